@@ -1,0 +1,56 @@
+# Every target makes its own .venv when there is none, and needs only Python 3.10+, make, a C compiler
+# and the package index. `make help` lists the targets.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# What to install for which target: the extras of pyproject.toml.
+demo_extras := cli,plot,examples
+dev_extras  := dev,cli,plot,examples
+docs_extras := docs,dev
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint bench docs clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.stamp-demo  ## train a recommender on ratings with holes, and draw what was learnt
+	$(BIN)/maskgrad demo movielens
+
+test: $(VENV)/.stamp-dev  ## run the tests, and every example in docstrings, README.md and docs/
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/unit/test_repository.py
+
+bench: $(VENV)/.stamp-dev  ## check correctness, then measure (minutes)
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and run their examples
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	$(BIN)/python -m pytest -q docs README.md
+	@echo "open docs/_build/html/index.html"
+
+clean:  ## remove what was built, but keep .venv
+	rm -rf build dist docs/_build docs/generated demo-report .coverage
+	rm -rf __pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests docs benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# `python -m venv` completes a directory that exists, so this is safe to repeat.
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit("maskgrad needs Python 3.10 or newer: make PYTHON=python3.12 …" if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# One stamp per set of extras; it is renewed when the dependencies change.
+$(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
+	@echo "installing maskgrad[$($*_extras)] into $(VENV) (a minute or two the first time)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$($*_extras)]'
+	@touch $@

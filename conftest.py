@@ -1,0 +1,34 @@
+"""Examples are tests: those in docstrings, and the fenced Python blocks of README.md and docs/*.md.
+
+The blocks of one page share their names, from top to bottom, as a reader would type them. A block with
+prompts (``>>>``) is a doctest, one without is simply executed. Tests proper have ``tests/conftest.py``.
+"""
+
+from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
+from typing import Any
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+
+@pytest.fixture(autouse=True)
+def _names_in_docstrings(doctest_namespace: dict[str, Any]) -> None:
+    """Give `torch` and `mg` to the examples in docstrings; everything else they import."""
+    import torch
+
+    import maskgrad
+
+    doctest_namespace.update(torch=torch, mg=maskgrad)
+
+
+collect_ignore = ["docs/conf.py", "benchmarks"]
+
+pytest_collect_file = Sybil(
+    parsers=[
+        PythonCodeBlockParser(doctest_optionflags=ELLIPSIS | NORMALIZE_WHITESPACE),
+        SkipParser(),
+    ],
+    patterns=["README.md", "docs/*.md"],
+    excludes=["docs/coverage_table.md"],
+).pytest()

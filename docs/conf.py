@@ -1,0 +1,80 @@
+"""Sphinx configuration. Everything is made from files in the repository; nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from api_pages import write_api_pages  # noqa: E402
+from inventories import write_inventory  # noqa: E402
+
+project = "maskgrad"
+author = "maskgrad contributors"
+copyright = "2026, maskgrad contributors"
+release = version = importlib.metadata.version("maskgrad")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+]
+exclude_patterns = ["_build", "coverage_table.md", "decisions/0000-template.md"]
+html_theme = "furo"
+html_title = f"maskgrad {release}"
+
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+suppress_warnings: list[str] = []
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = ["Gradient", "Pattern", "State", "Dense equivalent", "Source"]
+
+# A link to a name that does not exist fails the build. Inner packages have no pages: their names are exempt.
+nitpicky = True
+nitpick_ignore = [("py:class", "torch.utils.hooks.RemovableHandle")]  # PyTorch's pages have none for it either
+nitpick_ignore_regex = [
+    ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
+    ("py:.*", r"maskgrad\.optim\.(optimizer|engine|gradients|hyperparameters|rules)\..*"),
+]
+
+generated = HERE / "generated"
+sites = {
+    "torch": "https://docs.pytorch.org/docs/stable/",
+    "python": "https://docs.python.org/3/",
+    "numpy": "https://numpy.org/doc/stable/",
+}
+intersphinx_mapping = {name: (url, f"generated/{name}.inv") for name, url in sites.items()}
+for name in sites:
+    write_inventory(name, generated / f"{name}.inv")
+write_api_pages(generated / "api")
+
+
+def _insert_coverage_table(_app: Any, page: str, source: list[str]) -> None:
+    """Put the table that the conformance tests write into the page that explains it, once there is one."""
+    table = HERE / "coverage_table.md"
+    if page == "coverage" and table.exists():
+        source[0] = source[0].replace("<!-- coverage table -->", table.read_text(encoding="utf-8"))
+
+
+def _skip_derived_methods(_app: Any, _kind: str, _name: str, value: Any, _skip: bool, _options: Any) -> bool | None:
+    """Methods derived from records share one signature; the coverage table lists them better than we could."""
+    return True if getattr(value, "__module__", "") == "maskgrad.masked_tensor.methods" else None
+
+
+def setup(app: Any) -> None:
+    """Register what happens while pages are read."""
+    app.connect("source-read", _insert_coverage_table)
+    app.connect("autodoc-skip-member", _skip_derived_methods)

@@ -1,0 +1,67 @@
+"""The family of refusals: each kind of "no" is its own kind of exception.
+
+==============================  ===========================================================
+:class:`UndefinedOnMaskedError`   never: the operation has no meaning on incomplete data
+:class:`UnsupportedOperationError`  not yet: nobody has told maskgrad what the operation means
+:class:`UnspecifiedValueError`    a plain number was asked of an entry that has none
+:class:`MissingDependencyError`   an optional package is absent; the message names the extra
+==============================  ===========================================================
+
+Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
+``TypeError``, ``ValueError`` and ``IndexError``, as they are in PyTorch. Every message names the
+argument, what was expected, what was found, and the remedy.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "MaskgradError",
+    "MissingDependencyError",
+    "UndefinedOnMaskedError",
+    "UnspecifiedValueError",
+    "UnsupportedAttributeError",
+    "UnsupportedOperationError",
+]
+
+
+class MaskgradError(Exception):
+    """Base of the errors that only maskgrad raises."""
+
+
+class UndefinedOnMaskedError(MaskgradError, TypeError):
+    """The operation has no meaning on incomplete data: which one, why, and what to do instead."""
+
+    def __init__(self, operation: str, reason: str, remedy: str) -> None:
+        self.operation, self.reason, self.remedy = operation, reason, remedy
+        super().__init__(f"{operation} is undefined on a MaskedTensor: {reason}. {remedy}")
+
+
+class UnsupportedOperationError(MaskgradError, TypeError):
+    """No record says what the operation means on masked data; it is refused, never guessed."""
+
+    def __init__(self, operation: str, detail: str = "") -> None:
+        self.operation = operation
+        because = detail or "no record says what it means on masked data"
+        super().__init__(
+            f"{operation} does not support MaskedTensor: {because}. Pass a plain tensor made with "
+            "x.filled(value) or x.compressed(), or select a fully specified part first."
+        )
+
+
+class UnsupportedAttributeError(UnsupportedOperationError, AttributeError):
+    """The same for a method or property that ``torch.Tensor`` has; ``hasattr`` is False for it."""
+
+
+class UnspecifiedValueError(MaskgradError, ValueError):
+    """A plain number was asked of an entry that is unspecified."""
+
+
+class MissingDependencyError(MaskgradError, ImportError):
+    """An optional package is absent or damaged; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which cannot be imported; "
+            f"install it with: pip install 'maskgrad[{extra}]'"
+        )

@@ -1,0 +1,94 @@
+r"""Merging rows that share an index: sort the indices, then reduce each run of equal ones where its values lie.
+
+.. math:: \text{merged}_k = \operatorname{reduce}\{\, v_i : \text{indices}_i = r_k \,\}
+
+The values are neither permuted nor copied first: each is read once, each result written once. A run of one or two is added in
+the type of the values (exact, or rounded once), a longer one in float64 (integers in int64), in the order of the entries:
+the result is the same for any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.cpu.compiler import array, compiled, decode
+from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.sorting import fits, runs
+from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.reference import coalescing as reference
+from maskgrad.kernels.reference.coalescing import REDUCTIONS
+from maskgrad.kernels.reference.reductions import HALVES
+
+_SUM, _MEAN, _AMAX, _AMIN = range(4)
+
+
+def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
+    """As in the reference."""
+    n, row = values.shape[0], values.shape[1:]
+    width = math.prod(row)
+    if not n or not width or not fits(n, num_rows):
+        return reference.merge_rows(indices, values, num_rows, reduce)
+    found = runs(indices, num_rows)
+    halves = values.dtype in HALVES
+    merged = empty((found.rows.shape[0], width), torch.float32 if halves else values.dtype)
+    wide = np.float64(0) if values.is_floating_point() else np.int64(0)
+    run(
+        _merge, array(values.contiguous().view(-1)), found.keys, found.places, found.starts, width,
+        REDUCTIONS.index(reduce), wide, merged.view(-1).numpy(), tasks=found.rows.shape[0], elements=values.numel(),
+    )  # fmt: skip
+    return found.rows, merged.to(values.dtype).view(-1, *row)
+
+
+@compiled
+def _better(a: Any, b: Any, largest: bool) -> bool:
+    """Whether ``a`` replaces ``b`` as the extremum; NaN wins, as in torch.amax."""
+    return a != a or (a > b if largest else a < b)
+
+
+@compiled
+def _merge(
+    v: Any, keys: Any, places: Any, starts: Any, width: int, reduce: int, wide: Any, out: Any, lo: int, hi: int
+) -> None:
+    """Task k reduces run k. ``v`` and ``out`` are flat, with rows of ``width``."""
+    acc = np.full(width, wide)
+    for k in range(lo, hi):
+        start, stop = starts[k], starts[k + 1]
+        first = np.int64(keys[start] & places) * width
+        # Slices from 0, not sums of indices: only then are the loops free of checks, and become vector code.
+        a, result = v[first : first + width], out[k * width : (k + 1) * width]
+        if stop - start == 1:
+            for j in range(width):
+                result[j] = decode(a[j])
+        elif reduce >= _AMAX:
+            for j in range(width):
+                result[j] = decode(a[j])
+            for i in range(start + 1, stop):
+                at = np.int64(keys[i] & places) * width
+                b = v[at : at + width]
+                for j in range(width):
+                    if _better(decode(b[j]), result[j], reduce == _AMAX):
+                        result[j] = decode(b[j])
+        elif stop - start == 2 and reduce == _SUM:
+            at = np.int64(keys[start + 1] & places) * width
+            b = v[at : at + width]
+            for j in range(width):
+                result[j] = decode(a[j]) + decode(b[j])
+        else:
+            for j in range(width):
+                acc[j] = decode(a[j])
+            for i in range(start + 1, stop):
+                at = np.int64(keys[i] & places) * width
+                b = v[at : at + width]
+                for j in range(width):
+                    acc[j] += decode(b[j])
+            if reduce == _MEAN:
+                for j in range(width):
+                    result[j] = acc[j] / (stop - start)
+            else:
+                for j in range(width):
+                    result[j] = acc[j]

@@ -1,0 +1,82 @@
+"""How loops are compiled, and how tensors reach them.
+
+Compiled functions take flat arrays, scalars and a range of tasks ``[lo, hi)``; they start no threads of their own (see
+``threads.py``) and hold no lock. Their machine code is cached on disk. Numba decides whether a cached file is stale by the
+source file of the function alone: **a compiled function never calls one that lives in another file**, except through the
+type-directed :func:`decode` below (after a change there, delete the ``__pycache__`` of this folder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+import torch
+from numba import types
+from numba.extending import overload
+from torch import Tensor
+
+__all__ = ["array", "compiled", "decode", "flat"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Sums may be reordered (that is what vectorises them) and contracted; NaN, inf and signed zeros keep their meaning.
+_REORDER = {"reassoc", "contract"}
+
+
+def compiled(function: F) -> F:
+    """Compile ``function`` in nopython mode on first call; exact floating-point order."""
+    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+
+
+def reordered(function: F) -> F:
+    """As :func:`compiled`, for sums whose terms may be added in any order fixed at compile time."""
+    return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=_REORDER)(function)  # type: ignore[no-any-return]
+
+
+def array(x: Tensor) -> Any:
+    """A numpy array on the memory of ``x``. Numba knows no halves: bfloat16 travels as uint16, float16 as int16."""
+    x = x.detach()
+    if x.dtype == torch.bfloat16:
+        return x.view(torch.uint16).numpy()
+    if x.dtype == torch.float16:
+        return x.view(torch.int16).numpy()
+    return x.view(torch.uint8).numpy() if x.dtype == torch.bool else x.numpy()
+
+
+def flat(x: Tensor) -> Any:
+    """The memory that ``x`` spans, gaps included, as a 1-D array: element (i, j, ...) is at sum(i * stride)."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return array(x.detach().as_strided((span,), (1,)))
+
+
+def decode(x: Any) -> Any:
+    """The number that the stored ``x`` stands for: float32 from the bits of a half, anything else as it is."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(decode, inline="always")
+def _decode(x: Any) -> Any:
+    if x == types.uint16:
+        return _decode_bfloat16
+    return _decode_float16 if x == types.int16 else _decode_nothing
+
+
+def _decode_nothing(x: Any) -> Any:
+    return x
+
+
+def _decode_bfloat16(x: Any) -> Any:
+    return np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)  # the upper half of a float32
+
+
+def _decode_float16(x: Any) -> Any:
+    # Exponent and fraction move to their float32 places; 2**112 corrects the bias, subnormals included.
+    # Exponent 31 (inf, NaN) must become 255. Branch-free, so that the loop around it vectorises.
+    magnitude = np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(13))
+    sign = np.uint32(np.uint32(x & np.int16(-0x8000)) << np.uint32(16))
+    finite = np.float32(magnitude.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
+    bits = np.uint32(magnitude | np.uint32(0x7F800000)) if magnitude >= np.uint32(0x0F800000) else finite
+    return np.uint32(bits | sign).view(np.float32)

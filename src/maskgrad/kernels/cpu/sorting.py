@@ -1,0 +1,104 @@
+r"""Sorting row indices together with the places they came from, and finding the runs of equal indices.
+
+Index and place share one 64-bit *key*, ``index << bits | place``, so that a pass moves one number. Passes of a
+least-significant-digit radix sort over the index bits alone suffice: places are in order to begin with, and each pass is
+stable. The work is O(n) and so is the memory; nothing depends on the number of rows but the number of passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.cpu.compiler import compiled
+
+__all__ = ["Runs", "fits", "runs"]
+
+DIGIT = 11  # bits a pass; its 2048 counters stay in the first-level cache
+
+
+class Runs(NamedTuple):
+    """Run k holds the entries ``keys[starts[k]:starts[k + 1]] & places``, in their order; all have index ``rows[k]``."""
+
+    keys: Any
+    places: Any
+    starts: Any
+    rows: Tensor
+
+
+def fits(n: int, num_rows: int) -> bool:
+    """Whether index and place fit into one key: true up to 2**40 rows of 2**23 entries."""
+    return _bits(n) + _bits(num_rows) <= 63
+
+
+def runs(indices: Tensor, num_rows: int) -> Runs:
+    """The runs of equal ``indices`` (n,), which must all lie in [0, num_rows) (else IndexError, nothing written)."""
+    n = indices.shape[0]
+    places = _bits(n)
+    keys, scratch = np.empty(n, np.uint64), np.empty(n, np.uint64)
+    outside = _pack(indices.detach().contiguous().numpy(), num_rows, places, keys)
+    if outside >= 0:
+        raise IndexError(
+            f"indices must lie in [0, {num_rows}), the rows of the table, "
+            f"but indices[{outside}] is {int(indices[outside])}"
+        )
+    passes = -(-_bits(num_rows) // DIGIT)
+    if _radix_sort(keys, scratch, places, passes):
+        keys = scratch
+    starts, rows = np.empty(n + 1, np.int64), torch.empty(n, dtype=torch.int64)
+    number = _find_runs(keys, places, starts, rows.numpy())
+    return Runs(keys, np.uint64((1 << places) - 1), starts, rows if number == n else rows[:number].clone())
+
+
+def _bits(count: int) -> int:
+    return max(count - 1, 0).bit_length()
+
+
+@compiled
+def _pack(indices: Any, num_rows: int, places: int, keys: Any) -> int:
+    """Fill ``keys``; return the place of an index outside the table, or -1."""
+    outside = -1
+    for i in range(indices.size):
+        if indices[i] < 0 or indices[i] >= num_rows:
+            outside = i
+        keys[i] = (np.uint64(indices[i]) << np.uint64(places)) | np.uint64(i)
+    return outside
+
+
+@compiled
+def _radix_sort(keys: Any, scratch: Any, places: int, passes: int) -> bool:
+    """Sort ``keys`` by index; return whether the result ended up in ``scratch``."""
+    radix = 1 << DIGIT
+    counts = np.zeros((passes, radix), np.int64)
+    for i in range(keys.size):
+        for p in range(passes):
+            counts[p, (keys[i] >> np.uint64(places + p * DIGIT)) & np.uint64(radix - 1)] += 1
+    source, target, moved = keys, scratch, False
+    for p in range(passes):
+        shift = np.uint64(places + p * DIGIT)
+        if counts[p].max() == keys.size:  # all share this digit
+            continue
+        position = 0
+        for digit in range(radix):
+            position, counts[p, digit] = position + counts[p, digit], position
+        for i in range(source.size):
+            digit = (source[i] >> shift) & np.uint64(radix - 1)
+            target[counts[p, digit]] = source[i]
+            counts[p, digit] += 1
+        source, target, moved = target, source, not moved
+    return moved
+
+
+@compiled
+def _find_runs(keys: Any, places: int, starts: Any, rows: Any) -> int:
+    number = 0
+    for i in range(keys.size):
+        row = np.int64(keys[i] >> np.uint64(places))
+        if number == 0 or rows[number - 1] != row:
+            starts[number], rows[number] = i, row
+            number += 1
+    starts[number] = keys.size
+    return number

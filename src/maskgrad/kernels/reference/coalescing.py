@@ -1,0 +1,55 @@
+r"""Merging rows that share an index, in ordinary PyTorch.
+
+.. math:: r_1 < \dots < r_m \text{ the distinct indices}, \qquad
+          \text{merged}_k = \operatorname{reduce}\{\, \text{values}_i : \text{indices}_i = r_k \,\}
+
+Sums run in a wider type and are rounded once: half in float32 (what PyTorch's own ``coalesce`` does not do: 4096 ones
+give 2048 there), float32 in float64 (2**25 ones would stop at 2**24).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+REDUCTIONS = ("sum", "mean", "amax", "amin")
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+
+
+def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
+    """The distinct ``indices`` (n,), ascending (m,), and the merged ``values`` (n, *row) -> (m, *row)."""
+    rows, slots, counts = torch.unique(indices, return_inverse=True, return_counts=True)
+    return rows, merge_slots(slots, values, rows.shape[0], counts, reduce)
+
+
+def merge_slots(slots: Tensor, values: Tensor, num_slots: int, counts: Tensor, reduce: str) -> Tensor:
+    """``values`` (n, *row) merged into ``num_slots`` rows; ``slots`` (n,) says which entry goes where."""
+    row = values.shape[1:]
+    if reduce in ("amax", "amin"):
+        target = slots.view(-1, *(1 for _ in row)).expand_as(values)
+        start = values.new_zeros((num_slots, *row))
+        return start.scatter_reduce(0, target, values, reduce, include_self=False)
+    if values.dtype == torch.bool:  # there is no index_add for Booleans; their sum is "any", as in coalesce
+        return merge_slots(slots, values.to(torch.int64), num_slots, counts, reduce) != 0
+    wide = values.to(_WIDER.get(values.dtype, values.dtype))
+    merged = wide.new_zeros((num_slots, *row)).index_add(0, slots, wide)
+    if reduce == "mean":
+        merged = merged / counts.view(-1, *(1 for _ in row))
+    return merged.to(values.dtype)
+
+
+def merge_backward(
+    grad: Tensor, indices: Tensor, rows: Tensor, values: Tensor, merged: Tensor, reduce: str
+) -> Tensor:
+    """The gradient of the merged values, sent back to each entry; extrema share it among ties, as ``torch.amax`` does."""
+    slots = torch.searchsorted(rows, indices)
+    spread = grad.index_select(0, slots)
+    if reduce == "sum":
+        return spread
+    if reduce == "mean":
+        counts = torch.bincount(slots, minlength=rows.shape[0]).view(-1, *(1 for _ in values.shape[1:]))
+        return (spread / counts.index_select(0, slots)).to(values.dtype)
+    best = merged.index_select(0, slots)
+    hit = (values == best) | (values.isnan() & best.isnan())
+    ties = torch.zeros(merged.shape, dtype=torch.int64, device=values.device).index_add(0, slots, hit.to(torch.int64))
+    return (spread / ties.index_select(0, slots)).masked_fill(~hit, 0).to(values.dtype)

@@ -1,0 +1,93 @@
+"""The part of a tensor's interface that speaks to autograd: leaves, gradients, hooks, backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["install"]
+
+
+def requires_grad_(self: MaskedTensor, requires_grad: bool = True) -> MaskedTensor:
+    """Record operations on the values from now on, in place."""
+    self._values.requires_grad_(requires_grad)
+    return self
+
+
+def retain_grad(self: MaskedTensor) -> None:
+    """Keep :attr:`grad` although this tensor is not a leaf."""
+    self._values.retain_grad()
+
+
+def _get_grad(self: MaskedTensor) -> MaskedTensor | None:
+    """The gradient as a MaskedTensor with this tensor's pattern; None before the first backward."""
+    grad = self._values.grad
+    return None if grad is None else of_entries(grad, self._pattern.mask)
+
+
+def _set_grad(self: MaskedTensor, grad: MaskedTensor | Tensor | None) -> None:
+    self._values.grad = grad.filled(0) if isinstance(grad, MaskedTensor) else grad
+
+
+def backward(
+    self: MaskedTensor,
+    gradient: MaskedTensor | Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Backpropagate from the specified entries; an unspecified scalar sends back zeros."""
+    plain = self.filled(0)
+    if gradient is None:
+        if plain.numel() != 1:
+            raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        gradient = torch.ones_like(plain)
+    seed = gradient.filled(0) if isinstance(gradient, MaskedTensor) else gradient
+    leaves = [leaf._values if isinstance(leaf, MaskedTensor) else leaf for leaf in inputs] if inputs is not None else None
+    plain.backward(seed, retain_graph, create_graph, inputs=leaves)
+
+
+def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> torch.utils.hooks.RemovableHandle:
+    """Call ``hook`` with the gradient, a MaskedTensor of this pattern; what it returns replaces the gradient."""
+    mask = self._pattern.mask
+
+    def on_values(grad: Tensor) -> Tensor | None:
+        changed = hook(of_entries(grad, mask))
+        if changed is None:
+            return None
+        if changed.shape != grad.shape:
+            raise RuntimeError(
+                f"a gradient hook must return a gradient of shape {tuple(grad.shape)}, found {tuple(changed.shape)}"
+            )
+        plain: Tensor = changed.filled(0) if isinstance(changed, MaskedTensor) else changed
+        return torch.where(mask, plain, 0)
+
+    return self._values.register_hook(on_values)
+
+
+def register_post_accumulate_grad_hook(
+    self: MaskedTensor, hook: Callable[[MaskedTensor], None]
+) -> torch.utils.hooks.RemovableHandle:
+    """Call ``hook`` with this tensor once its gradient has been accumulated."""
+    return self._values.register_post_accumulate_grad_hook(lambda _: hook(self))
+
+
+def detach_(self: MaskedTensor) -> MaskedTensor:
+    """Cut the values out of the graph, in place."""
+    self._values.detach_()
+    return self
+
+
+def install() -> None:
+    """Put these methods on MaskedTensor."""
+    for method in (requires_grad_, retain_grad, backward, register_hook, register_post_accumulate_grad_hook, detach_):
+        setattr(MaskedTensor, method.__name__, method)
+    MaskedTensor.grad = property(_get_grad, _set_grad, doc=_get_grad.__doc__)  # type: ignore[attr-defined]

@@ -1,0 +1,140 @@
+"""Constructors: each says which entries of some data are specified. All are differentiable in the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
+from maskgrad.patterns.boolean import check_mask
+from maskgrad.patterns.eager import may_look_at
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["from_lengths", "from_nan", "from_numpy", "masked"]
+
+
+def _check_data(data: object, name: str = "data") -> Tensor:
+    if not isinstance(data, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, found {type(data).__name__}; convert it with torch.as_tensor({name})")
+    if data.layout != torch.strided:
+        raise TypeError(f"{name} must be a strided tensor, found layout {data.layout}; use {name}.to_dense()")
+    return data
+
+
+def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTensor:
+    """Attach to ``data`` the knowledge of which entries are specified.
+
+    Args:
+        data: tensor of any shape and dtype, shared and not copied. A MaskedTensor keeps its own mask too.
+        mask: Boolean tensor, True = specified, broadcastable to the shape of ``data``. None: everything is specified.
+
+    Returns:
+        MaskedTensor of the shape and dtype of ``data``. Gradient: reaches ``data`` at specified entries, exactly 0 elsewhere.
+
+    Raises:
+        TypeError: ``data`` is no tensor, or ``mask`` is not Boolean.
+        ValueError: ``mask`` does not broadcast to ``data`` or lives on another device.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> x = mg.masked(torch.arange(4.), torch.tensor([True, True, False, True]))
+        >>> x.sum()
+        masked(4.)
+    """
+    if isinstance(data, MaskedTensor):
+        if mask is None:
+            return data
+        mask = check_mask(mask, data._values.shape, data._values.device)
+        return of_entries(data._values, data._pattern.mask & mask)
+    data = _check_data(data)
+    if mask is None:
+        mask = torch.ones((), dtype=torch.bool, device=data.device)
+    return of_entries(data, check_mask(mask, data.shape, data.device))
+
+
+def from_nan(data: Tensor) -> MaskedTensor:
+    """Read NaN as "unspecified": the convention of pandas and of many files.
+
+    Args:
+        data: floating-point or complex tensor of any shape.
+
+    Returns:
+        MaskedTensor that is specified where ``data`` is not NaN. Infinities are specified. Gradient: as for :func:`masked`.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> mg.from_nan(torch.tensor([1., float("nan"), 3.])).mean()
+        masked(2.)
+    """
+    data = _check_data(data)
+    return of_entries(data, ~torch.isnan(data))
+
+
+def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
+    """A padded batch: sequence ``b`` is specified in its first ``lengths[b]`` positions along ``dim``.
+
+    Args:
+        data: tensor (B, ..., T, ...) with T at ``dim``.
+        lengths: integer tensor (B,), each between 0 and T, on the device of ``data``.
+        dim: the padded dimension, any but 0.
+
+    Returns:
+        MaskedTensor of the shape of ``data``; the mask is an expanded view. Gradient: exactly 0 in the padding.
+
+    Raises:
+        TypeError: ``lengths`` is not an integer tensor.
+        ValueError: its shape is not (B,), or (where values can be looked at) a length is out of range.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1])).mean(1)
+        masked([1., 3.])
+    """
+    data = _check_data(data)
+    if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype.is_complex or lengths.dtype == torch.bool:
+        found = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise TypeError(f"lengths must be an integer tensor, found {found}; use torch.tensor([...])")
+    if data.ndim < 2 or lengths.shape != data.shape[:1]:
+        raise ValueError(
+            f"lengths must have shape (B,) = {tuple(data.shape[:1])}, one length for each sequence of data "
+            f"{tuple(data.shape)}, found {tuple(lengths.shape)}"
+        )
+    if dim % data.ndim == 0 or not -data.ndim <= dim < data.ndim:
+        raise ValueError(f"dim must name a dimension of data other than 0, the batch, found {dim} for {data.ndim} dimensions")
+    dim %= data.ndim
+    size = data.shape[dim]
+    if may_look_at(lengths) and lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > size):
+        raise ValueError(
+            f"lengths must lie between 0 and {size}, the size of dim {dim}, found {int(lengths.min())} to {int(lengths.max())}"
+        )
+    positions = torch.arange(size, device=data.device)
+    mask = positions < lengths.unsqueeze(-1)
+    shape = [1] * data.ndim
+    shape[0], shape[dim] = data.shape[0], size
+    return of_entries(data, mask.reshape(shape).expand(data.shape))
+
+
+def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> MaskedTensor:
+    """A ``numpy.ma`` array; mind the polarity: numpy's mask is True where an entry is *missing*.
+
+    Args:
+        array: masked array (or a plain one: fully specified) of a dtype torch knows. The data is shared, not copied.
+
+    Returns:
+        MaskedTensor, specified where numpy's mask is False.
+
+    Example:
+        >>> import numpy as np, maskgrad as mg
+        >>> mg.from_numpy(np.ma.array([1., 2.], mask=[True, False]))
+        masked([--, 2.], dtype=torch.float64)
+    """
+    import numpy as np
+
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"array must be a numpy array, found {type(array).__name__}; use mg.masked for tensors")
+    data = torch.from_numpy(np.ma.getdata(array))
+    return of_entries(data, torch.from_numpy(~np.ma.getmaskarray(array)))

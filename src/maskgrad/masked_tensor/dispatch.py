@@ -1,0 +1,144 @@
+"""From a call of a torch function to the rule that gives it meaning, and back to a MaskedTensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from maskgrad.errors import UnsupportedOperationError
+from maskgrad.masked_tensor import tensor as masked_tensor
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.registry import OPERATIONS
+
+if TYPE_CHECKING:
+    from maskgrad.masked_tensor.tensor import MaskedTensor
+
+__all__ = ["Binding", "binding_of", "call", "dispatch"]
+
+
+class Binding(NamedTuple):
+    """One spelling of an operation.
+
+    Attributes:
+        operation: its record.
+        in_place: the spelling writes into its first argument.
+        usual: the operator to call instead, with its operands in the usual order, if the spelling exchanges them.
+    """
+
+    operation: Operation
+    in_place: bool = False
+    usual: Callable[..., Any] | None = None
+
+
+def _bindings() -> tuple[dict[Any, Binding], dict[str, Binding]]:
+    by_function: dict[Any, Binding] = {}
+    by_name: dict[str, Binding] = {}
+    for operation in OPERATIONS:
+        spellings = [(f, Binding(operation)) for f in operation.functions]
+        spellings += [(f, Binding(operation, in_place=True)) for f in operation.in_place]
+        spellings += [(f, Binding(operation, usual=usual)) for f, usual in operation.reflected]
+        for function, binding in spellings:
+            # The Python functions among Tensor's methods (__pow__, __rsub__, …) cannot be looked up in a dict under
+            # torch.compile; their names, which no other function of torch shares, can.
+            if isinstance(function, FunctionType) and function.__module__ == "torch._tensor":
+                by_name[function.__name__] = binding
+            else:
+                by_function[function] = binding
+    return by_function, by_name
+
+
+BY_FUNCTION, BY_NAME = _bindings()
+
+
+def binding_of(function: Any) -> Binding | None:
+    """The record behind a function of torch, if there is one."""
+    found = BY_FUNCTION.get(function)
+    if found is None:
+        found = BY_NAME.get(getattr(function, "__name__", ""))
+    return found
+
+
+def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Serve ``__torch_function__``: find the rule of the function that was called, or refuse."""
+    binding = binding_of(function)
+    if binding is None:
+        raise UnsupportedOperationError(_name(function))
+    return call(binding, function, args, kwargs)
+
+
+def call(binding: Binding, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply a rule to unwrapped arguments and wrap what it returns."""
+    operation, in_place, usual = binding
+    if usual is not None:
+        function, args = usual, (args[1], args[0])
+    out = None
+    if kwargs:
+        in_place = kwargs.get("inplace", False) or in_place
+        out = kwargs.get("out")
+        kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
+    if in_place:
+        function = operation.functions[0]
+    result = operation.body(function, tuple([unwrap(a) for a in args]), kwargs)
+    if in_place or out is not None:
+        return _write(args[0] if in_place else out, result, function)
+    return wrap(result)
+
+
+def unwrap(argument: Any) -> Any:
+    """A MaskedTensor, or those in a sequence, as entries."""
+    if isinstance(argument, masked_tensor.MaskedTensor):
+        return Entries(argument._values, argument._pattern.mask)
+    if type(argument) is list or type(argument) is tuple:
+        return type(argument)([unwrap(part) for part in argument])
+    return argument
+
+
+def wrap(result: Any) -> Any:
+    """Entries, or those in a sequence, as MaskedTensors."""
+    if isinstance(result, Entries):
+        return masked_tensor.of_entries(result.values, result.mask)
+    if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
+        return type(result)([wrap(part) for part in result])
+    return result
+
+
+def _name(function: Any) -> str:
+    """The public name of a function of torch, for messages."""
+    return torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function))
+
+
+def _write(target: Any, result: Any, function: Any) -> MaskedTensor:
+    """Rebind the target of an in-place operation (or ``out=``) to the result, under torch's conditions."""
+    if not isinstance(target, masked_tensor.MaskedTensor):
+        raise TypeError(
+            f"{_name(function)} cannot write a masked result into a plain tensor: nothing would say which entries are specified. "
+            "Use the out-of-place form, or fill the masked operand first with .filled(value)"
+        )
+    if not isinstance(result, Entries):
+        raise TypeError(f"{_name(function)} has several results; out= takes one MaskedTensor. Call it without out=")
+    values = target._values
+    if values.requires_grad and values.is_leaf and torch.is_grad_enabled():
+        raise RuntimeError(
+            "a leaf MaskedTensor that requires grad is being used in an in-place operation; "
+            "use the out-of-place form, or torch.no_grad()"
+        )
+    if result.values.shape != values.shape:
+        raise RuntimeError(
+            f"{_name(function)} in place: the result has shape {tuple(result.values.shape)}, the target {tuple(values.shape)}; "
+            "broadcasting cannot enlarge the target"
+        )
+    if _category(result.values.dtype) > _category(values.dtype):
+        raise RuntimeError(f"{_name(function)} in place: result type {result.values.dtype} cannot be cast to {values.dtype}")
+    written: Tensor = result.values.to(values.dtype)
+    target._rebind(written, result.mask)
+    return target
+
+
+def _category(dtype: torch.dtype) -> int:
+    # torch.can_cast, which torch.compile cannot trace
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype == torch.bool else 1

@@ -1,0 +1,125 @@
+"""The methods, properties and operators of MaskedTensor, derived from the records of semantics."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor.dispatch import dispatch, unwrap
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.indexing import assign
+from maskgrad.semantics.registry import OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["install"]
+
+#: Python's binary operators, with their reflected and in-place forms.
+BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+#: Comparisons are their own reflections.
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+UNARY = ("neg", "pos", "abs", "invert")
+
+
+# The closures below hold functions of torch and nothing of ours: torch.compile can rebuild only the former when it
+# meets a method of a MaskedTensor that was made inside the graph.
+
+
+def _method(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def method(self: MaskedTensor, *args: Any, **kwargs: Any) -> Any:
+        return dispatch(function, (self, *args), kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = f"MaskedTensor.{name}"
+    return method
+
+
+def _operator(function: Callable[..., Any], name: str, reflected: bool = False) -> Callable[..., Any]:
+    def forward(self: MaskedTensor, other: Any) -> Any:
+        return dispatch(function, (self, other), {})
+
+    def backward(self: MaskedTensor, other: Any) -> Any:
+        return dispatch(function, (other, self), {})
+
+    method = backward if reflected else forward
+    method.__name__ = name
+    method.__qualname__ = f"MaskedTensor.{name}"
+    return method
+
+
+def _unary(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def method(self: MaskedTensor) -> Any:
+        return dispatch(function, (self,), {})
+
+    method.__name__ = name
+    return method
+
+
+def _getitem(self: MaskedTensor, index: Any) -> Any:
+    return dispatch(operator.getitem, (self, index), {})
+
+
+def _setitem(self: MaskedTensor, index: Any, value: Any) -> None:
+    if self._values.requires_grad and self._values.is_leaf and torch.is_grad_enabled():
+        raise RuntimeError(
+            "assigning to entries of a leaf MaskedTensor that requires grad; clone() it first, or use torch.no_grad()"
+        )
+    self._rebind(*assign(unwrap(self), unwrap(index), unwrap(value)))
+
+
+def _torch_function(
+    cls: type, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Any:
+    return dispatch(func, args, kwargs or {})
+
+
+def _property(getter: Callable[..., Any]) -> property:
+    def read(self: MaskedTensor) -> Any:
+        return dispatch(getter, (self,), {})
+
+    return property(read)
+
+
+def _document(method: Callable[..., Any], name: str, operation: Operation, in_place: bool) -> Callable[..., Any]:
+    where = "in place, " if in_place else ""
+    method.__doc__ = (
+        f"``torch.Tensor.{name}``, {where}on the specified entries.\n\n"
+        f"Pattern: {operation.pattern}. Gradient: {operation.gradient}."
+    )
+    return method
+
+
+def install() -> None:
+    """Put methods, operators and properties on the class."""
+    for operation in OPERATIONS:
+        for name in operation.methods:
+            if name in MaskedTensor.__dict__:
+                continue  # written by hand: layout, item, …
+            if operation.is_property:
+                setattr(MaskedTensor, name, _property(operation.functions[0]))
+            else:
+                setattr(MaskedTensor, name, _document(_method(getattr(Tensor, name), name), name, operation, False))
+        for function in operation.in_place:
+            name = getattr(function, "__name__", "")
+            if name.endswith("_") and not name.startswith("__") and hasattr(Tensor, name):
+                method = _method(getattr(Tensor, name), name)
+                setattr(MaskedTensor, name, _document(method, name, operation, True))
+    for name in BINARY:
+        function = getattr(operator, f"__{name}__")
+        setattr(MaskedTensor, f"__{name}__", _operator(function, f"__{name}__"))
+        setattr(MaskedTensor, f"__r{name}__", _operator(function, f"__r{name}__", reflected=True))
+        setattr(MaskedTensor, f"__i{name}__", _operator(getattr(operator, f"__i{name}__"), f"__i{name}__"))
+    for name in COMPARISONS:
+        setattr(MaskedTensor, f"__{name}__", _operator(getattr(operator, f"__{name}__"), f"__{name}__"))
+    for name in UNARY:
+        setattr(MaskedTensor, f"__{name}__", _unary(getattr(operator, f"__{name}__"), f"__{name}__"))
+    MaskedTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
+    MaskedTensor.__getitem__ = _getitem  # type: ignore[attr-defined]
+    MaskedTensor.__setitem__ = _setitem  # type: ignore[attr-defined]
+    for name in ("real", "imag"):
+        setattr(MaskedTensor, name, _property(getattr(torch, name)))

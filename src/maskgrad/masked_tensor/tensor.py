@@ -1,0 +1,203 @@
+"""MaskedTensor: values that live in the autograd graph, and a pattern that says which of them exist."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
+from maskgrad.patterns import BooleanPattern
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+__all__ = ["MaskedTensor", "of_entries"]
+
+
+class MaskedTensor:
+    """A tensor of which only some entries are specified.
+
+    It behaves like a ``torch.Tensor`` through ``__torch_function__`` (every registered function, method and
+    operator of torch accepts it), but it is no subclass: autograd, ``torch.compile``, ``torch.export`` and
+    ``torch.func`` see its plain parts only. Build one with :func:`maskgrad.masked` or one of the other
+    constructors, not with this class.
+
+    What lies under the mask (NaN, infinities, anything) changes no specified entry of a result and no gradient.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> x = mg.masked(torch.tensor([1., float("nan"), 3.]), torch.tensor([True, False, True]))
+        >>> x * 2
+        masked([2., --, 6.])
+        >>> x.mean()
+        masked(2.)
+    """
+
+    __slots__ = ("__weakref__", "_pattern", "_values")
+    __hash__ = object.__hash__
+    #: numpy leaves binary operators to us
+    __array_priority__ = 1000
+
+    _values: Tensor
+    _pattern: BooleanPattern
+
+    def __init__(self, values: Tensor, pattern: BooleanPattern) -> None:
+        self._values = values
+        self._pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what the records of semantics did not put on the class (see methods.py).
+        if not name.startswith("__") and hasattr(Tensor, name):
+            raise UnsupportedAttributeError(f"torch.Tensor.{name}")
+        raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
+
+    def _rebind(self, values: Tensor, mask: Tensor) -> None:
+        self._values = values
+        self._pattern = BooleanPattern(mask)
+
+    # reading
+
+    @property
+    def mask(self) -> Tensor:
+        """Boolean tensor of the same shape, True where the entry is specified."""
+        return self._pattern.mask
+
+    @property
+    def layout(self) -> torch.layout:
+        """How the entries are stored."""
+        return self._pattern.layout
+
+    def filled(self, value: float | Tensor = 0) -> Tensor:
+        """A plain tensor with ``value`` at the unspecified entries.
+
+        Args:
+            value: number, or tensor that broadcasts to this shape; promoted with the dtype as in ``torch.where``.
+
+        Returns:
+            Plain tensor of this shape. Gradient: passes at specified entries, exactly 0 at the others.
+
+        Example:
+            >>> import torch, maskgrad as mg
+            >>> mg.from_nan(torch.tensor([1., float("nan")])).filled(0.)
+            tensor([1., 0.])
+        """
+        return torch.where(self._pattern.mask, self._values, value)
+
+    def to_tensor(self, value: float | Tensor = 0) -> Tensor:
+        """:meth:`filled`, under the name that ``torch.masked`` gives it."""
+        return self.filled(value)
+
+    def to_dense(self) -> MaskedTensor:
+        """The same entries stored with a Boolean mask: this tensor itself, on this layout."""
+        return self
+
+    def get_data(self) -> Tensor:
+        """The raw values, whatever lies under the mask; gradients pass at specified entries only."""
+        return torch.where(self._pattern.mask, self._values, self._values.detach())
+
+    def get_mask(self) -> Tensor:
+        """:attr:`mask`, under the name that ``torch.masked`` gives it."""
+        return self._pattern.mask
+
+    def compressed(self) -> Tensor:
+        """The specified entries as a 1-D plain tensor, in row-major order; its length depends on the mask."""
+        return torch.masked_select(self._values, self._pattern.mask)
+
+    def num_specified(self) -> Tensor:
+        """How many entries are specified: a 0-dim int64 tensor, so that no device has to be waited for."""
+        return self._pattern.mask.sum()
+
+    def item(self) -> float | int | bool | complex:
+        """The Python number of a tensor with one entry.
+
+        Raises:
+            UnspecifiedValueError: the entry is unspecified.
+        """
+        if self._values.numel() != 1:
+            raise RuntimeError(f"a tensor with {self._values.numel()} elements cannot be converted to a scalar by item()")
+        if not bool(self._pattern.mask):
+            raise UnspecifiedValueError(
+                "item() asks for a number, but this entry is not specified (a reduction of nothing, or a missing "
+                "value); say what to read instead, as in x.filled(0.).item()"
+            )
+        return self._values.item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers, None where unspecified."""
+        return _with_none(self._values.detach().tolist(), self._pattern.mask.tolist())
+
+    def to_numpy(self) -> np.ma.MaskedArray[Any, Any]:
+        """A ``numpy.ma.MaskedArray``; mind the polarity, numpy's mask is True where an entry is missing."""
+        import numpy as np
+
+        return np.ma.MaskedArray(self._values.detach().cpu().numpy(), mask=~self._pattern.mask.cpu().numpy())
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.unbind(0))
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())  # type: ignore[arg-type]
+
+    def __int__(self) -> int:
+        return int(self.item())  # type: ignore[arg-type]
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        self.item()  # raises for an unspecified entry
+        return self._values.__index__()
+
+    def __contains__(self, value: object) -> bool:
+        raise TypeError("`value in masked` has no meaning on incomplete data; use (masked == value).any()")
+
+    def __repr__(self) -> str:
+        from maskgrad.masked_tensor.printing import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        from maskgrad.masked_tensor.printing import html
+
+        return html(self)
+
+    # memory and files
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (self._values, self._pattern.mask)
+
+    def __copy__(self) -> MaskedTensor:
+        return of_entries(self._values, self._pattern.mask)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaskedTensor:
+        import copy
+
+        return of_entries(copy.deepcopy(self._values, memo), copy.deepcopy(self._pattern.mask, memo))
+
+
+def of_entries(values: Tensor, mask: Tensor) -> MaskedTensor:
+    """Trusted constructor: the mask is Boolean and has the shape of the values."""
+    return MaskedTensor(values, BooleanPattern(mask))
+
+
+def rebuild(values: Tensor, mask: Tensor) -> MaskedTensor:
+    """Rebuild from a file: what it says is checked like any other input."""
+    from maskgrad.masked_tensor.creation import masked
+
+    return masked(values, mask)
+
+
+def _with_none(values: Any, mask: Any) -> Any:
+    if isinstance(mask, list):
+        return [_with_none(v, m) for v, m in zip(values, mask, strict=True)]
+    return values if mask else None

@@ -1,0 +1,165 @@
+"""Adagrad for dense, sparse and masked gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from maskgrad import kernels
+from maskgrad.optim import rules
+from maskgrad.optim.engine import Update, apply_update
+from maskgrad.optim.gradients import Gradient
+from maskgrad.optim.hyperparameters import check_options, non_negative
+from maskgrad.optim.optimizer import MaskedOptimizer
+
+__all__ = ["Adagrad"]
+
+
+@dataclass(frozen=True, slots=True)
+class AdagradNumbers:
+    """Adagrad's hyperparameters as plain numbers."""
+
+    lr: float
+    lr_decay: float
+    weight_decay: float
+    initial_accumulator_value: float
+    eps: float
+    maximize: bool
+
+    def update(self, step: float) -> Update:
+        """The update of step number ``step``, counted from 1."""
+        numbers: dict[str, Any] = {
+            "lr": self.lr / (1 + (step - 1) * self.lr_decay),
+            "weight_decay": self.weight_decay,
+            "eps": self.eps,
+            "maximize": self.maximize,
+        }
+
+        def fused(param: Tensor, indices: Tensor, values: Tensor, state_sum: Tensor) -> None:
+            kernels.adagrad_rows_(param, state_sum, indices, values, **numbers)
+
+        return Update(partial(rules.adagrad_, **numbers), fused)
+
+
+class Adagrad(MaskedOptimizer):
+    r"""Adagrad whose step costs what its gradient specifies, and which touches nothing else.
+
+    .. math::
+        g \leftarrow g + \lambda p, \qquad s \leftarrow s + g^2, \qquad
+        p \leftarrow p - \frac{\mathrm{lr}}{1 + (t - 1)\,\mathrm{lr\_decay}} \cdot \frac{g}{\sqrt{s} + \epsilon}
+
+    for specified entries only: square root, ``eps`` and ``weight_decay`` never reach another entry, and
+    parameter and state of the others stay bit for bit. Duplicates are merged before the square. Gradients may
+    be dense, COO (whole rows or single entries, merged or not) or, through :func:`maskgrad.attach_gradient`,
+    CSR, CSC, BSR, BSC or MaskedTensor, and may change from step to step.
+
+    Args:
+        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
+        lr: learning rate, a number or a tensor with one element.
+        lr_decay: decay of the learning rate with the number of steps.
+        weight_decay: L2 penalty on specified entries.
+        initial_accumulator_value: where the state starts.
+        eps: added to the root.
+        foreach: accepted for PyTorch's sake; no effect.
+        maximize: ascend instead.
+        differentiable: must be False.
+        fused: accepted for PyTorch's sake; no effect: row gradients always take the fused kernel.
+        unspecified: ``"skip"``: entries without a gradient are left alone.
+        state: ``"full"``: one state value for each entry.
+
+    State:
+        ``"step"`` and ``"sum"``, as in ``torch.optim.Adagrad``; state dicts can be exchanged in mid-run, both
+        ways. Halves are computed in float32 and rounded once when stored.
+
+    Raises:
+        TypeError: a parameter is sparse itself or not floating-point, a number is none.
+        ValueError: a number is negative, NaN or infinite; an option is not available.
+
+    Dense equivalent: ``torch.optim.Adagrad``, to float32 rounding.
+
+    Example:
+        >>> e = torch.nn.Embedding(3, 1, sparse=True)
+        >>> optimizer = mg.optim.Adagrad(e.parameters(), lr=1.0)
+        >>> i = torch.tensor([1])
+        >>> (e(i) + e(i) * 2).sum().backward()
+        >>> optimizer.step()
+        >>> optimizer.state[e.weight]["sum"].tolist()
+        [[0.0], [9.0], [0.0]]
+
+    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12 (2011); ``torch.optim.Adagrad``.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-2,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-10,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        unspecified: Literal["skip"] = "skip",
+        state: Literal["full"] = "full",
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+            "foreach": foreach,
+            "maximize": maximize,
+            "differentiable": differentiable,
+            "fused": fused,
+            "unspecified": unspecified,
+            "state": state,
+        }
+        super().__init__(params, defaults)
+        for group in self.param_groups:
+            for param in group["params"]:
+                self._create_state(param, group["initial_accumulator_value"])
+
+    def share_memory(self) -> None:
+        """Move the state sums to shared memory, as ``torch.optim.Adagrad.share_memory`` does."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                self.state[param]["sum"].share_memory_()
+
+    def _numbers(self, group: dict[str, Any]) -> AdagradNumbers:
+        check_options(group)
+        names = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+        return AdagradNumbers(
+            **{n: non_negative(n, group[n]) for n in names}, maximize=bool(group["maximize"])
+        )
+
+    def _check_state(self, param: Tensor, name: str) -> None:
+        self._check_tensor(param, "sum", name)
+
+    def _create_state(self, param: Tensor, initial: float) -> None:
+        value = complex(initial, initial) if param.is_complex() else initial
+        self.state[param]["step"] = _step_count(0)
+        self.state[param]["sum"] = torch.full_like(param, value, requires_grad=False)
+
+    def _update(self, param: Tensor, gradient: Gradient, numbers: AdagradNumbers) -> None:
+        if "sum" not in self.state[param]:
+            self._create_state(param, numbers.initial_accumulator_value)
+        state = self.state[param]
+        # A checkpoint of an old PyTorch holds a plain number, and torch.optim wants a tensor back.
+        state["step"] = state["step"] + 1 if isinstance(state["step"], Tensor) else _step_count(state["step"] + 1)
+        apply_update(numbers.update(float(state["step"])), param, gradient, [state["sum"]])
+
+
+def _step_count(steps: float) -> Tensor:
+    """A number of steps as ``torch.optim`` keeps it."""
+    return torch.tensor(
+        float(steps), dtype=torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
+    )

@@ -1,0 +1,125 @@
+"""Reading a gradient: which entries of the parameter it specifies, and their values. One adapter per layout.
+
+All layouts become one of three things, and a new layout is one more adapter that returns one of them:
+
+=================  =============================================  ====================================
+:class:`Dense`     every entry                                    strided
+:class:`Masked`    the entries under a Boolean mask               MaskedTensor
+:class:`Rows`      listed rows (or single entries), maybe twice   COO, CSR, CSC, BSR, BSC
+=================  =============================================  ====================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.optim.compressed import read_blocks, read_compressed
+from maskgrad.sparse import positions, stored
+
+__all__ = ["Dense", "Gradient", "Masked", "Rows", "check_gradient", "read_gradient"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Every entry is specified: ``values`` has the parameter's shape."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """Entries with ``mask`` True are specified; ``values`` is 0 elsewhere. Both have the parameter's shape."""
+
+    values: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Listed rows of the parameter seen as (R, *row), where R is the product of its first ``leading`` sizes.
+
+    ``indices`` (n,) are in bounds and may repeat; ``values`` is (n, *row). Single entries are rows of shape
+    ().
+    """
+
+    indices: Tensor
+    values: Tensor
+    leading: int
+
+
+Gradient = Dense | Masked | Rows
+
+
+def read_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> Gradient:
+    """Bring ``grad`` into one form, after a look at everything that can be wrong with it; nothing is written.
+
+    Raises:
+        TypeError: not a tensor, an unknown layout, or a dtype that the parameter cannot take.
+        ValueError: another shape or device than the parameter's, or compressed indices that contradict
+            themselves.
+        IndexError: an index outside the parameter.
+    """
+    check_gradient(param, grad, name)
+    if isinstance(grad, MaskedTensor):
+        return _read_masked(grad.detach())
+    return _ADAPTERS[grad.layout](param, grad.detach(), f"gradient of {name}")
+
+
+def check_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> None:
+    """What can be checked without a look at the entries; raises what :func:`read_gradient` does, bar IndexError."""
+    where = f"gradient of {name}"
+    if not isinstance(grad, Tensor | MaskedTensor):
+        raise TypeError(f"{where} must be a tensor or a MaskedTensor, got {type(grad).__name__}")
+    if tuple(grad.shape) != tuple(param.shape):
+        raise ValueError(
+            f"{where} has shape {tuple(grad.shape)}, but the parameter has shape {tuple(param.shape)}; "
+            "the shapes must be equal"
+        )
+    if isinstance(grad, Tensor) and grad.layout not in _ADAPTERS:
+        known = ", ".join(str(layout) for layout in _ADAPTERS)
+        raise TypeError(f"{where} has layout {grad.layout}; expected a MaskedTensor or one of {known}")
+    device = grad.mask.device if isinstance(grad, MaskedTensor) else grad.device
+    if device != param.device:
+        raise ValueError(
+            f"{where} is on {device}, but the parameter is on {param.device}; move one with .to()"
+        )
+    if not (grad.dtype.is_floating_point or (grad.dtype.is_complex and param.is_complex())):
+        raise TypeError(
+            f"{where} has dtype {grad.dtype}, which cannot update a parameter of dtype {param.dtype}"
+        )
+
+
+def _read_masked(grad: MaskedTensor) -> Masked:
+    return Masked(grad.filled(0), grad.mask)
+
+
+def _read_strided(param: Tensor, grad: Tensor, where: str) -> Dense:
+    return Dense(grad)
+
+
+def _read_coordinates(param: Tensor, grad: Tensor, where: str) -> Rows:
+    indices, values = stored(grad)
+    leading = grad.sparse_dim()
+    return Rows(positions(indices, param.shape[:leading], where), values, leading)
+
+
+def _read_compressed(param: Tensor, grad: Tensor, where: str) -> Rows:
+    read = read_blocks if grad.layout in (torch.sparse_bsr, torch.sparse_bsc) else read_compressed
+    indices, values = read(grad, where)
+    leading = grad.dim() - grad.dense_dim()
+    return Rows(positions(indices, param.shape[:leading], where), values, leading)
+
+
+_ADAPTERS: dict[torch.layout, Callable[[Tensor, Tensor, str], Gradient]] = {
+    torch.strided: _read_strided,
+    torch.sparse_coo: _read_coordinates,
+    torch.sparse_csr: _read_compressed,
+    torch.sparse_csc: _read_compressed,
+    torch.sparse_bsr: _read_compressed,
+    torch.sparse_bsc: _read_compressed,
+}

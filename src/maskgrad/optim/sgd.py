@@ -1,0 +1,190 @@
+"""SGD with momentum for dense, sparse and masked gradients."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from maskgrad import kernels
+from maskgrad.optim import rules
+from maskgrad.optim.engine import Update, apply_update
+from maskgrad.optim.gradients import Dense, Gradient
+from maskgrad.optim.hyperparameters import check_options, finite, non_negative
+from maskgrad.optim.optimizer import MaskedOptimizer
+
+__all__ = ["SGD"]
+
+
+@dataclass(frozen=True, slots=True)
+class SGDNumbers:
+    """SGD's hyperparameters as plain numbers."""
+
+    lr: float
+    momentum: float
+    dampening: float
+    weight_decay: float
+    nesterov: bool
+    maximize: bool
+
+    def __post_init__(self) -> None:
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ValueError(
+                f"nesterov=True needs momentum > 0 and dampening = 0, got momentum={self.momentum} and "
+                f"dampening={self.dampening}"
+            )
+
+    def update(self, *, marked: bool) -> Update:
+        """The update; ``marked``: a Boolean state tells which entries have a buffer."""
+        numbers: dict[str, Any] = asdict(self)
+
+        def fused(
+            param: Tensor, indices: Tensor, values: Tensor, momentum_buffer: Tensor | None = None
+        ) -> None:
+            kernels.sgd_rows_(param, momentum_buffer, indices, values, **numbers)
+
+        return Update(partial(rules.sgd_, **numbers), None if marked else fused)
+
+
+class SGD(MaskedOptimizer):
+    r"""SGD whose step costs what its gradient specifies, and which touches nothing else.
+
+    .. math::
+        g \leftarrow g + \lambda p, \qquad b \leftarrow \mu b + (1 - \tau) g, \qquad p \leftarrow p - \mathrm{lr}\; b
+
+    for specified entries only: momentum and ``weight_decay`` never reach another entry, and parameter and
+    state of the others stay bit for bit. Duplicates are merged first. Gradients may be dense, COO (whole rows
+    or single entries, merged or not) or, through :func:`maskgrad.attach_gradient`, CSR, CSC, BSR, BSC or
+    MaskedTensor, and may change from step to step.
+
+    An entry's first buffer is its gradient, without dampening, at whatever step it is first specified.
+
+    Args:
+        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
+        lr: learning rate, a number or a tensor with one element.
+        momentum: factor of the buffer.
+        dampening: what is taken off the gradient before it enters the buffer.
+        weight_decay: L2 penalty on specified entries.
+        nesterov: look ahead; needs momentum and no dampening.
+        maximize: ascend instead.
+        foreach: accepted for PyTorch's sake; no effect.
+        differentiable: must be False.
+        fused: accepted for PyTorch's sake; no effect: row gradients always take the fused kernel.
+        unspecified: ``"skip"``: entries without a gradient are left alone.
+        state: ``"full"``: one buffer value for each entry.
+
+    State:
+        ``"momentum_buffer"``, as in ``torch.optim.SGD``; state dicts can be exchanged in mid-run, both ways.
+        It starts with zeros, which without dampening is the same as starting with the gradient. With
+        dampening, ``"momentum_started"`` (Boolean, PyTorch ignores it) marks the entries that have a buffer
+        until a dense gradient has reached all; a state without it, as PyTorch's is, counts as started
+        everywhere. A sparse buffer, which PyTorch keeps after sparse gradients, becomes a dense one at the
+        next step. Halves are computed in float32 and rounded once when stored.
+
+    Raises:
+        TypeError: a parameter is sparse itself or not floating-point, a number is none.
+        ValueError: a number is negative, NaN or infinite; nesterov without momentum or with dampening; an
+            option is not available.
+
+    Dense equivalent: ``torch.optim.SGD``, to float32 rounding.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(3))
+        >>> optimizer = mg.optim.SGD([p], lr=0.5, weight_decay=0.5)
+        >>> p.grad = torch.sparse_coo_tensor([[1]], [1.0], (3,), check_invariants=True)
+        >>> optimizer.step()
+        >>> p.data
+        tensor([1.0000, 0.2500, 1.0000])
+
+    Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013;
+    ``torch.optim.SGD``.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float | Tensor = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        unspecified: Literal["skip"] = "skip",
+        state: Literal["full"] = "full",
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
+            "unspecified": unspecified,
+            "state": state,
+        }
+        super().__init__(params, defaults)
+
+    def _numbers(self, group: dict[str, Any]) -> SGDNumbers:
+        check_options(group)
+        return SGDNumbers(
+            lr=non_negative("lr", group["lr"]),
+            momentum=non_negative("momentum", group["momentum"]),
+            dampening=finite("dampening", group["dampening"]),
+            weight_decay=non_negative("weight_decay", group["weight_decay"]),
+            nesterov=bool(group["nesterov"]),
+            maximize=bool(group["maximize"]),
+        )
+
+    def _check_state(self, param: Tensor, name: str) -> None:
+        self._check_tensor(param, "momentum_buffer", name)
+
+    def _update(self, param: Tensor, gradient: Gradient, numbers: SGDNumbers) -> None:
+        if numbers.momentum == 0:
+            apply_update(numbers.update(marked=False), param, gradient, [])
+            return
+        state = self.state[param]
+        self._prepare_state(param, numbers.dampening != 0)
+        started: Tensor | None = state.get("momentum_started")
+        states = [state["momentum_buffer"]] if started is None else [state["momentum_buffer"], started]
+        apply_update(numbers.update(marked=started is not None), param, gradient, states)
+        if started is not None and isinstance(gradient, Dense):
+            del state["momentum_started"]
+
+    def _prepare_state(self, param: Tensor, dampened: bool) -> None:
+        """A dense buffer, and a marker where one is needed, from nothing, from ours, or from PyTorch's state."""
+        state = self.state[param]
+        buffer: Tensor | None = state.get("momentum_buffer")
+        pairs = _pairs(param.detach())
+        if buffer is None:
+            state["momentum_buffer"] = torch.zeros_like(param, requires_grad=False)
+            if dampened:
+                state["momentum_started"] = torch.zeros_like(pairs, dtype=torch.bool)
+        elif buffer.layout is not torch.strided:
+            state["momentum_buffer"] = buffer.to_dense()
+            if dampened:
+                seen = buffer.coalesce()
+                started = torch.zeros_like(pairs, dtype=torch.bool)
+                started[tuple(seen.indices())] = True
+                state["momentum_started"] = started
+        marker: Tensor | None = state.get("momentum_started")
+        if marker is not None and marker.dtype is not torch.bool:
+            # It was loaded (PyTorch casts state to the parameter's dtype), perhaps after steps of
+            # torch.optim.SGD, which does not keep it: an entry with a buffer has started, whatever the marker
+            # says.
+            state["momentum_started"] = (_pairs(marker) != 0) | (_pairs(state["momentum_buffer"]) != 0)
+
+
+def _pairs(t: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones, which start one by one."""
+    return torch.view_as_real(t) if t.is_complex() else t

@@ -1,0 +1,26 @@
+"""Whether the numbers in a tensor may be looked at without harm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["may_look_at"]
+
+
+def may_look_at(values: Tensor) -> bool:
+    """True for real numbers in the memory of the CPU, outside any compilation, export or transformation.
+
+    Looking elsewhere would wait for a device, break a graph, or find no numbers at all. What depends on a look must be
+    a check of input or a shortcut, never the meaning of a result.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(values) in (torch.Tensor, torch.nn.Parameter)
+        and values.device.type == "cpu"
+        and not torch._C._functorch.peek_interpreter_stack()
+    )

@@ -1,0 +1,95 @@
+"""Conversions: dtype, device, memory. The pattern moves along; gradients pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS"]
+
+PATTERN = "unchanged"
+
+
+def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Convert the values with the function that was called; the mask follows them to their device."""
+    x, *rest = args
+    rest = [a.values if isinstance(a, Entries) else a for a in rest]
+    named = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
+    if not isinstance(x, Entries):  # plain.to(masked): only the dtype and device of the other are wanted
+        return function(x, *rest, **named)
+    values = function(x.values, *rest, **named)
+    if not isinstance(values, Tensor):  # .type() without arguments names the dtype
+        return values
+    mask = x.mask
+    if mask.device != values.device:
+        mask = mask.to(values.device, non_blocking=bool(named.get("non_blocking", False)))
+    return Entries(values, mask)
+
+
+def clone(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """A copy of values and mask."""
+    x = args[0] if args else kwargs["input"]
+    kept = {k: v for k, v in kwargs.items() if k == "memory_format"}
+    return Entries(x.values.clone(**kept), x.mask.clone())
+
+
+def contiguous(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """Contiguous values; the mask may stay an expanded view."""
+    x, *rest = args
+    return Entries(x.values.contiguous(*rest, **kwargs), x.mask)
+
+
+def _record(name: str, body: Callable[..., Any] = convert) -> Operation:
+    functions, _, methods = functions_named(name)
+    return Operation(name.split()[0], "conversion", functions, body, PATTERN, "passes, in the operand's dtype", methods=methods)
+
+
+CONVERSIONS = """
+    to type type_as cpu cuda pin_memory
+    float double half bfloat16 int long short char byte bool cfloat cdouble chalf
+"""
+
+OPERATIONS: tuple[Operation, ...] = (
+    *(_record(name) for name in CONVERSIONS.split()),
+    _record("clone", clone),
+    _record("contiguous", contiguous),
+)
+
+
+def ask(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Questions about shape, dtype and storage are answered by the values."""
+    plain = [a.values if isinstance(a, Entries) else a for a in args]
+    return function(*plain, **{k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()})
+
+
+QUESTIONS = """
+    size dim ndimension numel nelement element_size stride storage_offset is_contiguous data_ptr get_device
+    is_floating_point is_complex is_signed is_conj is_neg is_inference is_same_size can_cast is_pinned is_shared
+"""
+
+#: Properties that the values answer.
+PROPERTIES = """
+    shape dtype device ndim is_cuda is_cpu is_meta is_quantized is_leaf requires_grad grad_fn itemsize nbytes output_nr
+    is_mps is_xla is_sparse is_sparse_csr is_nested retains_grad
+"""
+
+METADATA: tuple[Operation, ...] = (
+    *(
+        Operation(name, "metadata", functions, ask, "none", "none", methods=methods)
+        for name in QUESTIONS.split()
+        for functions, _, methods in [functions_named(name)]
+    ),
+    *(
+        Operation(name, "metadata", (getattr(Tensor, name).__get__,), ask, "none", "none", methods=(name,), is_property=True)
+        for name in PROPERTIES.split()
+    ),
+    Operation("result_type", "metadata", (torch.result_type,), ask, "none", "none"),
+)

@@ -1,0 +1,80 @@
+"""What the rules of meaning work on: values, and which of them are specified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+__all__ = ["Entries", "fill", "intersection", "merge_masks", "specified"]
+
+Filler = float | int | bool
+
+
+class Entries(NamedTuple):
+    """Values and the Boolean mask of the same shape that says which of them are specified.
+
+    The values under the mask are arbitrary: a rule must let none of them, not even a NaN, reach a
+    specified result or a gradient.
+    """
+
+    values: Tensor
+    mask: Tensor
+
+
+def merge_masks(a: Tensor, b: Tensor) -> Tensor:
+    """Intersect two masks; the same object twice costs nothing."""
+    return a if a is b else a & b
+
+
+def intersection(operands: Iterable[Any]) -> Tensor | None:
+    """The mask of an elementwise result: True where every masked operand is specified (broadcast)."""
+    mask = None
+    for operand in operands:
+        if isinstance(operand, Entries):
+            mask = operand.mask if mask is None else merge_masks(mask, operand.mask)
+    return mask
+
+
+def filler_as(dtype: torch.dtype, filler: Filler) -> Filler:
+    """The filler in the category of ``dtype``, so that filling never promotes."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return filler
+    return bool(filler) if dtype == torch.bool else int(filler)
+
+
+def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
+    """The operand's values with everything outside ``mask`` replaced by a safe constant.
+
+    Operands are made safe *before* a function sees them, and by the mask of the *result*: no NaN
+    arises forward, none backward, and a product with an operand that is specified, but infinite
+    next to an unspecified one, cannot produce 0 * inf in the backward pass.
+    A 0-dim operand keeps its rank (it takes part in type promotion differently): its own mask decides.
+    """
+    if isinstance(operand, Entries):
+        values, own = operand
+        if values.ndim == 0 and mask.ndim > 0:
+            mask = own
+    elif isinstance(operand, torch.Tensor):
+        values = operand
+        if values.ndim == 0 and mask.ndim > 0:
+            return values
+    else:
+        return operand
+    return torch.where(mask, values, filler_as(values.dtype, filler))
+
+
+def specified(values: Any, mask: Tensor) -> Any:
+    """Attach ``mask`` to one result, or to each of a tuple of results."""
+    if isinstance(values, torch.Tensor):
+        return Entries(values, mask if mask.shape == values.shape else mask.expand(values.shape))
+    if isinstance(values, tuple):
+        # named tuples of torch (torch.return_types.*) are built from one sequence
+        parts = [specified(value, mask) for value in values]
+        return tuple(parts) if type(values) is tuple else type(values)(parts)
+    return values

@@ -1,0 +1,145 @@
+"""Indexing: what is read carries its pattern along; what is written becomes specified."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.semantics.entries import Entries, intersection, specified
+from maskgrad.semantics.facts import Operation, functions_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS", "UNSPECIFIED", "assign"]
+
+
+class _Unspecified:
+    """The value of ``mg.unspecified``: assigning it to entries removes them."""
+
+    def __repr__(self) -> str:
+        return "maskgrad.unspecified"
+
+    def __reduce__(self) -> str:
+        return "UNSPECIFIED"
+
+
+UNSPECIFIED = _Unspecified()
+
+
+def _plain_index(index: Any) -> Any:
+    """An index must be known entirely: which entries a masked index means cannot be said."""
+    if isinstance(index, Entries):
+        remedy = "index.filled(False)" if index.mask.dtype == index.values.dtype else "index.compressed()"
+        raise TypeError(
+            f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its unspecified "
+            f"entries select anything is not known. Use {remedy}"
+        )
+    if isinstance(index, Tensor) and (index.is_floating_point() or index.is_complex()):
+        raise IndexError(f"index tensors must have an integer or Boolean dtype, found {index.dtype}; use index.long()")
+    if isinstance(index, (tuple, list)):
+        return type(index)(_plain_index(part) for part in index)
+    return index
+
+
+def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``x[index]``, basic or advanced."""
+    x, index = args
+    index = _plain_index(index)
+    if not isinstance(x, Entries):
+        return x[index]
+    return Entries(x.values[index], x.mask[index])
+
+
+def assign(x: Entries, index: Any, value: Any) -> Entries:
+    """``x[index] = value`` out of place: the entries written become specified as ``value`` is, or unspecified."""
+    index = _plain_index(index)
+    mask = x.mask.clone()
+    if value is UNSPECIFIED:
+        mask[index] = False
+        return Entries(x.values, mask)
+    values = x.values.clone()
+    if isinstance(value, Entries):
+        values[index], mask[index] = value.values.to(values.dtype), value.mask
+    else:
+        values[index], mask[index] = value, True
+    return Entries(values, mask)
+
+
+def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.where(condition, a, b)``: specified where the condition is and the chosen side is."""
+    names = ("condition", "input", "other")
+    if function in (Tensor.where,):
+        names = ("input", "condition", "other")
+    arguments = dict(zip(names, args, strict=False)) | {("input" if k == "self" else k): v for k, v in kwargs.items()}
+    condition, a, b = (arguments.get(name) for name in ("condition", "input", "other"))
+    if len(arguments) == 1:
+        raise TypeError(
+            "torch.where(condition) of a MaskedTensor has no meaning: whether unspecified entries are listed is not known. "
+            "Use condition.filled(False).nonzero(as_tuple=True)"
+        )
+    plain = condition.values if isinstance(condition, Entries) else condition
+    if plain.dtype != torch.bool:
+        raise TypeError(f"condition must be a Boolean tensor, found {plain.dtype}; write it out, as in condition != 0")
+    values = torch.where(plain, *(side.values if isinstance(side, Entries) else side for side in (a, b)))
+    sides = [side.mask if isinstance(side, Entries) else torch.ones((), dtype=torch.bool, device=plain.device) for side in (a, b)]
+    if isinstance(a, Entries) or isinstance(b, Entries):
+        mask = torch.where(plain, *sides)
+    else:
+        mask = torch.ones((), dtype=torch.bool, device=plain.device)
+    if isinstance(condition, Entries):
+        mask = mask & condition.mask
+    return specified(values, mask)
+
+
+def masked_fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Write ``value`` where ``mask`` says so: those entries become specified, the others stay as they are."""
+    arguments = dict(zip(("input", "mask", "value"), args, strict=False)) | kwargs
+    x, where_to, value = arguments["input"], arguments["mask"], arguments["value"]
+    known = intersection((where_to,))
+    chosen = where_to.values if isinstance(where_to, Entries) else where_to
+    content = value.values if isinstance(value, Entries) else value
+    values = torch.masked_fill(x.values if isinstance(x, Entries) else x, chosen, content)
+    written = value.mask if isinstance(value, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
+    kept = x.mask if isinstance(x, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
+    mask = torch.where(chosen, written, kept)
+    return specified(values, mask if known is None else mask & known)
+
+
+def index_select(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """Rows, columns, … by position."""
+    arguments = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
+    x, dim, index = arguments["input"], arguments["dim"], _plain_index(arguments["index"])
+    return Entries(x.values.index_select(dim, index), x.mask.index_select(dim, index))
+
+
+CHOSEN = "specified where the condition is and the chosen side is"
+MOVES = "moves back to the entries read"
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "__getitem__", "indexing", (Tensor.__getitem__, operator.getitem), getitem, "that of the entries read", MOVES
+    ),
+    Operation(
+        "index_select",
+        "indexing",
+        functions_named("index_select")[0],
+        index_select,
+        "that of the entries read",
+        MOVES,
+        methods=("index_select",),
+    ),
+    Operation("where", "indexing", (torch.where, Tensor.where), where, CHOSEN, "to the chosen side", methods=("where",)),
+    Operation(
+        "masked_fill",
+        "indexing",
+        functions_named("masked_fill")[0],
+        masked_fill,
+        "specified where written, else as before",
+        "to the entries kept",
+        in_place=functions_named("masked_fill")[1],
+        methods=("masked_fill",),
+    ),
+)

@@ -1,0 +1,44 @@
+"""Joins: values and pattern are put together alike; plain tensors count as fully specified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS", "join"]
+
+
+def mask_of(operand: Entries | Tensor) -> Tensor:
+    """The operand's mask; a plain tensor is fully specified."""
+    if isinstance(operand, Entries):
+        return operand.mask
+    return torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
+
+
+def join(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """Apply the function that was called to the values and to the masks of the sequence."""
+    named = dict(kwargs)
+    parts, *rest = args if args else (named.pop("tensors"),)
+    values = [part.values if isinstance(part, Entries) else part for part in parts]
+    return Entries(function(values, *rest, **named), function([mask_of(part) for part in parts], *rest, **named))
+
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    Operation(
+        row.split("|")[0],
+        "joins",
+        functions_named(row.replace("|", " "))[0],
+        join,
+        "joined like the values",
+        "split back to the parts",
+    )
+    for row in "cat|concat|concatenate stack hstack vstack|row_stack dstack column_stack block_diag".split()
+)

@@ -1,0 +1,67 @@
+"""Vector norms of the specified entries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.semantics.dimensions import as_dims, mask_of_any
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.signatures import named
+
+__all__ = ["OPERATIONS", "vector_norm"]
+
+PATTERN = "specified where at least one entry was"
+GRADIENT = "torch's, over the specified entries; 0 at a zero vector"
+
+
+def vector_norm(
+    input: Entries,
+    ord: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Entries:
+    """``torch.linalg.vector_norm`` of the specified entries."""
+    values, mask = input
+    dims = as_dims(dim, values.ndim)
+    present = mask_of_any(mask, dims, True)
+    # an entry of 0 takes no part for ord >= 0, one of inf none for ord < 0; a vector of nothing is made a vector of ones,
+    # where every norm has finite derivatives
+    neutral = 0.0 if ord >= 0 else math.inf
+    safe = torch.where(mask, values, torch.where(present, neutral, 1.0).to(values.dtype))
+    norm = torch.linalg.vector_norm(safe, ord, dims, keepdim=keepdim, dtype=dtype)
+    return Entries(norm, present if keepdim or not dims else present.squeeze(dims))
+
+
+def norm(
+    input: Entries,
+    p: float | str | None = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    out: None = None,
+    dtype: torch.dtype | None = None,
+) -> Entries:
+    """``torch.norm``: a vector norm over all dimensions named, whatever their number."""
+    if p == "nuc":
+        raise UndefinedOnMaskedError(
+            "norm(p='nuc')",
+            "singular values of a matrix with missing entries do not exist",
+            "Fill the matrix first, x.filled(0.), or use p='fro'.",
+        )
+    return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "linalg.vector_norm", "reductions", (torch.linalg.vector_norm,), named(vector_norm), PATTERN, GRADIENT, identity=0
+    ),
+    Operation(
+        "norm", "reductions", functions_named("norm")[0], named(norm), PATTERN, GRADIENT, identity=0, methods=("norm",)
+    ),
+)

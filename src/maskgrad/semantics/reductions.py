@@ -1,0 +1,178 @@
+"""Reductions: PyTorch's result on the entries that are specified; unspecified where there are none.
+
+Each function has torch's signature and works on :class:`Entries`. The identity element of an
+operation is what an unspecified entry is replaced by so that it takes no part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad import kernels
+from maskgrad.semantics.dimensions import as_dims, drop, mask_of_any, reduce_each
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.signatures import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS"]
+
+PATTERN = "specified where at least one entry was"
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def sum(input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:  # noqa: A001
+    """Add up the specified entries."""
+    dims = as_dims(dim, input.values.ndim)
+    result, count = kernels.masked_sum(input.values, input.mask, dims, keepdim, dtype)
+    return Entries(result, count > 0)
+
+
+def mean(input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:
+    """Average the specified entries."""
+    dims = as_dims(dim, input.values.ndim)
+    result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
+    return Entries(result, count > 0)
+
+
+def without_nan(input: Entries) -> Entries:
+    """The same entries less those that are NaN."""
+    return Entries(input.values, input.mask & ~torch.isnan(input.values))
+
+
+def nansum(input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:
+    """Add up the specified entries that are not NaN; 0 where all specified ones are, as in torch."""
+    total = sum(without_nan(input), dim, keepdim, dtype=dtype)
+    return Entries(total.values, _specified(input, dim, keepdim))
+
+
+def nanmean(input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:
+    """Average the specified entries that are not NaN; NaN where all specified ones are, as in torch."""
+    average, present = mean(without_nan(input), dim, keepdim, dtype=dtype)
+    specified = _specified(input, dim, keepdim)
+    return Entries(torch.where(present | ~specified, average, torch.nan), specified)
+
+
+def _specified(input: Entries, dim: Any, keepdim: bool) -> Tensor:
+    return mask_of_any(input.mask, as_dims(dim, input.mask.ndim), keepdim)
+
+
+def prod(input: Entries, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:
+    """Multiply the specified entries."""
+    if dtype is not None:
+        input = Entries(input.values.to(dtype), input.mask)
+    values = torch.where(input.mask, input.values, 1)
+    wide = values.float() if values.dtype in HALVES else values
+    result = torch.prod(wide) if dim is None else torch.prod(wide, dim, keepdim=keepdim)
+    return Entries(result.to(values.dtype) if values.dtype in HALVES else result, _specified(input, dim, keepdim))
+
+
+def var_mean(
+    input: Entries,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Entries, Entries]:
+    """Variance and mean of the specified entries, in two passes: stable, and each made safe first."""
+    if isinstance(dim, bool):  # torch.var(x, unbiased)
+        dim, unbiased = None, dim
+    if correction is None:
+        correction = 1 if unbiased is None or unbiased else 0
+    values, mask = input
+    if not (values.is_floating_point() or values.is_complex()):
+        raise RuntimeError(f"std and var only support floating point and complex dtypes, found {values.dtype}")
+    dims = as_dims(dim, values.ndim)
+    wide = torch.where(mask, values, 0)
+    wide = wide.float() if wide.dtype in HALVES else wide
+    center, count = kernels.masked_mean(wide, mask, dims, True, None)
+    deviation = torch.where(mask, wide - center, 0)
+    squares = (deviation * deviation.conj()).real if deviation.is_complex() else deviation * deviation
+    total = squares.sum(dims, keepdim=True) if dims else squares
+    # what PyTorch gives on what is left stands (0 / 0 for one entry and correction 1); nothing left is not divided
+    divisor = torch.where(count > 0, (count - correction).clamp(min=0), 1)
+    variance, present = total / divisor, count > 0
+    results = [Entries(part.to(_real(values.dtype, i)), present) for i, part in enumerate((variance, center))]
+    if not keepdim:
+        results = [Entries(drop(e.values, dims), drop(e.mask, dims)) for e in results]
+    return results[0], results[1]
+
+
+def _real(dtype: torch.dtype, part: int) -> torch.dtype:
+    return dtype if part == 1 or not dtype.is_complex else dtype.to_real()
+
+
+def var(input: Entries, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> Entries:
+    """Variance of the specified entries."""
+    return var_mean(input, dim, unbiased, keepdim, correction=correction)[0]
+
+
+def root(variance: Entries) -> Entries:
+    """Square root whose gradient at 0 is 0, as in torch.std."""
+    values = variance.values
+    flat = values == 0
+    return Entries(torch.where(flat, 0, torch.where(flat, 1, values).sqrt()), variance.mask)
+
+
+def std(input: Entries, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> Entries:
+    """Standard deviation of the specified entries."""
+    return root(var(input, dim, unbiased, keepdim, correction=correction))
+
+
+def std_mean(input: Entries, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> tuple[Entries, Entries]:
+    """Standard deviation and mean of the specified entries."""
+    variance, average = var_mean(input, dim, unbiased, keepdim, correction=correction)
+    return root(variance), average
+
+
+def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:  # noqa: A001
+    """Whether some specified entry is true."""
+    return reduce_each(torch.any, Entries(torch.where(input.mask, input.values, 0), input.mask), dim, keepdim)
+
+
+def all(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:  # noqa: A001
+    """Whether every specified entry is true."""
+    return reduce_each(torch.all, Entries(torch.where(input.mask, input.values, 1), input.mask), dim, keepdim)
+
+
+def count_nonzero(input: Entries, dim: Any = None) -> Entries:
+    """How many specified entries differ from zero."""
+    truth = Entries((input.values != 0) & input.mask, input.mask)
+    return sum(truth, dim)
+
+
+def _record(rule: Callable[..., Any], identity: float | str | None, gradient: str) -> Operation:
+    functions, _, methods = functions_named(rule.__name__)
+    return Operation(
+        name=rule.__name__,
+        family="reductions",
+        functions=functions,
+        body=named(rule),
+        pattern=PATTERN,
+        gradient=gradient,
+        identity=identity,
+        methods=methods,
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record(sum, 0, "the incoming gradient at each specified entry"),
+    _record(mean, 0, "the incoming gradient divided by the number of specified entries"),
+    _record(nansum, 0, "the incoming gradient at each specified entry that is not NaN"),
+    _record(nanmean, 0, "the incoming gradient divided by the number of specified entries that are not NaN"),
+    _record(prod, 1, "the product of the other specified entries"),
+    _record(var, "the mean", "2 (x - mean) / (count - correction) at specified entries"),
+    _record(std, "the mean", "(x - mean) / (std (count - correction)) at specified entries, 0 where std is 0"),
+    _record(var_mean, "the mean", "that of var and of mean"),
+    _record(std_mean, "the mean", "that of std and of mean"),
+    _record(any, False, "none"),
+    _record(all, True, "none"),
+    _record(count_nonzero, 0, "none"),
+)

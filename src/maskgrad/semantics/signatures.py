@@ -1,0 +1,24 @@
+"""Rules with a signature of their own, and torch's synonyms for argument names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["named"]
+
+#: numpy's names, which torch accepts too.
+SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}
+
+
+def named(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a body of a rule that has torch's signature, whichever spelling of the function was called."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs:
+            kwargs = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
+        return rule(*args, **kwargs)
+
+    return body

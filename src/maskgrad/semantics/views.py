@@ -1,0 +1,115 @@
+"""Views and rearrangements: values and pattern move together, and the gradient moves back.
+
+The same function is applied to the values and to the mask, so that a view of the values stays a view
+that shares their storage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS", "pair"]
+
+PATTERN = "moves with the values"
+GRADIENT = "moves back with the values"
+
+
+def pair(values: Any, mask: Any) -> Any:
+    """Zip the results of a function applied to values and to mask: one entry set, or a sequence of them."""
+    if isinstance(values, Tensor):
+        return Entries(values, mask)
+    return type(values)(pair(v, m) for v, m in zip(values, mask, strict=True))
+
+
+def rearrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply the function that was called to the values and to the mask."""
+    (x, *rest), named = _without_masks(args, kwargs)
+    return pair(function(x.values, *rest, **named), function(x.mask, *rest, **named))
+
+
+def _without_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Later operands (``other`` of view_as, …) only lend their shape."""
+    if not args:
+        kwargs = dict(kwargs)
+        args = (kwargs.pop("input") if "input" in kwargs else kwargs.pop("self"),)
+    if not isinstance(args[0], Entries):  # plain.view_as(masked): a plain result
+        x = args[0]
+        args = (Entries(x, torch.ones((), dtype=torch.bool, device=x.device).expand(x.shape)), *args[1:])
+    rest = [a.values if isinstance(a, Entries) else a for a in args[1:]]
+    return (args[0], *rest), {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
+
+
+def view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``view`` to a shape: the values must be viewable, an expanded mask is copied if it must be."""
+    (x, *rest), named = _without_masks(args, kwargs)
+    values = function(x.values, *rest, **named)
+    target = rest[0] if rest else named.get("dtype")
+    if isinstance(target, torch.dtype):
+        if values.shape != x.values.shape:
+            raise TypeError(
+                f"view(dtype) of a MaskedTensor needs a dtype of the same size, {x.values.element_size()} bytes, "
+                f"found {target}; several entries would share one mask bit. View the data before masking it"
+            )
+        return Entries(values, x.mask)
+    return Entries(values, x.mask.reshape(values.shape))
+
+
+def complex_view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``view_as_real`` and ``view_as_complex``: the two parts of a number share its mask."""
+    (x, *_), _ = _without_masks(args, kwargs)
+    values = function(x.values)
+    if values.is_complex():
+        return Entries(values, x.mask.all(-1))
+    return Entries(values, x.mask.unsqueeze(-1).expand(values.shape))
+
+
+def _record(
+    name: str, body: Callable[..., Any] = rearrange, extra: tuple[Any, ...] = (), is_property: bool = False
+) -> Operation:
+    functions, in_place, methods = functions_named(name, extra)
+    if is_property:
+        functions, methods = extra, (name,)
+    return Operation(
+        name.split()[0], "views", functions, body, PATTERN, GRADIENT, in_place=in_place, methods=methods, is_property=is_property
+    )
+
+
+#: One operation a row, with its synonyms.
+REARRANGEMENTS = """
+    broadcast_to expand expand_as expand_copy
+    reshape reshape_as view_as view_copy flatten ravel unflatten
+    squeeze squeeze_copy unsqueeze unsqueeze_copy
+    t t_copy transpose|swapaxes|swapdims transpose_copy permute permute_copy movedim|moveaxis adjoint
+    select select_copy narrow narrow_copy slice_copy slice_inverse
+    chunk unsafe_chunk split unsafe_split split_with_sizes unsafe_split_with_sizes split_with_sizes_copy
+    tensor_split hsplit vsplit dsplit unbind unbind_copy
+    diagonal diagonal_copy alias_copy
+    atleast_1d atleast_2d atleast_3d
+    flip fliplr flipud rot90 roll repeat tile repeat_interleave
+    unfold_copy detach detach_copy
+    pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
+"""
+
+#: Properties without parentheses.
+PROPERTIES = ("T", "H", "mT", "mH")
+
+OPERATIONS: tuple[Operation, ...] = (
+    *(record for row in REARRANGEMENTS.split() if (record := _record(row.replace("|", " "))).functions),
+    *(_record(name, extra=(getattr(Tensor, name).__get__,), is_property=True) for name in PROPERTIES),
+    _record("view", view),
+    _record("view_as_real", complex_view),
+    _record("view_as_complex", complex_view),
+    Operation("unfold", "views", (Tensor.unfold,), rearrange, PATTERN, GRADIENT, methods=("unfold",)),
+    Operation(
+        "linalg.diagonal", "views", (torch.linalg.diagonal,), rearrange, PATTERN, GRADIENT
+    ),
+)

@@ -1,0 +1,54 @@
+"""What every test starts from: a fixed seed, no compilation kept, NaN in uninitialised memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+# A first call may compile for seconds, so there is no deadline. Where CI is set, runs draw the same examples.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Same random numbers in every run, whichever tests ran before."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (PyTorch's own test generators use the global state)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _nan_in_uninitialized_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fill what `torch.empty` and its relatives return with NaN (the largest value for integers).
+
+    A kernel that reads what nobody wrote then fails at once instead of once in a thousand runs. PyTorch fills
+    only while deterministic algorithms are on; `warn_only` because some CUDA operations have none.
+    """
+    if request.node.get_closest_marker("nondeterministic"):
+        yield
+        return
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def _forget_compilations() -> Iterator[None]:
+    """Drop what `torch.compile` kept, so that no test meets the recompilation limit of another."""
+    yield
+    if "torch._dynamo" not in sys.modules:
+        return
+    from torch._dynamo.utils import counters
+
+    if counters:
+        torch._dynamo.reset()
+        counters.clear()

@@ -1,0 +1,184 @@
+"""One step, whatever the kind of gradient: the numbers of the mission, and torch.optim as the dense oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor import masked
+from maskgrad.optim.functional import adagrad_, sgd_
+from tests.unit.optim.kinds import coo, every_kind
+
+GRAD = torch.tensor([[0.0, 0, 3, 0], [4, 0, 5, 0]])
+PARAM = torch.tensor([[0, 1, 1.902667, 3], [3.901527, 5, 5.900985, 7]])
+SUM = torch.tensor([[0.5, 0.5, 9.5, 0.5], [16.5, 0.5, 25.5, 0.5]])
+HALVES = [torch.float16, torch.bfloat16]
+
+
+@every_kind
+def test_adagrad_gives_the_numbers_of_the_mission(kind: Callable[[Tensor], Any]) -> None:
+    param, state_sum = torch.arange(8.0).reshape(2, 4), torch.full((2, 4), 0.5)
+    assert adagrad_(param, kind(GRAD), state_sum, lr=0.1, eps=1e-10) is param
+    torch.testing.assert_close(param, PARAM, rtol=0, atol=1e-6)
+    torch.testing.assert_close(state_sum, SUM, rtol=0, atol=0)
+    untouched = GRAD == 0
+    assert torch.equal(param[untouched], torch.arange(8.0).reshape(2, 4)[untouched])
+
+
+def test_adagrad_takes_a_dense_gradient_and_a_hybrid_one() -> None:
+    rows = coo([[0, 1]], GRAD, (2, 4))
+    for grad in (GRAD, rows):
+        param, state_sum = torch.arange(8.0).reshape(2, 4), torch.full((2, 4), 0.5)
+        adagrad_(param, grad, state_sum, lr=0.1)
+        torch.testing.assert_close(param, PARAM, rtol=0, atol=1e-6)
+        assert torch.equal(state_sum, SUM)
+
+
+@every_kind
+def test_what_is_unspecified_may_be_anything(kind: Callable[[Tensor], Any]) -> None:
+    odd = torch.tensor([[float("nan"), -0.0, 1, float("inf")], [1, 1e38, 1, float("-inf")]])
+    param, state_sum = odd.clone(), odd.clone()
+    adagrad_(param, kind(GRAD), state_sum, lr=0.1, weight_decay=0.5)
+    # A block of the blocked layouts stores zeros next to its entries, which are entries: leave their columns out.
+    idle = torch.tensor([[True, True, False, False], [False, False, False, False]])
+    assert torch.equal(param[idle].view(torch.int32), odd[idle].view(torch.int32))
+    assert torch.equal(state_sum[idle].view(torch.int32), odd[idle].view(torch.int32))
+
+
+def test_a_stored_zero_is_decayed_and_an_absent_entry_is_not() -> None:
+    for grad in (coo([[0]], [0.0], (2,)), masked(torch.zeros(2), torch.tensor([True, False]))):
+        param = torch.ones(2)
+        sgd_(param, grad, lr=0.5, weight_decay=0.5)
+        assert param.tolist() == [0.75, 1.0]
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+@every_kind
+def test_the_specified_entries_move_as_torch_would_move_them(
+    kind: Callable[[Tensor], Any], weight_decay: float, maximize: bool
+) -> None:
+    start = torch.randn(6, 8)
+    dense = torch.where(torch.rand(6, 8) < 0.4, torch.randn(6, 8), 0)
+    dense = dense.reshape(6, 4, 2).where((dense.reshape(6, 4, 2) != 0).all(2, keepdim=True), 0).reshape(6, 8)
+    specified = dense != 0
+    assert 0 < specified.sum() < 48
+
+    reference = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.Adagrad([reference], lr=0.1, lr_decay=0.5, weight_decay=weight_decay, maximize=maximize)
+    param, state_sum = start.clone(), torch.zeros(6, 8)
+    for step in (1, 2, 3):
+        reference.grad = dense.clone()
+        optimizer.step()
+        numbers = {"lr_decay": 0.5, "weight_decay": weight_decay, "maximize": maximize, "step": step}
+        adagrad_(param, kind(dense), state_sum, lr=0.1, **numbers)
+    torch.testing.assert_close(param[specified], reference.detach()[specified], rtol=1e-5, atol=1e-6)
+    assert torch.equal(param[~specified], start[~specified])
+
+    reference = torch.nn.Parameter(start.clone())
+    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
+    options |= {"weight_decay": weight_decay, "maximize": maximize}
+    torch_sgd = torch.optim.SGD([reference], **options)
+    param, buffer = start.clone(), torch.zeros(6, 8)
+    for _ in range(3):
+        reference.grad = dense.clone()
+        torch_sgd.step()
+        sgd_(param, kind(dense), buffer, **options)
+    torch.testing.assert_close(param[specified], reference.detach()[specified], rtol=1e-5, atol=1e-6)
+    assert torch.equal(param[~specified], start[~specified])
+    assert torch.equal(buffer[~specified], torch.zeros(6, 8)[~specified])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_duplicates_of_halves_are_merged_in_float32(dtype: torch.dtype) -> None:
+    param = torch.ones(2, 1, dtype=dtype)
+    grad = coo(torch.zeros(1, 1000, dtype=torch.int64), torch.full((1000, 1), 1e-3), (2, 1), dtype)
+    sgd_(param, grad, lr=0.1)
+    torch.testing.assert_close(param, torch.tensor([[0.9], [1.0]], dtype=dtype), rtol=1e-3, atol=0)
+
+
+def test_a_sum_beyond_float16_reaches_the_parameter() -> None:
+    param = torch.zeros(4, 1, dtype=torch.float16)
+    sgd_(param, coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16), lr=0.25)
+    assert param.tolist() == [[0.0], [-20000.0], [0.0], [0.0]]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@every_kind
+def test_adagrad_in_half_precision_never_divides_by_zero(
+    kind: Callable[[Tensor], Any], dtype: torch.dtype
+) -> None:
+    # eps = 1e-10 is 0 in float16: torch.optim.Adagrad gives 0 / 0 for a zero gradient.
+    param, state_sum = torch.ones(2, 4, dtype=dtype), torch.zeros(2, 4, dtype=dtype)
+    adagrad_(param, kind(GRAD.to(dtype)), state_sum, lr=0.5)
+    assert param.dtype == dtype
+    torch.testing.assert_close(param, torch.where(GRAD != 0, 0.5, 1.0).to(dtype))
+    assert torch.equal(state_sum, (GRAD * GRAD).to(dtype))
+
+
+@pytest.mark.parametrize("layout", ["coo", "masked", "dense"])
+def test_complex_parameters_move_as_their_parts_do(layout: str) -> None:
+    start, dense = torch.randn(3, 2, dtype=torch.complex64), torch.randn(3, 2, dtype=torch.complex64)
+    grad: Any = {
+        "coo": dense.to_sparse(),
+        "masked": masked(dense, torch.ones(3, 2, dtype=torch.bool)),
+        "dense": dense,
+    }[layout]
+    reference = torch.nn.Parameter(start.clone())
+    optimizer = torch.optim.Adagrad([reference], lr=0.1, weight_decay=0.1)
+    reference.grad = dense
+    optimizer.step()
+    param, state_sum = start.clone(), torch.zeros_like(start)
+    adagrad_(param, grad, state_sum, lr=0.1, weight_decay=0.1)
+    torch.testing.assert_close(param, reference.detach())
+    torch.testing.assert_close(state_sum, optimizer.state[reference]["sum"])
+
+
+def test_an_entry_starts_its_momentum_without_dampening() -> None:
+    param, buffer, started = torch.zeros(3), torch.zeros(3), torch.zeros(3, dtype=torch.bool)
+    options: dict[str, Any] = {"lr": 1.0, "momentum": 0.5, "dampening": 0.5, "started": started}
+    sgd_(param, coo([[0]], [1.0], (3,)), buffer, **options)
+    assert (buffer.tolist(), started.tolist()) == ([1.0, 0.0, 0.0], [True, False, False])
+    sgd_(param, masked(torch.ones(3), torch.tensor([True, True, False])), buffer, **options)
+    assert (buffer.tolist(), started.tolist()) == ([1.0, 1.0, 0.0], [True, True, False])
+    sgd_(param, coo([[1, 1]], [1.0, 1.0], (3,)), buffer, **options)
+    assert buffer.tolist() == [1.0, 1.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"lr": -1.0}, "lr must be at least 0, got -1.0"),
+        ({"lr": float("nan")}, "lr must be finite, got nan"),
+        ({"eps": float("inf")}, "eps must be finite, got inf"),
+        ({"lr_decay": -0.5}, "lr_decay must be at least 0, got -0.5"),
+        ({"weight_decay": -0.5}, "weight_decay must be at least 0, got -0.5"),
+        ({"step": 0}, "step must be at least 1"),
+        ({"lr": torch.ones(2)}, r"lr must be one number, got a tensor of shape \(2,\)"),
+    ],
+)
+def test_adagrad_refuses_numbers_out_of_range(numbers: dict[str, Any], words: str) -> None:
+    param, state_sum = torch.ones(2), torch.ones(2)
+    with pytest.raises(ValueError, match=words):
+        adagrad_(param, torch.ones(2), state_sum, **numbers)
+    assert (param.tolist(), state_sum.tolist()) == ([1.0, 1.0], [1.0, 1.0])
+
+
+def test_sgd_needs_what_momentum_needs() -> None:
+    with pytest.raises(ValueError, match=r"needs momentum_buffer, e\.g\. torch.zeros_like"):
+        sgd_(torch.ones(2), torch.ones(2), momentum=0.9)
+    with pytest.raises(ValueError, match="nesterov=True needs momentum > 0 and dampening = 0"):
+        sgd_(torch.ones(2), torch.ones(2), nesterov=True)
+    with pytest.raises(ValueError, match=r"momentum_buffer must be a strided tensor like param, \(2,\)"):
+        sgd_(torch.ones(2), torch.ones(2), torch.zeros(3), momentum=0.9)
+    with pytest.raises(TypeError, match="started must be a Boolean tensor"):
+        sgd_(torch.ones(2), torch.ones(2), torch.zeros(2), momentum=0.9, started=torch.zeros(2))
+
+
+def test_a_state_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"state_sum must be a strided tensor like param, \(2,\)"):
+        adagrad_(torch.ones(2), torch.ones(2), torch.ones(1))

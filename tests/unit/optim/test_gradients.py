@@ -1,0 +1,153 @@
+"""Reading gradients: every storage, every split into sparse and dense dimensions, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor import masked
+from maskgrad.optim.engine import Update, apply_update
+from maskgrad.optim.gradients import Dense, Masked, Rows, read_gradient
+from tests.unit.optim.kinds import coo, every_kind
+
+
+def assign(param: Tensor, grad: Tensor) -> None:
+    """A rule that writes the gradient into the parameter: what was read, and where."""
+    param.copy_(grad)
+
+
+def written(grad: Any, shape: tuple[int, ...]) -> Tensor:
+    param = torch.full(shape, -7.0)
+    apply_update(Update(assign), param, read_gradient(param, grad, "p"), [])
+    return param
+
+
+@every_kind
+def test_every_kind_writes_its_entries_where_they_belong(kind: Callable[[Tensor], Any]) -> None:
+    dense = torch.tensor([[1.0, 2, 0, 0], [0, 0, 3, 4], [5, 6, 7, 8], [0, 0, 0, 0]])
+    assert torch.equal(written(kind(dense), (4, 4)), torch.where(dense != 0, dense, -7.0))
+
+
+@pytest.mark.parametrize("sparse_dim", [1, 2, 3])
+def test_every_split_into_sparse_and_dense_dimensions(sparse_dim: int) -> None:
+    dense = torch.where(torch.rand(3, 4, 5) < 0.3, torch.randn(3, 4, 5), 0.0)
+    dense[1] = 0
+    t = dense.to_sparse(sparse_dim)
+    stored = (dense != 0).reshape(*dense.shape[:sparse_dim], -1).any(-1)
+    stored = stored.reshape(*stored.shape, *[1] * (3 - sparse_dim))
+    shuffled = torch.randperm(t.values().shape[0])
+    mixed = torch.sparse_coo_tensor(
+        t.indices()[:, shuffled], t.values()[shuffled], (3, 4, 5), check_invariants=True
+    )
+    for grad in (t, mixed):
+        assert torch.equal(written(grad, (3, 4, 5)), torch.where(stored, dense, -7.0))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("dense_shape", [(), (3,)])
+def test_compressed_layouts_with_batches_and_dense_dimensions(
+    layout: torch.layout, batch: tuple[int, ...], dense_shape: tuple[int, ...]
+) -> None:
+    pattern = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1]]).bool()
+    pattern = pattern.reshape(*[1] * len(batch), 4, 6, *[1] * len(dense_shape))
+    dense = torch.where(pattern, torch.randn(*batch, 4, 6, *dense_shape).add(10), 0)
+    blocksize = (2, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    t = dense.to_sparse(layout=layout, blocksize=blocksize, dense_dim=len(dense_shape))
+    assert t.layout is layout
+    assert torch.equal(written(t, tuple(dense.shape)), torch.where(pattern, dense, -7.0))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc])
+def test_compressed_layouts_without_entries(layout: torch.layout) -> None:
+    blocksize = (2, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    t = torch.zeros(4, 6).to_sparse(layout=layout, blocksize=blocksize)
+    assert torch.equal(written(t, (4, 6)), torch.full((4, 6), -7.0))
+
+
+def test_int32_indices_and_tensors_without_any_place() -> None:
+    t = torch.sparse_csr_tensor(
+        torch.tensor([0, 1, 2], dtype=torch.int32),
+        torch.tensor([1, 0], dtype=torch.int32),
+        torch.tensor([3.0, 4.0]),
+        (2, 2),
+        check_invariants=True,
+    )
+    assert written(t, (2, 2)).tolist() == [[-7.0, 3.0], [4.0, -7.0]]
+    assert written(torch.zeros(0, 3).to_sparse(), (0, 3)).shape == (0, 3)
+    assert written(torch.zeros(0, 3).to_sparse_csr(), (0, 3)).shape == (0, 3)
+
+
+def test_scalars() -> None:
+    scalar = coo(torch.empty(0, 2, dtype=torch.int64), [1.0, 2.0], ())
+    assert written(scalar, ()).item() == 3.0
+    assert written(torch.tensor(4.0), ()).item() == 4.0
+    assert written(masked(torch.tensor(4.0), torch.tensor(True)), ()).item() == 4.0
+
+
+def test_a_transposed_parameter_is_written_in_place() -> None:
+    dense = torch.tensor([[1.0, 0, 2], [0, 3, 0]])
+    for grad in (dense.to_sparse(), dense.to_sparse(1), dense.to_sparse_csr()):
+        storage = torch.full((3, 2), -7.0)
+        param = storage.t()
+        apply_update(Update(assign), param, read_gradient(param, grad, "p"), [])
+        expected = dense if grad.layout is torch.sparse_coo and grad.sparse_dim() == 1 else torch.where(dense != 0, dense, -7.0)
+        assert torch.equal(storage.t(), expected)
+
+
+def test_the_three_forms() -> None:
+    param = torch.zeros(2, 2)
+    assert isinstance(read_gradient(param, torch.eye(2), "p"), Dense)
+    assert isinstance(read_gradient(param, masked(torch.eye(2), torch.eye(2).bool()), "p"), Masked)
+    rows = read_gradient(param, coo([[1, 1]], torch.ones(2, 2), (2, 2)), "p")
+    assert isinstance(rows, Rows)
+    assert (rows.indices.tolist(), rows.leading) == ([1, 1], 1)
+
+
+def test_gradients_are_detached() -> None:
+    grad = torch.ones(2, requires_grad=True) * 2
+    assert not read_gradient(torch.zeros(2), grad, "p").values.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("grad", "error", "words"),
+    [
+        ("text", TypeError, "gradient of p must be a tensor or a MaskedTensor, got str"),
+        (torch.ones(3, 2), ValueError, r"gradient of p has shape \(3, 2\), but the parameter has shape \(4, 2\)"),
+        (coo([[0]], torch.ones(1, 2), (5, 2)), ValueError, r"has shape \(5, 2\)"),
+        (torch.ones(4, 2, dtype=torch.int64), TypeError, "has dtype torch.int64"),
+        (torch.ones(4, 2, dtype=torch.bool), TypeError, "has dtype torch.bool"),
+        (torch.ones(4, 2, dtype=torch.complex64), TypeError, "has dtype torch.complex64"),
+        (torch.ones(4, 2, device="meta"), ValueError, "gradient of p is on meta, but the parameter is on cpu"),
+        (coo([[0, 9, 1]], torch.ones(3, 2), (4, 2)), IndexError, "index 9 of entry 1 is outside the size 4"),
+        (coo([[0, -1]], torch.ones(2, 2), (4, 2)), IndexError, "index -1 of entry 1 is outside the size 4"),
+        (coo([[0, 1], [1, 2]], [1.0, 1.0], (4, 2)), IndexError, "dimension 1: index 2 of entry 1"),
+    ],
+)
+def test_what_is_refused(grad: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        read_gradient(torch.zeros(4, 2), grad, "p")
+
+
+def test_compressed_indices_that_contradict_themselves_are_refused() -> None:
+    def csr(pointer: list[int], plain: list[int]) -> Tensor:
+        values = torch.ones(len(plain))
+        return torch.sparse_csr_tensor(
+            torch.tensor(pointer), torch.tensor(plain), values, (2, 2), check_invariants=False
+        )
+
+    for pointer in ([0, 2, 1], [1, 1, 2], [0, 1, 1]):
+        with pytest.raises(ValueError, match="must ascend from 0 to its 2 stored values"):
+            read_gradient(torch.zeros(2, 2), csr(pointer, [0, 1]), "p")
+    with pytest.raises(IndexError, match="dimension 1: index 5 of entry 1 is outside the size 2"):
+        read_gradient(torch.zeros(2, 2), csr([0, 1, 2], [0, 5]), "p")
+
+
+def test_an_unknown_layout_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"has layout torch\.jagged; expected a MaskedTensor or one of torch\.strided"):
+        jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+        read_gradient(jagged, jagged, "p")

@@ -1,0 +1,146 @@
+"""What is peculiar to SGD: decay and momentum on listed rows, buffers that start late, buffers of torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from maskgrad.masked_tensor import masked
+from maskgrad.optim import SGD, attach_gradient
+from tests.unit.optim.kinds import coo
+
+
+def test_decay_and_momentum_reach_specified_rows_only() -> None:
+    p = nn.Parameter(torch.ones(3, 1))
+    optimizer = SGD([p], lr=0.1, weight_decay=0.5, momentum=0.9, unspecified="skip")
+    for _ in range(2):
+        p.grad = coo([[1]], [[1.0]], (3, 1))
+        optimizer.step()
+    assert p[0].item() == p[2].item() == 1.0
+    torch.testing.assert_close(p[1].item(), 0.5725)
+
+
+def test_a_row_of_true_zeros_decays() -> None:
+    p = nn.Parameter(torch.ones(3, 1))
+    optimizer = SGD([p], lr=1.0, weight_decay=0.1)
+    for _ in range(5):
+        p.grad = coo([[0]], [[0.0]], (3, 1))
+        optimizer.step()
+    torch.testing.assert_close(p, torch.tensor([[0.59049], [1.0], [1.0]]))
+    assert p[1:].tolist() == [[1.0], [1.0]]
+
+
+def test_sums_of_halves_that_overflow_float16_are_no_overflow() -> None:
+    p = nn.Parameter(torch.zeros(4, 1, dtype=torch.float16))
+    p.grad = coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16)
+    SGD([p], lr=0.25).step()
+    assert p.tolist() == [[0.0], [-20000.0], [0.0], [0.0]]
+
+
+def test_entries_listed_one_after_the_other_are_a_gradient() -> None:
+    p = nn.Parameter(torch.ones(4, 1, dtype=torch.float16))
+    p.grad = coo([[1, 3, 2, 3]], torch.ones(4, 1), (4, 1), torch.float16)
+    SGD([p], lr=0.25).step()
+    assert p.tolist() == [[1.0], [0.75], [0.75], [0.5]]
+
+
+@pytest.mark.parametrize("kind", ["rows", "entries", "masked"])
+def test_every_entry_starts_its_buffer_with_its_first_gradient(kind: str) -> None:
+    # One row at a time, each must follow a dense torch.optim.SGD that sees only its own steps.
+    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1}
+    start, gradients = torch.randn(3, 2), torch.randn(6, 2)
+    p = nn.Parameter(start.clone())
+    optimizer = SGD([p], **options)
+    order = [0, 1, 0, 2, 1, 0]
+    for row, gradient in zip(order, gradients, strict=True):
+        dense = torch.zeros(3, 2).index_copy(0, torch.tensor([row]), gradient[None])
+        grad: Any = {
+            "rows": coo([[row]], gradient[None], (3, 2)),
+            "entries": coo([[row, row], [0, 1]], gradient, (3, 2)),
+            "masked": masked(dense, (torch.arange(3) == row)[:, None].expand(3, 2)),
+        }[kind]
+        attach_gradient(p, grad)
+        optimizer.step()
+    for row in range(3):
+        q = nn.Parameter(start[row].clone())
+        reference = torch.optim.SGD([q], **options)
+        for taken, gradient in zip(order, gradients, strict=True):
+            if taken == row:
+                q.grad = gradient.clone()
+                reference.step()
+        torch.testing.assert_close(p[row], q, rtol=1e-6, atol=1e-7)
+
+
+def test_the_marker_lives_only_while_something_has_not_started() -> None:
+    p = nn.Parameter(torch.ones(3))
+    optimizer = SGD([p], lr=0.1, momentum=0.9, dampening=0.5)
+    p.grad = coo([[1]], [1.0], (3,))
+    optimizer.step()
+    assert optimizer.state[p]["momentum_started"].tolist() == [False, True, False]
+    p.grad = torch.ones(3)
+    optimizer.step()
+    assert optimizer.state[p].keys() == {"momentum_buffer"}
+    torch.testing.assert_close(optimizer.state[p]["momentum_buffer"], torch.tensor([1.0, 1.4, 1.0]))
+
+
+def test_the_marker_survives_saving_and_believes_the_buffer_after_torch() -> None:
+    p = nn.Parameter(torch.ones(3))
+    optimizer = SGD([p], lr=0.1, momentum=0.9, dampening=0.5)
+    p.grad = coo([[1]], [1.0], (3,))
+    optimizer.step()
+    state = optimizer.state_dict()
+    again = SGD([p], lr=0.1, momentum=0.9, dampening=0.5)
+    again.load_state_dict(state)
+    p.grad = coo([[1]], [1.0], (3,))
+    again.step()
+    assert again.state[p]["momentum_started"].tolist() == [False, True, False]
+    torch.testing.assert_close(again.state[p]["momentum_buffer"], torch.tensor([0.0, 1.4, 0.0]))
+
+    theirs = torch.optim.SGD([p], lr=0.1, momentum=0.9, dampening=0.5)
+    theirs.load_state_dict(again.state_dict())
+    p.grad = torch.tensor([1.0, 1.0, 0.0])
+    theirs.step()
+    again.load_state_dict(theirs.state_dict())
+    p.grad = coo([[0, 2]], [1.0, 1.0], (3,))
+    again.step()
+    torch.testing.assert_close(again.state[p]["momentum_buffer"], torch.tensor([0.95, 1.76, 1.0]))
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.5])
+def test_a_sparse_buffer_of_torch_becomes_a_dense_one(dampening: float) -> None:
+    p = nn.Parameter(torch.ones(3, 1))
+    theirs = torch.optim.SGD([p], lr=0.1, momentum=0.9, dampening=dampening)
+    p.grad = coo([[1]], [[1.0]], (3, 1))
+    theirs.step()
+    ours = SGD([p], lr=0.1, momentum=0.9, dampening=dampening)
+    ours.load_state_dict(theirs.state_dict())
+    p.grad = coo([[1, 2]], [[1.0], [1.0]], (3, 1))
+    ours.step()
+    expected = [[0.0], [0.9 + 1 - dampening], [1.0]]
+    torch.testing.assert_close(ours.state[p]["momentum_buffer"], torch.tensor(expected))
+
+
+def test_without_momentum_there_is_no_state() -> None:
+    p = nn.Parameter(torch.ones(3))
+    optimizer = SGD([p], lr=0.1)
+    p.grad = torch.ones(3)
+    optimizer.step()
+    assert not optimizer.state_dict()["state"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"momentum": -0.1}, "momentum must be at least 0, got -0.1"),
+        ({"momentum": float("nan")}, "momentum must be finite, got nan"),
+        ({"dampening": float("inf")}, "dampening must be finite, got inf"),
+        ({"nesterov": True}, "nesterov=True needs momentum > 0 and dampening = 0"),
+        ({"nesterov": True, "momentum": 0.9, "dampening": 0.1}, "got momentum=0.9 and dampening=0.1"),
+    ],
+)
+def test_numbers_out_of_range(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SGD([nn.Parameter(torch.ones(1))], **options)

@@ -1,0 +1,94 @@
+"""Promises about the repository itself: small files, telling names, a light import, what a wheel carries."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.resources
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+LINE_LIMIT = 400
+NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
+HEAVY = {"numba", "llvmlite", "triton", "matplotlib", "pandas", "pyarrow", "scipy", "typer", "rich", "onnx"}
+
+
+def test_the_sources_are_found() -> None:
+    assert len(SOURCES) > 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_source_file_is_about_one_idea(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LINE_LIMIT, f"{path.name} has {lines} lines; split it by idea (the limit is {LINE_LIMIT})"
+
+
+def test_names_tell_what_is_inside() -> None:
+    python_files = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    parts = {part for path in python_files for part in path.relative_to(ROOT).with_suffix("").parts}
+    assert not parts & NAMES_THAT_SAY_NOTHING
+
+
+def test_every_package_says_what_it_is() -> None:
+    packages = [path for path in SOURCES if path.name == "__init__.py"]
+    assert not [path for path in packages if not path.read_text(encoding="utf-8").startswith('"""')]
+
+
+def test_importing_maskgrad_imports_nothing_heavy() -> None:
+    # PyTorch is imported first: what it brings along by itself is not ours to answer for.
+    before = "import json, sys, torch; before = set(sys.modules)"
+    after = "import maskgrad; print(json.dumps(sorted(set(sys.modules) - before)))"
+    imported = {name.partition(".")[0] for name in json.loads(_run_python(f"{before}; {after}").stdout)}
+    assert "maskgrad" in imported
+    assert not imported & HEAVY
+
+
+def test_importing_maskgrad_is_silent_and_touches_no_device() -> None:
+    done = _run_python("import maskgrad, torch; assert not torch.cuda.is_initialized()")
+    assert done.stdout == ""
+    assert "maskgrad" not in done.stderr
+
+
+def _run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def test_type_checkers_are_told_of_the_annotations() -> None:
+    assert importlib.resources.files("maskgrad").joinpath("py.typed").is_file()
+
+
+def test_the_licence_is_shipped() -> None:
+    assert importlib.metadata.metadata("maskgrad")["License-Expression"] == "BSD-3-Clause"
+    shipped = [str(path) for path in importlib.metadata.files("maskgrad") or []]
+    assert any(path.endswith("licenses/LICENSE") for path in shipped)
+
+
+def test_the_readme_begins_with_two_commands() -> None:
+    first_block = re.search(r"```\w*\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert first_block is not None
+    commands = [line.partition("#")[0].strip() for line in first_block.group(1).splitlines() if line.strip()]
+    assert commands == ["make demo", "make test"]
+
+
+def test_every_extra_that_a_target_installs_exists() -> None:
+    extras = set(importlib.metadata.metadata("maskgrad").get_all("Provides-Extra") or [])
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = ",".join(re.findall(r"^\w+_extras := (.*)$", makefile, re.MULTILINE)).split(",")
+    assert named
+    assert set(named) <= extras
+
+
+def test_every_version_make_installs_is_bounded() -> None:
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    lines = [line.strip() for line in constraints.splitlines() if line.strip() and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w-]+(==|<)[\d.]+", line) for line in lines)
+    assert any(line.startswith("torch==") for line in lines)
+    named = {re.split(r"==|<", line)[0] for line in lines}
+    required = importlib.metadata.requires("maskgrad") or []
+    assert {re.split(r"[<>=;\[ ]", entry)[0] for entry in required} <= named
