@@ -44,7 +44,9 @@ napoleon_custom_sections = ["Gradient", "Pattern", "State", "Dense equivalent", 
 
 # A link to a name that does not exist fails the build. Inner packages have no pages: their names are exempt.
 nitpicky = True
-nitpick_ignore = [("py:class", "torch.utils.hooks.RemovableHandle")]  # PyTorch's pages have none for it either
+nitpick_ignore = [
+    ("py:class", "torch.utils.hooks.RemovableHandle")
+]  # PyTorch's pages have none for it either
 nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
     ("py:.*", r"maskgrad\.optim\.(optimizer|engine|gradients|hyperparameters|rules)\..*"),
@@ -69,7 +71,9 @@ def _insert_coverage_table(_app: Any, page: str, source: list[str]) -> None:
         source[0] = source[0].replace("<!-- coverage table -->", table.read_text(encoding="utf-8"))
 
 
-def _skip_derived_methods(_app: Any, _kind: str, _name: str, value: Any, _skip: bool, _options: Any) -> bool | None:
+def _skip_derived_methods(
+    _app: Any, _kind: str, _name: str, value: Any, _skip: bool, _options: Any
+) -> bool | None:
     """Methods derived from records share one signature; the coverage table lists them better than we could."""
     return True if getattr(value, "__module__", "") == "maskgrad.masked_tensor.methods" else None
 

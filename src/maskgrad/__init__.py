@@ -9,7 +9,7 @@ from maskgrad.errors import (
     UnsupportedOperationError,
 )
 from maskgrad.masked_tensor import MaskedTensor, from_lengths, from_nan, from_numpy, masked
-from maskgrad.semantics.indexing import UNSPECIFIED as unspecified
+from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 __version__ = "0.1.0"
 

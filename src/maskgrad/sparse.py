@@ -92,9 +92,12 @@ def merge_entries(
 
     Example:
         >>> v = torch.tensor([3., 4., 5.], requires_grad=True)
-        >>> i, merged = mg.sparse.merge_entries(torch.tensor([0, 1, 1]), v * v, (2,))
-        >>> merged
-        tensor([ 9., 41.], grad_fn=<IndexAddBackward0>)
+        >>> at, merged = mg.sparse.merge_entries(torch.tensor([0, 1, 1]), v * v, (2,))
+        >>> merged.tolist()
+        [9.0, 41.0]
+        >>> gradient, = torch.autograd.grad(merged.square().sum(), v, create_graph=True)
+        >>> torch.autograd.grad(gradient.sum(), v)
+        (tensor([108., 452., 524.]),)
 
     Source: ``torch.Tensor.coalesce``; its second derivative through ``torch.sparse_coo_tensor`` is wrong.
     """
@@ -241,7 +244,9 @@ def _require_reduction(reduce: str, values: Tensor) -> None:
         raise ValueError(f"reduce must be one of {', '.join(_REDUCTIONS)}, got {reduce!r}")
     exact = not (values.is_floating_point() or values.is_complex())
     if (reduce == "mean" and exact) or (reduce in ("amax", "amin") and values.is_complex()):
-        raise TypeError(f"reduce={reduce!r} is not defined for values of dtype {values.dtype}; use reduce='sum'")
+        raise TypeError(
+            f"reduce={reduce!r} is not defined for values of dtype {values.dtype}; use reduce='sum'"
+        )
 
 
 def _coalesce(t: Tensor, reduce: Reduce) -> tuple[Tensor, bool]:
@@ -277,7 +282,9 @@ class _Coalesce(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Reduce], output: Tensor) -> None:
         t, ctx.reduce = inputs
-        ctx.set_materialize_grads(False)  # zeros would come without our split into sparse and dense dimensions
+        ctx.set_materialize_grads(
+            False
+        )  # zeros would come without our split into sparse and dense dimensions
         if ctx.reduce == "mean":
             ctx.save_for_backward(stored(t)[0], stored(output)[0])
 

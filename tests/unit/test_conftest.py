@@ -21,20 +21,23 @@ def test_every_test_draws_the_same_numbers(_run: int) -> None:
     assert torch.equal(torch.rand(4), torch.rand(4, generator=generator))
 
 
-@pytest.mark.parametrize("_run", [1, 2])
-def test_every_test_compiles_afresh(_run: int) -> None:
-    compilations = []
-
-    def count(graph: torch.fx.GraphModule, example_inputs: object) -> torch.fx.GraphModule:
-        compilations.append(graph)
-        return graph
-
-    assert torch.compile(_double, backend=count)(torch.ones(2)).tolist() == [2.0, 2.0]
-    assert len(compilations) == 1
-
-
 def _double(x: torch.Tensor) -> torch.Tensor:
     return 2 * x
+
+
+_compiled: list[torch.fx.GraphModule] = []
+
+
+def _count(graph: torch.fx.GraphModule, _example_inputs: object) -> torch.fx.GraphModule:
+    _compiled.append(graph)
+    return graph
+
+
+@pytest.mark.parametrize("_run", [1, 2])
+def test_every_test_compiles_afresh(_run: int) -> None:
+    _compiled.clear()
+    assert torch.compile(_double, backend=_count)(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert len(_compiled) == 1
 
 
 def test_a_warning_is_an_error() -> None:

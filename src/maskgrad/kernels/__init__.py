@@ -71,7 +71,9 @@ def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "su
     if reduce not in REDUCTIONS:
         raise ValueError(f"merge_rows(): reduce must be one of {', '.join(REDUCTIONS)}; got {reduce!r}")
     if reduce == "mean" and not (values.is_floating_point() or values.is_complex()):
-        raise TypeError(f"merge_rows(): the mean of {values.dtype} has no such dtype; convert values to a float first")
+        raise TypeError(
+            f"merge_rows(): the mean of {values.dtype} has no such dtype; convert values to a float first"
+        )
     _check_rows(indices, values)
     if runs_on_cpu("merge_rows", values, indices):
         return _ops.merge_rows(indices, values, num_rows, reduce)  # type: ignore[no-any-return]
@@ -131,7 +133,9 @@ def sgd_rows_(
 
 def _check_mask(values: Tensor, mask: Tensor) -> None:
     if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be a Boolean tensor (True = specified); got {mask.dtype}; convert with mask.bool()")
+        raise TypeError(
+            f"mask must be a Boolean tensor (True = specified); got {mask.dtype}; convert with mask.bool()"
+        )
     if values.shape != mask.shape:
         raise ValueError(
             f"mask must have the shape of values, {tuple(values.shape)}; got {tuple(mask.shape)}; "
@@ -143,4 +147,6 @@ def _check_rows(indices: Tensor, values: Tensor) -> None:
     if indices.dtype != torch.int64 or indices.ndim != 1:
         raise TypeError(f"indices must be a 1-D int64 tensor; got {indices.ndim}-D {indices.dtype}")
     if values.ndim < 1 or values.shape[0] != indices.shape[0]:
-        raise ValueError(f"values must have one row for each of {indices.shape[0]} indices; got {tuple(values.shape)}")
+        raise ValueError(
+            f"values must have one row for each of {indices.shape[0]} indices; got {tuple(values.shape)}"
+        )

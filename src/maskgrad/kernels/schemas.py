@@ -63,7 +63,11 @@ def _cpu_body(name: str) -> Callable[..., Any]:
             torch.autograd.graph.increment_version(kwargs["first_step"])
         return result
 
-    mutated = [i for i, argument in enumerate(SCHEMAS[name].split(", ")) if "!)" in argument and "first" not in argument]
+    mutated = [
+        i
+        for i, argument in enumerate(SCHEMAS[name].split(", "))
+        if "!)" in argument and "first" not in argument
+    ]
     return body
 
 

@@ -78,7 +78,10 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
 
 def _plain(x: Tensor) -> bool:
     return (
-        type(x) in _PLAIN and x.device.type == "cpu" and x.layout == torch.strided and not (x.is_conj() or x.is_neg())
+        type(x) in _PLAIN
+        and x.device.type == "cpu"
+        and x.layout == torch.strided
+        and not (x.is_conj() or x.is_neg())
     )
 
 
@@ -98,7 +101,9 @@ def _forced() -> str | None:
 @functools.cache
 def _environment(value: str) -> str | None:
     if value and value not in BODIES:
-        raise ValueError(f"the environment variable {VARIABLE} must be one of {', '.join(BODIES)}, or unset; got {value!r}")
+        raise ValueError(
+            f"the environment variable {VARIABLE} must be one of {', '.join(BODIES)}, or unset; got {value!r}"
+        )
     return value or None
 
 

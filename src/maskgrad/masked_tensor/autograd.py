@@ -51,11 +51,15 @@ def backward(
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
         gradient = torch.ones_like(plain)
     seed = gradient.filled(0) if isinstance(gradient, MaskedTensor) else gradient
-    leaves = [leaf._values if isinstance(leaf, MaskedTensor) else leaf for leaf in inputs] if inputs is not None else None
+    leaves = (
+        [leaf._values if isinstance(leaf, MaskedTensor) else leaf for leaf in inputs]
+        if inputs is not None
+        else None
+    )
     plain.backward(seed, retain_graph, create_graph, inputs=leaves)
 
 
-def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> torch.utils.hooks.RemovableHandle:
+def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> Any:
     """Call ``hook`` with the gradient, a MaskedTensor of this pattern; what it returns replaces the gradient."""
     mask = self._pattern.mask
 
@@ -73,9 +77,7 @@ def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> to
     return self._values.register_hook(on_values)
 
 
-def register_post_accumulate_grad_hook(
-    self: MaskedTensor, hook: Callable[[MaskedTensor], None]
-) -> torch.utils.hooks.RemovableHandle:
+def register_post_accumulate_grad_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], None]) -> Any:
     """Call ``hook`` with this tensor once its gradient has been accumulated."""
     return self._values.register_post_accumulate_grad_hook(lambda _: hook(self))
 
@@ -88,6 +90,13 @@ def detach_(self: MaskedTensor) -> MaskedTensor:
 
 def install() -> None:
     """Put these methods on MaskedTensor."""
-    for method in (requires_grad_, retain_grad, backward, register_hook, register_post_accumulate_grad_hook, detach_):
+    for method in (
+        requires_grad_,
+        retain_grad,
+        backward,
+        register_hook,
+        register_post_accumulate_grad_hook,
+        detach_,
+    ):
         setattr(MaskedTensor, method.__name__, method)
     MaskedTensor.grad = property(_get_grad, _set_grad, doc=_get_grad.__doc__)  # type: ignore[attr-defined]

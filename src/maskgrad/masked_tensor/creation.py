@@ -19,7 +19,9 @@ __all__ = ["from_lengths", "from_nan", "from_numpy", "masked"]
 
 def _check_data(data: object, name: str = "data") -> Tensor:
     if not isinstance(data, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, found {type(data).__name__}; convert it with torch.as_tensor({name})")
+        raise TypeError(
+            f"{name} must be a torch.Tensor, found {type(data).__name__}; convert it with torch.as_tensor({name})"
+        )
     if data.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, found layout {data.layout}; use {name}.to_dense()")
     return data
@@ -33,7 +35,8 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
         mask: Boolean tensor, True = specified, broadcastable to the shape of ``data``. None: everything is specified.
 
     Returns:
-        MaskedTensor of the shape and dtype of ``data``. Gradient: reaches ``data`` at specified entries, exactly 0 elsewhere.
+        MaskedTensor of the shape and dtype of ``data``.
+        Gradient: reaches ``data`` at specified entries, exactly 0 elsewhere.
 
     Raises:
         TypeError: ``data`` is no tensor, or ``mask`` is not Boolean.
@@ -63,7 +66,11 @@ def from_nan(data: Tensor) -> MaskedTensor:
         data: floating-point or complex tensor of any shape.
 
     Returns:
-        MaskedTensor that is specified where ``data`` is not NaN. Infinities are specified. Gradient: as for :func:`masked`.
+        MaskedTensor that is specified where ``data`` is not NaN. Infinities are specified.
+        Gradient: as for :func:`masked`.
+
+    Raises:
+        TypeError: ``data`` is not a strided tensor.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -95,7 +102,12 @@ def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
         masked([1., 3.])
     """
     data = _check_data(data)
-    if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype.is_complex or lengths.dtype == torch.bool:
+    if (
+        not isinstance(lengths, Tensor)
+        or lengths.dtype.is_floating_point
+        or lengths.dtype.is_complex
+        or lengths.dtype == torch.bool
+    ):
         found = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(f"lengths must be an integer tensor, found {found}; use torch.tensor([...])")
     if data.ndim < 2 or lengths.shape != data.shape[:1]:
@@ -104,12 +116,15 @@ def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
             f"{tuple(data.shape)}, found {tuple(lengths.shape)}"
         )
     if dim % data.ndim == 0 or not -data.ndim <= dim < data.ndim:
-        raise ValueError(f"dim must name a dimension of data other than 0, the batch, found {dim} for {data.ndim} dimensions")
+        raise ValueError(
+            f"dim must name a dimension of data other than 0, the batch, found {dim} for {data.ndim} dimensions"
+        )
     dim %= data.ndim
     size = data.shape[dim]
     if may_look_at(lengths) and lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > size):
         raise ValueError(
-            f"lengths must lie between 0 and {size}, the size of dim {dim}, found {int(lengths.min())} to {int(lengths.max())}"
+            f"lengths must lie between 0 and {size}, the size of dim {dim}, "
+            f"found {int(lengths.min())} to {int(lengths.max())}"
         )
     positions = torch.arange(size, device=data.device)
     mask = positions < lengths.unsqueeze(-1)
@@ -135,6 +150,8 @@ def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> Mas
     import numpy as np
 
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"array must be a numpy array, found {type(array).__name__}; use mg.masked for tensors")
+        raise TypeError(
+            f"array must be a numpy array, found {type(array).__name__}; use mg.masked for tensors"
+        )
     data = torch.from_numpy(np.ma.getdata(array))
     return of_entries(data, torch.from_numpy(~np.ma.getmaskarray(array)))

@@ -71,7 +71,9 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     return call(binding, function, args, kwargs)
 
 
-def call(binding: Binding, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(
+    binding: Binding, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Apply a rule to unwrapped arguments and wrap what it returns."""
     operation, in_place, usual = binding
     if usual is not None:
@@ -109,18 +111,20 @@ def wrap(result: Any) -> Any:
 
 def _name(function: Any) -> str:
     """The public name of a function of torch, for messages."""
-    return torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function))
+    return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))
 
 
 def _write(target: Any, result: Any, function: Any) -> MaskedTensor:
     """Rebind the target of an in-place operation (or ``out=``) to the result, under torch's conditions."""
     if not isinstance(target, masked_tensor.MaskedTensor):
         raise TypeError(
-            f"{_name(function)} cannot write a masked result into a plain tensor: nothing would say which entries are specified. "
-            "Use the out-of-place form, or fill the masked operand first with .filled(value)"
+            f"{_name(function)} cannot write a masked result into a plain tensor: nothing would say which entries are "
+            "specified. Use the out-of-place form, or fill the masked operand first with .filled(value)"
         )
     if not isinstance(result, Entries):
-        raise TypeError(f"{_name(function)} has several results; out= takes one MaskedTensor. Call it without out=")
+        raise TypeError(
+            f"{_name(function)} has several results; out= takes one MaskedTensor. Call it without out="
+        )
     values = target._values
     if values.requires_grad and values.is_leaf and torch.is_grad_enabled():
         raise RuntimeError(
@@ -129,11 +133,13 @@ def _write(target: Any, result: Any, function: Any) -> MaskedTensor:
         )
     if result.values.shape != values.shape:
         raise RuntimeError(
-            f"{_name(function)} in place: the result has shape {tuple(result.values.shape)}, the target {tuple(values.shape)}; "
-            "broadcasting cannot enlarge the target"
+            f"{_name(function)} in place: the result has shape {tuple(result.values.shape)}, the target "
+            f"{tuple(values.shape)}; broadcasting cannot enlarge the target"
         )
     if _category(result.values.dtype) > _category(values.dtype):
-        raise RuntimeError(f"{_name(function)} in place: result type {result.values.dtype} cannot be cast to {values.dtype}")
+        raise RuntimeError(
+            f"{_name(function)} in place: result type {result.values.dtype} cannot be cast to {values.dtype}"
+        )
     written: Tensor = result.values.to(values.dtype)
     target._rebind(written, result.mask)
     return target

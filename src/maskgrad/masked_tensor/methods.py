@@ -20,7 +20,21 @@ if TYPE_CHECKING:
 __all__ = ["install"]
 
 #: Python's binary operators, with their reflected and in-place forms.
-BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+)
 #: Comparisons are their own reflections.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 UNARY = ("neg", "pos", "abs", "invert")
@@ -73,7 +87,11 @@ def _setitem(self: MaskedTensor, index: Any, value: Any) -> None:
 
 
 def _torch_function(
-    cls: type, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    cls: type,
+    func: Callable[..., Any],
+    types: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
 ) -> Any:
     return dispatch(func, args, kwargs or {})
 
@@ -85,7 +103,9 @@ def _property(getter: Callable[..., Any]) -> property:
     return property(read)
 
 
-def _document(method: Callable[..., Any], name: str, operation: Operation, in_place: bool) -> Callable[..., Any]:
+def _document(
+    method: Callable[..., Any], name: str, operation: Operation, in_place: bool
+) -> Callable[..., Any]:
     where = "in place, " if in_place else ""
     method.__doc__ = (
         f"``torch.Tensor.{name}``, {where}on the specified entries.\n\n"
@@ -103,7 +123,11 @@ def install() -> None:
             if operation.is_property:
                 setattr(MaskedTensor, name, _property(operation.functions[0]))
             else:
-                setattr(MaskedTensor, name, _document(_method(getattr(Tensor, name), name), name, operation, False))
+                setattr(
+                    MaskedTensor,
+                    name,
+                    _document(_method(getattr(Tensor, name), name), name, operation, False),
+                )
         for function in operation.in_place:
             name = getattr(function, "__name__", "")
             if name.endswith("_") and not name.startswith("__") and hasattr(Tensor, name):
@@ -119,7 +143,7 @@ def install() -> None:
     for name in UNARY:
         setattr(MaskedTensor, f"__{name}__", _unary(getattr(operator, f"__{name}__"), f"__{name}__"))
     MaskedTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
-    MaskedTensor.__getitem__ = _getitem  # type: ignore[attr-defined]
-    MaskedTensor.__setitem__ = _setitem  # type: ignore[attr-defined]
+    for name, method in (("__getitem__", _getitem), ("__setitem__", _setitem)):
+        setattr(MaskedTensor, name, method)
     for name in ("real", "imag"):
         setattr(MaskedTensor, name, _property(getattr(torch, name)))

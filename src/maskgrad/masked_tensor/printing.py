@@ -19,7 +19,7 @@ MOST_ROWS, MOST_COLUMNS = 20, 12
 
 
 def _texts(values: torch.Tensor) -> list[str]:
-    """The numbers of a 1-D tensor, written alike: the fewest decimals (at most 4) that tell them apart, as torch does."""
+    """The numbers of a 1-D tensor, written alike, with four decimals if any, as torch does."""
     if values.dtype == torch.bool or not (values.is_floating_point() or values.is_complex()):
         return [str(v) for v in values.tolist()]
     if values.is_complex():
@@ -56,7 +56,9 @@ def text(x: MaskedTensor) -> str:
     chosen = chosen[known[chosen]]
     written = dict(zip(chosen.tolist(), _texts(flat[chosen]), strict=True))
     width = max((len(t) for t in written.values()), default=0) if values.ndim else 0
-    body = np.array2string(places, formatter={"int": lambda p: written.get(int(p), ABSENT).rjust(width)}, **layout)
+    body = np.array2string(
+        places, formatter={"int": lambda p: written.get(int(p), ABSENT).rjust(width)}, **layout
+    )
     return f"{prefix}{body}{_suffix(values)})"
 
 

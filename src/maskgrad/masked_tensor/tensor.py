@@ -118,7 +118,9 @@ class MaskedTensor:
             UnspecifiedValueError: the entry is unspecified.
         """
         if self._values.numel() != 1:
-            raise RuntimeError(f"a tensor with {self._values.numel()} elements cannot be converted to a scalar by item()")
+            raise RuntimeError(
+                f"a tensor with {self._values.numel()} elements cannot be converted to a scalar by item()"
+            )
         if not bool(self._pattern.mask):
             raise UnspecifiedValueError(
                 "item() asks for a number, but this entry is not specified (a reduction of nothing, or a missing "

@@ -1,15 +1,16 @@
 """What torch.compile has to be told about a Tensor-like that is not a Tensor.
 
-Dynamo (torch 2.9 to 2.13) traces ``masked @ tensor`` as ``Tensor.matmul(tensor, masked)``, the operands exchanged, because
-``operator.matmul`` is missing from its table of reflected operators; silently wrong for square matrices. And it cannot
-trace ``masked @ masked`` at all, because matmul is missing from its table of binary operators with user-defined operands.
-Both tables are completed here, when (and only when) Dynamo itself is imported.
+Dynamo (torch 2.9 to 2.13) traces ``masked @ tensor`` as ``Tensor.matmul(tensor, masked)``, the operands exchanged,
+because ``operator.matmul`` is missing from its table of reflected operators; silently wrong for square matrices. And it
+cannot trace ``masked @ masked`` at all, because matmul is missing from its table of binary operators with user-defined
+operands. Both tables are completed here, when (and only when) Dynamo itself is imported.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import operator
 import sys
 from typing import TYPE_CHECKING, Any
@@ -34,11 +35,17 @@ def complete_tables(builtin: ModuleType) -> None:
         builtin.BuiltinVariable._binop_handlers.cache_clear()
 
 
+# ruff: noqa: ARG002  (the protocol of finders has more arguments than are needed)
+
+
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the others find Dynamo's module, and completes its tables once it has been executed."""
+    """Finds nothing itself: lets the others find Dynamo's module, and completes its tables once it is executed."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != TARGET:
             return None

@@ -153,8 +153,9 @@ class Adagrad(MaskedOptimizer):
         if "sum" not in self.state[param]:
             self._create_state(param, numbers.initial_accumulator_value)
         state = self.state[param]
-        # A checkpoint of an old PyTorch holds a plain number, and torch.optim wants a tensor back.
-        state["step"] = state["step"] + 1 if isinstance(state["step"], Tensor) else _step_count(state["step"] + 1)
+        if not isinstance(state["step"], Tensor):  # as in the checkpoints of an old PyTorch
+            state["step"] = _step_count(state["step"])
+        state["step"] += 1
         apply_update(numbers.update(float(state["step"])), param, gradient, [state["sum"]])
 
 

@@ -43,7 +43,9 @@ def _product(
     a, b = _safe(left), _safe(right)
     rest = () if bias is None else (bias,)
     result = function(a, b, *rest)
-    if not (result.is_floating_point() and may_look_at(result)) or bool(torch.isfinite(result.detach().sum())):
+    if not (result.is_floating_point() and may_look_at(result)) or bool(
+        torch.isfinite(result.detach().sum())
+    ):
         return result
     broken_a, broken_b = ~torch.isfinite(a), ~torch.isfinite(b)
     if not bool(broken_a.any() | broken_b.any()):
@@ -62,14 +64,14 @@ def _indicator(operand: Entries | Tensor) -> Tensor:
 
 def _covered(left: Entries | Tensor, right: Entries | Tensor, shape: torch.Size) -> Tensor:
     """The mask of ``left @ right``, without a product where one side is fully specified."""
-    if isinstance(left, Entries) and isinstance(right, Entries):
-        return torch.matmul(left.mask.float(), right.mask.float()) > 0
-    if isinstance(left, Entries):
+    if not isinstance(right, Entries):
+        assert isinstance(left, Entries)  # dispatch calls a rule only with masked arguments
         rows = left.mask.any(-1)
         return (rows if right.ndim == 1 else rows.unsqueeze(-1)).expand(shape)
-    assert isinstance(right, Entries)
-    columns = right.mask.any(-2 if right.mask.ndim > 1 else -1)
-    return (columns if left.ndim == 1 or right.mask.ndim == 1 else columns.unsqueeze(-2)).expand(shape)
+    if not isinstance(left, Entries):
+        columns = right.mask.any(-2 if right.mask.ndim > 1 else -1)
+        return (columns if left.ndim == 1 or right.mask.ndim == 1 else columns.unsqueeze(-2)).expand(shape)
+    return torch.matmul(left.mask.float(), right.mask.float()) > 0
 
 
 def matmul(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -88,18 +90,28 @@ def _transposed(weight: Entries | Tensor) -> Entries | Tensor:
 
 def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``input @ weight.T + bias``; an unspecified bias leaves its outputs unspecified."""
-    arguments = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+    arguments: dict[str, Any] = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
     input, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
-    masked_bias = isinstance(bias, Entries)
-    values = _product(F.linear, input, weight, torch.where(bias.mask, bias.values, 0) if masked_bias else bias)
+    safe_bias = torch.where(bias.mask, bias.values, 0) if isinstance(bias, Entries) else bias
+    values = _product(F.linear, input, weight, safe_bias)
     mask = _covered(input, _transposed(weight), values.shape)
-    return Entries(values, mask & bias.mask if masked_bias else mask)
+    return Entries(values, mask & bias.mask if isinstance(bias, Entries) else mask)
 
 
-def _record(name: str, body: Callable[..., Any], extra: tuple[Any, ...] = (), reflected: Any = ()) -> Operation:
+def _record(
+    name: str, body: Callable[..., Any], extra: tuple[Any, ...] = (), reflected: Any = ()
+) -> Operation:
     functions, _, methods = functions_named(name, extra)
     return Operation(
-        name, "contractions", functions, body, PATTERN, GRADIENT, identity=0, methods=methods, reflected=reflected
+        name,
+        "contractions",
+        functions,
+        body,
+        PATTERN,
+        GRADIENT,
+        identity=0,
+        methods=methods,
+        reflected=reflected,
     )
 
 

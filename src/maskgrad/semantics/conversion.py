@@ -49,7 +49,15 @@ def contiguous(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 def _record(name: str, body: Callable[..., Any] = convert) -> Operation:
     functions, _, methods = functions_named(name)
-    return Operation(name.split()[0], "conversion", functions, body, PATTERN, "passes, in the operand's dtype", methods=methods)
+    return Operation(
+        name.split()[0],
+        "conversion",
+        functions,
+        body,
+        PATTERN,
+        "passes, in the operand's dtype",
+        methods=methods,
+    )
 
 
 CONVERSIONS = """
@@ -88,7 +96,16 @@ METADATA: tuple[Operation, ...] = (
         for functions, _, methods in [functions_named(name)]
     ),
     *(
-        Operation(name, "metadata", (getattr(Tensor, name).__get__,), ask, "none", "none", methods=(name,), is_property=True)
+        Operation(
+            name,
+            "metadata",
+            (getattr(Tensor, name).__get__,),
+            ask,
+            "none",
+            "none",
+            methods=(name,),
+            is_property=True,
+        )
         for name in PROPERTIES.split()
     ),
     Operation("result_type", "metadata", (torch.result_type,), ask, "none", "none"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from maskgrad.semantics.entries import Entries
 
 if TYPE_CHECKING:
@@ -20,7 +18,9 @@ def as_dim(dim: int, ndim: int) -> int:
     """One dimension counted from the front; a 0-d tensor has dimensions 0 and -1, as in torch."""
     rank = max(ndim, 1)
     if not -rank <= dim < rank:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
+        )
     return dim % rank
 
 
@@ -33,7 +33,9 @@ def as_dims(dim: Any, ndim: int) -> tuple[int, ...]:
     else:
         dims = tuple([as_dim(d, ndim) for d in dim]) or tuple(range(ndim))
         if len(set(dims)) != len(dims):
-            raise RuntimeError(f"dim must not name a dimension twice, found {tuple(dim)} for a tensor of {ndim} dimensions")
+            raise RuntimeError(
+                f"dim must not name a dimension twice, found {tuple(dim)} for a tensor of {ndim} dimensions"
+            )
     return dims if ndim else ()
 
 

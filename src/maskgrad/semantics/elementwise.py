@@ -49,7 +49,9 @@ def per_channel(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     names = dict(zip(("input", "weight"), args, strict=False)) | kwargs
     x, weight = names["input"], names["weight"]
     shape = x.values.shape if isinstance(x, Entries) else x.shape
-    mask = x.mask if isinstance(x, Entries) else torch.ones((), dtype=torch.bool, device=x.device).expand(shape)
+    mask = (
+        x.mask if isinstance(x, Entries) else torch.ones((), dtype=torch.bool, device=x.device).expand(shape)
+    )
     if isinstance(weight, Entries):
         per_entry = weight.mask
         if per_entry.numel() != 1 and len(shape) > 1:
@@ -169,6 +171,12 @@ OPERATIONS: tuple[Operation, ...] = (
     *(_row(row, filler) for row, filler in ELSEWHERE.items()),
     *(_row(row, None) for row in NEEDS_NO_FILLING.split()),
     Operation(
-        "prelu", "elementwise", functions_named("prelu")[0], per_channel, PATTERN, filler=1, methods=("prelu",)
+        "prelu",
+        "elementwise",
+        functions_named("prelu")[0],
+        per_channel,
+        PATTERN,
+        filler=1,
+        methods=("prelu",),
     ),
 )

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.semantics.dimensions import as_dim, as_dims, mask_of_any
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, intersection, specified
 from maskgrad.semantics.entries import fill as fill_operand
-from maskgrad.semantics.entries import intersection, specified
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 
@@ -67,11 +66,11 @@ class _Extremum(torch.autograd.Function):
         return torch.where(mask, share / torch.where(empty, 1, count), 0)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return grad * _Extremum._share(ctx), None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
         share = _Extremum._share(ctx)
         return (torch.where(share != 0, tangent, 0) * share).sum(ctx.dims, keepdim=True)
 
@@ -80,7 +79,9 @@ def _extremum(input: Entries, dim: Any, keepdim: bool, largest: bool) -> Entries
     dims = as_dims(dim, input.values.ndim)
     if not dims:
         return input
-    values = _Extremum.apply(input.values, input.mask, dims, largest)
+    values: Tensor = _Extremum.apply(  # type: ignore[no-untyped-call]
+        input.values, input.mask, dims, largest
+    )
     return Entries(values if keepdim else values.squeeze(dims), mask_of_any(input.mask, dims, keepdim))
 
 
@@ -97,7 +98,12 @@ def amin(input: Entries, dim: Any = (), keepdim: bool = False) -> Entries:
 def aminmax(input: Entries, *, dim: int | None = None, keepdim: bool = False) -> Any:
     """Smallest and largest specified entry."""
     parts = [_extremum(input, dim, keepdim, largest) for largest in (False, True)]
-    return torch.return_types.aminmax(parts)
+    return _structure(torch.return_types.aminmax, parts)
+
+
+def _structure(kind: Any, parts: list[Entries]) -> Any:
+    """One of torch's named tuples, holding entries instead of tensors until dispatch wraps them."""
+    return kind(parts)
 
 
 def first_winner(input: Entries, dim: int, largest: bool) -> Tensor:
@@ -132,7 +138,9 @@ def argmin(input: Entries, dim: int | None = None, keepdim: bool = False) -> Ent
     return _position(input, dim, keepdim, False)
 
 
-def _extremum_or_pair(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], largest: bool) -> Any:
+def _extremum_or_pair(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], largest: bool
+) -> Any:
     """``torch.max`` in its three forms: of everything, along one dimension (with positions), of two tensors."""
     names = {"axis": "dim", "keepdims": "keepdim"}
     kwargs = {names.get(key, key): value for key, value in kwargs.items()}
@@ -149,27 +157,32 @@ def _extremum_or_pair(function: Callable[..., Any], args: tuple[Any, ...], kwarg
     keepdim = arguments.get("keepdim", False)
     kind = torch.return_types.max if largest else torch.return_types.min
     if input.values.ndim == 0:
-        return kind([input, _position(input, dim, keepdim, largest)])
+        return _structure(kind, [input, _position(input, dim, keepdim, largest)])
     index = first_winner(input, dim, largest)
     values = torch.where(input.mask, input.values, 0).gather(dim, index)
     mask = input.mask.any(dim, keepdim=True)
-    pair = [Entries(part if keepdim else part.squeeze(dim), mask if keepdim else mask.squeeze(dim)) for part in (values, index)]
-    return kind(pair)
+    pair = [
+        Entries(part if keepdim else part.squeeze(dim), mask if keepdim else mask.squeeze(dim))
+        for part in (values, index)
+    ]
+    return _structure(kind, pair)
 
 
-def max(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: A001
+def max(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Largest specified entry, along a dimension with its position, or the larger of two tensors."""
     return _extremum_or_pair(function, args, kwargs, True)
 
 
-def min(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: A001
+def min(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Smallest specified entry, along a dimension with its position, or the smaller of two tensors."""
     return _extremum_or_pair(function, args, kwargs, False)
 
 
 def _record(name: str, body: Callable[..., Any], identity: str, gradient: str) -> Operation:
     functions, _, methods = functions_named(name)
-    return Operation(name, "reductions", functions, body, PATTERN, gradient, identity=identity, methods=methods)
+    return Operation(
+        name, "reductions", functions, body, PATTERN, gradient, identity=identity, methods=methods
+    )
 
 
 SHARED = "shared equally among the specified entries that attain it"

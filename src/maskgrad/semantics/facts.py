@@ -79,4 +79,3 @@ def functions_named(
         found[candidate] = None
     methods = tuple(name for name in spellings if callable(getattr(Tensor, name, None)))
     return tuple(found), tuple(in_place), methods
-

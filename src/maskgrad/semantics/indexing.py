@@ -35,17 +35,19 @@ def _plain_index(index: Any) -> Any:
     if isinstance(index, Entries):
         remedy = "index.filled(False)" if index.mask.dtype == index.values.dtype else "index.compressed()"
         raise TypeError(
-            f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its unspecified "
-            f"entries select anything is not known. Use {remedy}"
+            f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its "
+            f"unspecified entries select anything is not known. Use {remedy}"
         )
     if isinstance(index, Tensor) and (index.is_floating_point() or index.is_complex()):
-        raise IndexError(f"index tensors must have an integer or Boolean dtype, found {index.dtype}; use index.long()")
+        raise IndexError(
+            f"index tensors must have an integer or Boolean dtype, found {index.dtype}; use index.long()"
+        )
     if isinstance(index, (tuple, list)):
         return type(index)(_plain_index(part) for part in index)
     return index
 
 
-def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x[index]``, basic or advanced."""
     x, index = args
     index = _plain_index(index)
@@ -71,28 +73,32 @@ def assign(x: Entries, index: Any, value: Any) -> Entries:
 
 def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.where(condition, a, b)``: specified where the condition is and the chosen side is."""
-    names = ("condition", "input", "other")
-    if function in (Tensor.where,):
-        names = ("input", "condition", "other")
-    arguments = dict(zip(names, args, strict=False)) | {("input" if k == "self" else k): v for k, v in kwargs.items()}
-    condition, a, b = (arguments.get(name) for name in ("condition", "input", "other"))
+    names = ("input", "condition", "other") if function is Tensor.where else ("condition", "input", "other")
+    synonyms = {"self": "input"}
+    arguments = dict(zip(names, args, strict=False)) | {synonyms.get(k, k): v for k, v in kwargs.items()}
     if len(arguments) == 1:
         raise TypeError(
-            "torch.where(condition) of a MaskedTensor has no meaning: whether unspecified entries are listed is not known. "
-            "Use condition.filled(False).nonzero(as_tuple=True)"
+            "torch.where(condition) of a MaskedTensor has no meaning: whether unspecified entries are listed is not "
+            "known. Use condition.filled(False).nonzero(as_tuple=True)"
         )
-    plain = condition.values if isinstance(condition, Entries) else condition
-    if plain.dtype != torch.bool:
-        raise TypeError(f"condition must be a Boolean tensor, found {plain.dtype}; write it out, as in condition != 0")
-    values = torch.where(plain, *(side.values if isinstance(side, Entries) else side for side in (a, b)))
-    sides = [side.mask if isinstance(side, Entries) else torch.ones((), dtype=torch.bool, device=plain.device) for side in (a, b)]
-    if isinstance(a, Entries) or isinstance(b, Entries):
-        mask = torch.where(plain, *sides)
-    else:
-        mask = torch.ones((), dtype=torch.bool, device=plain.device)
+    condition: Any = arguments["condition"]
+    sides: list[Any] = [arguments["input"], arguments["other"]]
+    chosen: Tensor = condition.values if isinstance(condition, Entries) else condition
+    if chosen.dtype != torch.bool:
+        raise TypeError(
+            f"condition must be a Boolean tensor, found {chosen.dtype}; write it out, as in condition != 0"
+        )
+    a, b = (side.values if isinstance(side, Entries) else side for side in sides)
+    values = torch.where(chosen, a, b)
+    mask = torch.where(chosen, _mask_of(sides[0], chosen.device), _mask_of(sides[1], chosen.device))
     if isinstance(condition, Entries):
         mask = mask & condition.mask
     return specified(values, mask)
+
+
+def _mask_of(operand: Any, device: torch.device) -> Tensor:
+    """The operand's mask, or a single True that stands for a fully specified one."""
+    return operand.mask if isinstance(operand, Entries) else torch.ones((), dtype=torch.bool, device=device)
 
 
 def masked_fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -103,7 +109,9 @@ def masked_fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     chosen = where_to.values if isinstance(where_to, Entries) else where_to
     content = value.values if isinstance(value, Entries) else value
     values = torch.masked_fill(x.values if isinstance(x, Entries) else x, chosen, content)
-    written = value.mask if isinstance(value, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
+    written = (
+        value.mask if isinstance(value, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
+    )
     kept = x.mask if isinstance(x, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
     mask = torch.where(chosen, written, kept)
     return specified(values, mask if known is None else mask & known)
@@ -120,7 +128,12 @@ CHOSEN = "specified where the condition is and the chosen side is"
 MOVES = "moves back to the entries read"
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
-        "__getitem__", "indexing", (Tensor.__getitem__, operator.getitem), getitem, "that of the entries read", MOVES
+        "__getitem__",
+        "indexing",
+        (Tensor.__getitem__, operator.getitem),
+        getitem,
+        "that of the entries read",
+        MOVES,
     ),
     Operation(
         "index_select",
@@ -131,7 +144,15 @@ OPERATIONS: tuple[Operation, ...] = (
         MOVES,
         methods=("index_select",),
     ),
-    Operation("where", "indexing", (torch.where, Tensor.where), where, CHOSEN, "to the chosen side", methods=("where",)),
+    Operation(
+        "where",
+        "indexing",
+        (torch.where, Tensor.where),
+        where,
+        CHOSEN,
+        "to the chosen side",
+        methods=("where",),
+    ),
     Operation(
         "masked_fill",
         "indexing",

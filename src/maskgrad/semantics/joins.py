@@ -28,7 +28,9 @@ def join(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     named = dict(kwargs)
     parts, *rest = args if args else (named.pop("tensors"),)
     values = [part.values if isinstance(part, Entries) else part for part in parts]
-    return Entries(function(values, *rest, **named), function([mask_of(part) for part in parts], *rest, **named))
+    return Entries(
+        function(values, *rest, **named), function([mask_of(part) for part in parts], *rest, **named)
+    )
 
 
 OPERATIONS: tuple[Operation, ...] = tuple(
@@ -40,5 +42,13 @@ OPERATIONS: tuple[Operation, ...] = tuple(
         "joined like the values",
         "split back to the parts",
     )
-    for row in "cat|concat|concatenate stack hstack vstack|row_stack dstack column_stack block_diag".split()
+    for row in [
+        "cat|concat|concatenate",
+        "stack",
+        "hstack",
+        "vstack|row_stack",
+        "dstack",
+        "column_stack",
+        "block_diag",
+    ]
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch.nn import _reduction as _Reduction
 
 from maskgrad.semantics.entries import Entries, fill, intersection, specified
 from maskgrad.semantics.facts import Operation, functions_named
@@ -22,9 +23,9 @@ PATTERN = "intersection; reduced: specified where at least one position was"
 
 
 def reduction_named(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """torch's reduction, with its two legacy arguments taken into account."""
+    """The reduction meant, with its two legacy arguments taken into account."""
     if size_average is not None or reduce is not None:
-        reduction = F._Reduction.legacy_get_string(size_average, reduce)
+        reduction = _Reduction.legacy_get_string(size_average, reduce)
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"reduction must be 'none', 'mean' or 'sum', found {reduction!r}")
     return reduction
@@ -54,12 +55,14 @@ def mse_loss(
     shapes = [(o.values if isinstance(o, Entries) else o).shape for o in operands]
     if shapes[0] != shapes[1]:
         warnings.warn(
-            f"Using a target size ({shapes[1]}) that is different to the input size ({shapes[0]}). This will likely lead "
-            "to incorrect results due to broadcasting. Please ensure they have the same size.",
+            f"Using a target size ({shapes[1]}) that is different to the input size ({shapes[0]}). This will likely "
+            "lead to incorrect results due to broadcasting. Please ensure they have the same size.",
             stacklevel=2,
         )
     filled = [fill(operand, mask, 1) for operand in operands]
-    loss = specified(F.mse_loss(filled[0], filled[1].expand(torch.broadcast_shapes(*shapes)), reduction="none"), mask)
+    loss = specified(
+        F.mse_loss(filled[0], filled[1].expand(torch.broadcast_shapes(*shapes)), reduction="none"), mask
+    )
     if weight is None:
         return reduce_loss(loss, reduction)
     weighted = Entries(loss.values * filled[2], loss.mask)

@@ -31,8 +31,8 @@ def vector_norm(
     values, mask = input
     dims = as_dims(dim, values.ndim)
     present = mask_of_any(mask, dims, True)
-    # an entry of 0 takes no part for ord >= 0, one of inf none for ord < 0; a vector of nothing is made a vector of ones,
-    # where every norm has finite derivatives
+    # An entry of 0 takes no part for ord >= 0, one of inf none for ord < 0. A vector of nothing is made a vector of
+    # ones, where every norm has finite derivatives.
     neutral = 0.0 if ord >= 0 else math.inf
     safe = torch.where(mask, values, torch.where(present, neutral, 1.0).to(values.dtype))
     norm = torch.linalg.vector_norm(safe, ord, dims, keepdim=keepdim, dtype=dtype)
@@ -59,9 +59,22 @@ def norm(
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
-        "linalg.vector_norm", "reductions", (torch.linalg.vector_norm,), named(vector_norm), PATTERN, GRADIENT, identity=0
+        "linalg.vector_norm",
+        "reductions",
+        (torch.linalg.vector_norm,),
+        named(vector_norm),
+        PATTERN,
+        GRADIENT,
+        identity=0,
     ),
     Operation(
-        "norm", "reductions", functions_named("norm")[0], named(norm), PATTERN, GRADIENT, identity=0, methods=("norm",)
+        "norm",
+        "reductions",
+        functions_named("norm")[0],
+        named(norm),
+        PATTERN,
+        GRADIENT,
+        identity=0,
+        methods=("norm",),
     ),
 )

@@ -27,14 +27,18 @@ PATTERN = "specified where at least one entry was"
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def sum(input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:  # noqa: A001
+def sum(
+    input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Entries:
     """Add up the specified entries."""
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_sum(input.values, input.mask, dims, keepdim, dtype)
     return Entries(result, count > 0)
 
 
-def mean(input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:
+def mean(
+    input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Entries:
     """Average the specified entries."""
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
@@ -46,13 +50,17 @@ def without_nan(input: Entries) -> Entries:
     return Entries(input.values, input.mask & ~torch.isnan(input.values))
 
 
-def nansum(input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:
+def nansum(
+    input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Entries:
     """Add up the specified entries that are not NaN; 0 where all specified ones are, as in torch."""
     total = sum(without_nan(input), dim, keepdim, dtype=dtype)
     return Entries(total.values, _specified(input, dim, keepdim))
 
 
-def nanmean(input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:
+def nanmean(
+    input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Entries:
     """Average the specified entries that are not NaN; NaN where all specified ones are, as in torch."""
     average, present = mean(without_nan(input), dim, keepdim, dtype=dtype)
     specified = _specified(input, dim, keepdim)
@@ -63,14 +71,18 @@ def _specified(input: Entries, dim: Any, keepdim: bool) -> Tensor:
     return mask_of_any(input.mask, as_dims(dim, input.mask.ndim), keepdim)
 
 
-def prod(input: Entries, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Entries:
+def prod(
+    input: Entries, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Entries:
     """Multiply the specified entries."""
     if dtype is not None:
         input = Entries(input.values.to(dtype), input.mask)
     values = torch.where(input.mask, input.values, 1)
     wide = values.float() if values.dtype in HALVES else values
     result = torch.prod(wide) if dim is None else torch.prod(wide, dim, keepdim=keepdim)
-    return Entries(result.to(values.dtype) if values.dtype in HALVES else result, _specified(input, dim, keepdim))
+    return Entries(
+        result.to(values.dtype) if values.dtype in HALVES else result, _specified(input, dim, keepdim)
+    )
 
 
 def var_mean(
@@ -88,7 +100,9 @@ def var_mean(
         correction = 1 if unbiased is None or unbiased else 0
     values, mask = input
     if not (values.is_floating_point() or values.is_complex()):
-        raise RuntimeError(f"std and var only support floating point and complex dtypes, found {values.dtype}")
+        raise RuntimeError(
+            f"std and var only support floating point and complex dtypes, found {values.dtype}"
+        )
     dims = as_dims(dim, values.ndim)
     wide = torch.where(mask, values, 0)
     wide = wide.float() if wide.dtype in HALVES else wide
@@ -109,7 +123,14 @@ def _real(dtype: torch.dtype, part: int) -> torch.dtype:
     return dtype if part == 1 or not dtype.is_complex else dtype.to_real()
 
 
-def var(input: Entries, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> Entries:
+def var(
+    input: Entries,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Entries:
     """Variance of the specified entries."""
     return var_mean(input, dim, unbiased, keepdim, correction=correction)[0]
 
@@ -121,23 +142,37 @@ def root(variance: Entries) -> Entries:
     return Entries(torch.where(flat, 0, torch.where(flat, 1, values).sqrt()), variance.mask)
 
 
-def std(input: Entries, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> Entries:
+def std(
+    input: Entries,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Entries:
     """Standard deviation of the specified entries."""
     return root(var(input, dim, unbiased, keepdim, correction=correction))
 
 
-def std_mean(input: Entries, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None) -> tuple[Entries, Entries]:
+def std_mean(
+    input: Entries,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Entries, Entries]:
     """Standard deviation and mean of the specified entries."""
     variance, average = var_mean(input, dim, unbiased, keepdim, correction=correction)
     return root(variance), average
 
 
-def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:  # noqa: A001
+def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
     """Whether some specified entry is true."""
     return reduce_each(torch.any, Entries(torch.where(input.mask, input.values, 0), input.mask), dim, keepdim)
 
 
-def all(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:  # noqa: A001
+def all(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
     """Whether every specified entry is true."""
     return reduce_each(torch.all, Entries(torch.where(input.mask, input.values, 1), input.mask), dim, keepdim)
 
@@ -169,7 +204,9 @@ OPERATIONS: tuple[Operation, ...] = (
     _record(nanmean, 0, "the incoming gradient divided by the number of specified entries that are not NaN"),
     _record(prod, 1, "the product of the other specified entries"),
     _record(var, "the mean", "2 (x - mean) / (count - correction) at specified entries"),
-    _record(std, "the mean", "(x - mean) / (std (count - correction)) at specified entries, 0 where std is 0"),
+    _record(
+        std, "the mean", "(x - mean) / (std (count - correction)) at specified entries, 0 where std is 0"
+    ),
     _record(var_mean, "the mean", "that of var and of mean"),
     _record(std_mean, "the mean", "that of std and of mean"),
     _record(any, False, "none"),

@@ -79,7 +79,15 @@ def _record(
     if is_property:
         functions, methods = extra, (name,)
     return Operation(
-        name.split()[0], "views", functions, body, PATTERN, GRADIENT, in_place=in_place, methods=methods, is_property=is_property
+        name.split()[0],
+        "views",
+        functions,
+        body,
+        PATTERN,
+        GRADIENT,
+        in_place=in_place,
+        methods=methods,
+        is_property=is_property,
     )
 
 
@@ -109,7 +117,5 @@ OPERATIONS: tuple[Operation, ...] = (
     _record("view_as_real", complex_view),
     _record("view_as_complex", complex_view),
     Operation("unfold", "views", (Tensor.unfold,), rearrange, PATTERN, GRADIENT, methods=("unfold",)),
-    Operation(
-        "linalg.diagonal", "views", (torch.linalg.diagonal,), rearrange, PATTERN, GRADIENT
-    ),
+    Operation("linalg.diagonal", "views", (torch.linalg.diagonal,), rearrange, PATTERN, GRADIENT),
 )

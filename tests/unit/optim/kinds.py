@@ -26,7 +26,10 @@ def duplicated(dense: Tensor) -> Tensor:
     indices = t.indices().flip(1)
     values = t.values().flip(0)
     return torch.sparse_coo_tensor(
-        indices.repeat(1, 2), torch.cat([values - 1, torch.ones_like(values)]), dense.shape, check_invariants=True
+        indices.repeat(1, 2),
+        torch.cat([values - 1, torch.ones_like(values)]),
+        dense.shape,
+        check_invariants=True,
     )
 
 
@@ -35,7 +38,8 @@ def hidden(dense: Tensor) -> MaskedTensor:
     return masked(torch.where(dense != 0, dense, NAN), dense != 0)
 
 
-# The specified entries are the nonzero ones of a 2-D tensor with even sizes; blocks (1, 2) may bring stored zeros.
+# The specified entries are the nonzero ones of a 2-D tensor with even sizes; blocks (1, 2) may bring stored
+# zeros.
 KINDS: dict[str, Callable[[Tensor], Tensor | MaskedTensor]] = {
     "coo": Tensor.to_sparse,
     "coo with duplicates": duplicated,

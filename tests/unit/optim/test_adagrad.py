@@ -85,7 +85,9 @@ def test_a_step_count_from_an_old_checkpoint_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("name", ["lr_decay", "initial_accumulator_value", "eps"])
-@pytest.mark.parametrize(("value", "words"), [(-1.0, "at least 0, got -1"), (float("nan"), "finite, got nan")])
+@pytest.mark.parametrize(
+    ("value", "words"), [(-1.0, "at least 0, got -1"), (float("nan"), "finite, got nan")]
+)
 def test_numbers_out_of_range(name: str, value: float, words: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be {words}"):
         Adagrad([nn.Parameter(torch.ones(1))], **{name: value})

@@ -43,7 +43,8 @@ def test_what_is_unspecified_may_be_anything(kind: Callable[[Tensor], Any]) -> N
     odd = torch.tensor([[float("nan"), -0.0, 1, float("inf")], [1, 1e38, 1, float("-inf")]])
     param, state_sum = odd.clone(), odd.clone()
     adagrad_(param, kind(GRAD), state_sum, lr=0.1, weight_decay=0.5)
-    # A block of the blocked layouts stores zeros next to its entries, which are entries: leave their columns out.
+    # A block of the blocked layouts stores zeros next to its entries, which are entries: leave their columns
+    # out.
     idle = torch.tensor([[True, True, False, False], [False, False, False, False]])
     assert torch.equal(param[idle].view(torch.int32), odd[idle].view(torch.int32))
     assert torch.equal(state_sum[idle].view(torch.int32), odd[idle].view(torch.int32))
@@ -69,18 +70,18 @@ def test_the_specified_entries_move_as_torch_would_move_them(
     assert 0 < specified.sum() < 48
 
     reference = torch.nn.Parameter(start.clone())
-    optimizer = torch.optim.Adagrad([reference], lr=0.1, lr_decay=0.5, weight_decay=weight_decay, maximize=maximize)
+    options: dict[str, Any] = {"lr_decay": 0.5, "weight_decay": weight_decay, "maximize": maximize}
+    optimizer = torch.optim.Adagrad([reference], lr=0.1, **options)
     param, state_sum = start.clone(), torch.zeros(6, 8)
     for step in (1, 2, 3):
         reference.grad = dense.clone()
         optimizer.step()
-        numbers = {"lr_decay": 0.5, "weight_decay": weight_decay, "maximize": maximize, "step": step}
-        adagrad_(param, kind(dense), state_sum, lr=0.1, **numbers)
+        adagrad_(param, kind(dense), state_sum, lr=0.1, step=step, **options)
     torch.testing.assert_close(param[specified], reference.detach()[specified], rtol=1e-5, atol=1e-6)
     assert torch.equal(param[~specified], start[~specified])
 
     reference = torch.nn.Parameter(start.clone())
-    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
+    options = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
     options |= {"weight_decay": weight_decay, "maximize": maximize}
     torch_sgd = torch.optim.SGD([reference], **options)
     param, buffer = start.clone(), torch.zeros(6, 8)

@@ -53,8 +53,8 @@ def test_every_split_into_sparse_and_dense_dimensions(sparse_dim: int) -> None:
 def test_compressed_layouts_with_batches_and_dense_dimensions(
     layout: torch.layout, batch: tuple[int, ...], dense_shape: tuple[int, ...]
 ) -> None:
-    pattern = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1]]).bool()
-    pattern = pattern.reshape(*[1] * len(batch), 4, 6, *[1] * len(dense_shape))
+    blocks = torch.tensor([[1, 0, 0], [0, 0, 1]]).bool().repeat_interleave(2, 0).repeat_interleave(2, 1)
+    pattern = blocks.reshape(*[1] * len(batch), 4, 6, *[1] * len(dense_shape))
     dense = torch.where(pattern, torch.randn(*batch, 4, 6, *dense_shape).add(10), 0)
     blocksize = (2, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
     t = dense.to_sparse(layout=layout, blocksize=blocksize, dense_dim=len(dense_shape))
@@ -95,7 +95,8 @@ def test_a_transposed_parameter_is_written_in_place() -> None:
         storage = torch.full((3, 2), -7.0)
         param = storage.t()
         apply_update(Update(assign), param, read_gradient(param, grad, "p"), [])
-        expected = dense if grad.layout is torch.sparse_coo and grad.sparse_dim() == 1 else torch.where(dense != 0, dense, -7.0)
+        whole_rows = grad.layout is torch.sparse_coo and grad.sparse_dim() == 1
+        expected = dense if whole_rows else torch.where(dense != 0, dense, -7.0)
         assert torch.equal(storage.t(), expected)
 
 
@@ -117,12 +118,12 @@ def test_gradients_are_detached() -> None:
     ("grad", "error", "words"),
     [
         ("text", TypeError, "gradient of p must be a tensor or a MaskedTensor, got str"),
-        (torch.ones(3, 2), ValueError, r"gradient of p has shape \(3, 2\), but the parameter has shape \(4, 2\)"),
+        (torch.ones(3, 2), ValueError, r"of p has shape \(3, 2\), but the parameter has shape \(4, 2\)"),
         (coo([[0]], torch.ones(1, 2), (5, 2)), ValueError, r"has shape \(5, 2\)"),
-        (torch.ones(4, 2, dtype=torch.int64), TypeError, "has dtype torch.int64"),
-        (torch.ones(4, 2, dtype=torch.bool), TypeError, "has dtype torch.bool"),
-        (torch.ones(4, 2, dtype=torch.complex64), TypeError, "has dtype torch.complex64"),
-        (torch.ones(4, 2, device="meta"), ValueError, "gradient of p is on meta, but the parameter is on cpu"),
+        (torch.ones(4, 2, dtype=torch.int64), TypeError, r"has dtype torch\.int64"),
+        (torch.ones(4, 2, dtype=torch.bool), TypeError, r"has dtype torch\.bool"),
+        (torch.ones(4, 2, dtype=torch.complex64), TypeError, r"has dtype torch\.complex64"),
+        (torch.ones(4, 2, device="meta"), ValueError, "is on meta, but the parameter is on cpu"),
         (coo([[0, 9, 1]], torch.ones(3, 2), (4, 2)), IndexError, "index 9 of entry 1 is outside the size 4"),
         (coo([[0, -1]], torch.ones(2, 2), (4, 2)), IndexError, "index -1 of entry 1 is outside the size 4"),
         (coo([[0, 1], [1, 2]], [1.0, 1.0], (4, 2)), IndexError, "dimension 1: index 2 of entry 1"),
@@ -148,6 +149,6 @@ def test_compressed_indices_that_contradict_themselves_are_refused() -> None:
 
 
 def test_an_unknown_layout_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"has layout torch\.jagged; expected a MaskedTensor or one of torch\.strided"):
-        jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    with pytest.raises(TypeError, match=r"has layout torch\.jagged; expected a MaskedTensor or one of"):
         read_gradient(jagged, jagged, "p")

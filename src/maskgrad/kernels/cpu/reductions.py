@@ -28,7 +28,7 @@ from maskgrad.kernels.reference import reductions as reference
 from maskgrad.kernels.reference.reductions import HALVES, mean_dtype, sum_dtype
 
 BLOCK = 1024  # entries of a row added in their own type
-ROWS = 128  # rows of a block of columns: their number must fit into uint8
+ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)
 TILE = 1024  # columns summed together: their sums stay in the first-level cache
 PIECE = 16384  # entries of a long row that make one task
 MIN_TASKS = 32
@@ -125,7 +125,7 @@ def _partial_sums(
     width, tiles = (inner.size, -(-inner.size // TILE)) if inner else (1, 1)
     pieces = 1
     if rows * tiles < MIN_TASKS:
-        pieces = -(-summed.size // (PIECE if inner is None else max(2 * ROWS, summed.size * rows * tiles // MIN_TASKS)))
+        pieces = -(-summed.size // (PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS)))
     length = -(-summed.size // pieces)
     left = [*outer, Axis(pieces, True, ()), *([inner] if inner else [])]
     done = pieces == 1 and not any(axis.reduced for axis in outer)
