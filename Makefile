@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # What to install for which target: the extras of pyproject.toml.
 demo_extras := cli,plot,examples
 dev_extras  := dev,cli,plot,examples
-docs_extras := docs,dev
+docs_extras := docs,dev,plot
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

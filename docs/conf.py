@@ -40,6 +40,7 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_rtype = False  # what is returned is described in prose; its type is in the signature
 napoleon_custom_sections = ["Gradient", "Pattern", "State", "Dense equivalent", "Source"]
 
 # A link to a name that does not exist fails the build. Inner packages have no pages: their names are exempt.

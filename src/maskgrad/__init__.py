@@ -1,6 +1,8 @@
 """maskgrad: masked and sparse gradients for PyTorch, right, complete and fast."""
 
-from maskgrad import errors, functional
+from typing import TYPE_CHECKING
+
+from maskgrad import errors, functional, optim, sparse
 from maskgrad.errors import (
     MaskgradError,
     MissingDependencyError,
@@ -8,8 +10,13 @@ from maskgrad.errors import (
     UnspecifiedValueError,
     UnsupportedOperationError,
 )
+from maskgrad.kernels import kernels_in_use, use_kernels
 from maskgrad.masked_tensor import MaskedTensor, from_lengths, from_nan, from_numpy, masked
+from maskgrad.optim import attach_gradient
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
+
+if TYPE_CHECKING:
+    from maskgrad import plot
 
 __version__ = "0.1.0"
 
@@ -20,11 +27,26 @@ __all__ = [
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedOperationError",
+    "attach_gradient",
     "errors",
     "from_lengths",
     "from_nan",
     "from_numpy",
     "functional",
+    "kernels_in_use",
     "masked",
+    "optim",
+    "plot",
+    "sparse",
     "unspecified",
+    "use_kernels",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # matplotlib is imported by those who draw
+    if name == "plot":
+        import importlib
+
+        return importlib.import_module("maskgrad.plot")
+    raise AttributeError(f"module 'maskgrad' has no attribute {name!r}")

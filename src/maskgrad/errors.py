@@ -1,11 +1,9 @@
 """The family of refusals: each kind of "no" is its own kind of exception.
 
-==============================  ===========================================================
-:class:`UndefinedOnMaskedError`   never: the operation has no meaning on incomplete data
-:class:`UnsupportedOperationError`  not yet: nobody has told maskgrad what the operation means
-:class:`UnspecifiedValueError`    a plain number was asked of an entry that has none
-:class:`MissingDependencyError`   an optional package is absent; the message names the extra
-==============================  ===========================================================
+- :class:`UndefinedOnMaskedError`: never; the operation has no meaning on incomplete data.
+- :class:`UnsupportedOperationError`: not yet; nobody has told maskgrad what the operation means.
+- :class:`UnspecifiedValueError`: a plain number was asked of an entry that has none.
+- :class:`MissingDependencyError`: an optional package is absent; the message names the extra.
 
 Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
 ``TypeError``, ``ValueError`` and ``IndexError``, as they are in PyTorch. Every message names the

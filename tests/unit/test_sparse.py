@@ -100,6 +100,7 @@ def test_the_compiled_kernel_is_reached_and_agrees() -> None:
 
 def test_what_is_merged_already_shares_its_memory() -> None:
     t = coo([[0, 2]], [[1.0], [2.0]], (3, 1))
+    assert not sparse.is_coalesced(t)
     c = sparse.coalesce(t)
     assert c.is_coalesced()
     assert c.values().data_ptr() == t._values().data_ptr()

@@ -121,6 +121,23 @@ def test_adagrad_in_half_precision_never_divides_by_zero(
     assert torch.equal(state_sum, (GRAD * GRAD).to(dtype))
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_true_zeros_in_half_precision_do_not_divide_by_zero(dtype: torch.dtype) -> None:
+    everywhere = torch.ones(2, 4, dtype=torch.bool)
+    dense = GRAD.to(dtype)
+    rows = coo([[1, 0]], GRAD.flip(0), (2, 4), dtype)
+    for grad in (dense, masked(dense, everywhere), rows):
+        param, state_sum = torch.ones(2, 4, dtype=dtype), torch.zeros(2, 4, dtype=dtype)
+        adagrad_(param, grad, state_sum, lr=0.5)
+        torch.testing.assert_close(param, torch.where(GRAD != 0, 0.5, 1.0).to(dtype))
+
+
+def test_a_transposed_half_parameter_is_updated_in_float32() -> None:
+    param = torch.zeros(2, 4, dtype=torch.float16).t()[:, :1]
+    sgd_(param, coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16), lr=0.25)
+    assert param.tolist() == [[0.0], [-20000.0], [0.0], [0.0]]
+
+
 @pytest.mark.parametrize("layout", ["coo", "masked", "dense"])
 def test_complex_parameters_move_as_their_parts_do(layout: str) -> None:
     start, dense = torch.randn(3, 2, dtype=torch.complex64), torch.randn(3, 2, dtype=torch.complex64)

@@ -1,0 +1,75 @@
+"""Comparing a result with what an oracle says: structure first, then the mask, then the specified values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad import MaskedTensor
+
+__all__ = ["TOLERANCES", "assert_gradients", "assert_result", "assert_same_bits", "parts_of"]
+
+#: The only tolerances of the laws: (relative, absolute), by dtype. A filled copy may be laid out otherwise than
+#: the sample, and vectorised and scalar loops of torch differ in the last bits.
+TOLERANCES = {
+    torch.float16: (2e-3, 1e-3),
+    torch.bfloat16: (1.6e-2, 1e-2),
+    torch.float32: (4e-6, 1e-5),
+    torch.float64: (1e-10, 1e-10),
+    torch.complex32: (2e-3, 1e-3),
+    torch.complex64: (4e-6, 1e-5),
+    torch.complex128: (1e-10, 1e-10),
+}
+EXACT = (0.0, 0.0)
+
+
+def parts_of(result: Any) -> list[Any]:
+    """A result as a list: one tensor, or a tuple or list of them."""
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def assert_result(result: Any, values: Any, masks: Sequence[Tensor], what: str, exact: bool = False) -> None:
+    """``result`` is made of MaskedTensors with these masks, and with these values at the specified entries."""
+    if isinstance(values, (tuple, list)):
+        assert type(result) is type(values), f"{what}: the result is a {type(result).__name__}, torch's {type(values).__name__}"
+        assert len(result) == len(values), f"{what}: {len(result)} results instead of {len(values)}"
+    for i, (part, value, mask) in enumerate(zip(parts_of(result), parts_of(values), masks, strict=True)):
+        here = f"{what}, result {i}" if isinstance(values, (tuple, list)) else what
+        assert isinstance(part, MaskedTensor), f"{here}: the result is a {type(part).__name__}"
+        assert part.dtype == value.dtype, f"{here}: dtype {part.dtype} instead of {value.dtype}"
+        assert part.shape == value.shape, f"{here}: shape {tuple(part.shape)} instead of {tuple(value.shape)}"
+        assert part.mask.shape == mask.shape, f"{here}: mask of shape {tuple(part.mask.shape)}"
+        wrong = part.mask != mask
+        assert not wrong.any(), f"{here}: the masks differ at {int(wrong.sum())} entries, first {wrong.nonzero()[:1].tolist()}"
+        assert_close(part.filled(0)[mask], value[mask], f"{here}: values", exact)
+
+
+def assert_gradients(found: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> None:
+    """Gradients agree; None stands for zero, in both."""
+    for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+        if one is None and other is None:
+            continue
+        reference = one if other is None else other
+        one, other = (torch.zeros_like(reference) if g is None else g for g in (one, other))
+        assert_close(one, other, f"{what}: gradient of operand {i}")
+
+
+def assert_close(found: Tensor, expected: Tensor, what: str, exact: bool = False) -> None:
+    rtol, atol = EXACT if exact else TOLERANCES.get(expected.dtype, EXACT)
+    torch.testing.assert_close(
+        found.detach(), expected.detach(), rtol=rtol, atol=atol, equal_nan=True, msg=lambda text: f"{what}: {text}"
+    )
+
+
+def assert_same_bits(found: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> None:
+    """Not a single bit differs (NaN equals NaN)."""
+    for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+        if one is None and other is None:
+            continue
+        assert one is not None and other is not None, f"{what} {i}: only one of the two exists"
+        torch.testing.assert_close(
+            one.detach(), other.detach(), rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{what} {i}: {text}"
+        )

@@ -1,0 +1,98 @@
+"""Law 3 as a loop: for each slice, torch's own function on the slice without its unspecified entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.laws.comparison import parts_of
+from tests.laws.operands import Call
+from tests.laws.operator_database import Entry
+
+__all__ = ["POSITIONS", "SIGNATURES", "reduce_by_deletion", "reduction"]
+
+#: The positional parameters of each reduction behind its input.
+SIGNATURES = {
+    "norm": ("p", "dim", "keepdim"),
+    "linalg.vector_norm": ("ord", "dim", "keepdim"),
+    "var": ("dim", "unbiased", "keepdim"),
+    "std": ("dim", "unbiased", "keepdim"),
+    "var_mean": ("dim", "unbiased", "keepdim"),
+    "std_mean": ("dim", "unbiased", "keepdim"),
+    "aminmax": (),
+}
+USUAL_SIGNATURE = ("dim", "keepdim")
+
+#: Which results count positions, and must be counted in the original tensor.
+POSITIONS = {"argmax": (0,), "argmin": (0,), "max": (1,), "min": (1,)}
+
+
+def reduction(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
+    """Read the arguments of the call and reduce by deletion."""
+    (x, *args), kwargs = call.with_tensors(leaves)
+    name = entry.operation.name
+    if len(leaves) == 2:  # torch.max of two tensors, which is elementwise
+        mask = torch.logical_and(*torch.broadcast_tensors(*masks))
+        return entry.function(x, *args, **kwargs), [mask]
+    names = SIGNATURES.get(name, USUAL_SIGNATURE)
+    if args and isinstance(args[0], bool):  # var(x, unbiased)
+        names = ("unbiased",)
+    options = dict(zip(names, args, strict=False)) | kwargs
+    return reduce_by_deletion(name, entry.function, x, masks[0], **options)
+
+
+def reduce_by_deletion(
+    name: str,
+    function: Callable[..., Any],
+    x: Tensor,
+    mask: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    **options: Any,
+) -> tuple[Any, list[Tensor]]:
+    """Values and masks of ``function(x, dim=dim, keepdim=keepdim, **options)``, one slice at a time.
+
+    Where nothing is left the value is 0, outside the mask and without a gradient.
+    """
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        reduced = list(range(x.ndim))
+    else:
+        reduced = [d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
+    kept = [d for d in range(x.ndim) if d not in reduced]
+    if x.ndim == 0:
+        reduced, slices, bits = [], x.reshape(1, 1), mask.reshape(1, 1)
+    else:
+        length = 1
+        for d in reduced:
+            length *= x.shape[d]
+        count = 1
+        for d in kept:
+            count *= x.shape[d]
+        slices = x.permute(*kept, *reduced).reshape(count, length)
+        bits = mask.permute(*kept, *reduced).reshape(count, length)
+    along = {} if dim is None else {"dim": 0}
+
+    def torch_on(vector: Tensor) -> Any:
+        return function(vector, **along, **options)
+
+    # what a single entry gives tells the number of results, their type and dtypes
+    kind = torch_on(torch.ones(1, dtype=x.dtype))
+    columns: list[list[Tensor]] = [[] for _ in parts_of(kind)]
+    for vector, present in zip(slices, bits, strict=True):
+        results = parts_of(torch_on(vector[present])) if present.any() else [torch.zeros_like(p) for p in parts_of(kind)]
+        for i, result in enumerate(results):
+            if i in POSITIONS.get(name, ()) and present.any():
+                result = present.nonzero().squeeze(-1)[result]
+            columns[i].append(result.reshape(()))
+    shape = [1 if d in reduced else size for d, size in enumerate(x.shape) if keepdim or d not in reduced]
+    parts = [
+        torch.stack(column).reshape(shape) if column else torch.zeros(shape, dtype=part.dtype)
+        for column, part in zip(columns, parts_of(kind), strict=True)
+    ]
+    known = bits.any(-1).reshape(shape)
+    if isinstance(kind, Tensor):
+        return parts[0], [known]
+    return (tuple(parts) if type(kind) is tuple else type(kind)(parts)), [known] * len(parts)

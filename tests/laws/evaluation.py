@@ -1,0 +1,66 @@
+"""Running a call on masked operands: results, and the gradients that random cotangents send back."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from maskgrad import MaskedTensor
+from tests.laws.comparison import parts_of
+
+__all__ = ["Outcome", "anomalies_raise", "cotangents_for", "gradients", "plain_parts"]
+
+
+class Outcome(NamedTuple):
+    """A result, its specified values as plain tensors, and the gradient of each leaf."""
+
+    result: Any
+    plain: list[Tensor]
+    grads: list[Tensor | None]
+
+
+def plain_parts(result: Any) -> list[Tensor]:
+    """The results with zeros where unspecified."""
+    return [part.filled(0) if isinstance(part, MaskedTensor) else part for part in parts_of(result)]
+
+
+def cotangents_for(values: Any, masks: Sequence[Tensor]) -> list[Tensor | None]:
+    """Random gradients for the differentiable results, zero where unspecified; the same in every run."""
+    generator = torch.Generator().manual_seed(1)
+    found: list[Tensor | None] = []
+    for part, mask in zip(parts_of(values), masks, strict=True):
+        if not part.requires_grad:
+            found.append(None)
+            continue
+        noise = torch.randn(part.shape, generator=generator, dtype=torch.float64)
+        if part.is_complex():
+            noise = torch.complex(noise, torch.randn(part.shape, generator=generator, dtype=torch.float64))
+        found.append(torch.where(mask, noise.to(part.dtype), 0))
+    return found
+
+
+def gradients(parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradient of each leaf; None for those that take no part."""
+    pairs = [(part, cotangent) for part, cotangent in zip(parts, cotangents, strict=True) if cotangent is not None]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    if not pairs or not wanted:
+        return [None] * len(leaves)
+    found = iter(torch.autograd.grad([p for p, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True))
+    return [next(found) if leaf.requires_grad else None for leaf in leaves]
+
+
+@contextlib.contextmanager
+def anomalies_raise(enabled: bool) -> Iterator[None]:
+    """torch's anomaly mode: a NaN that arises in the backward pass raises, even if it is hidden afterwards."""
+    if not enabled:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled", UserWarning)
+        with torch.autograd.detect_anomaly(check_nan=True):
+            yield

@@ -1,0 +1,176 @@
+"""The laws as functions of one entry of the database; each raises AssertionError and says which case broke it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import maskgrad as mg
+from tests.laws.comparison import assert_gradients, assert_result, assert_same_bits, parts_of
+from tests.laws.evaluation import Outcome, anomalies_raise, cotangents_for, gradients, plain_parts
+from tests.laws.operands import Call, Plan, fully_specified, garbage_for, plans_for
+from tests.laws.operator_database import Entry, Sample, samples_of
+from tests.laws.oracles import expect
+
+__all__ = ["check_identity", "check_non_interference", "check_spellings"]
+
+#: Families that only move values: not a bit may change.
+MOVING = ("views", "indexing", "joins", "conversion")
+
+
+def cases(entry: Entry) -> list[tuple[str, Call]]:
+    """The calls on which an entry is tested; refused ones are none of them."""
+    found = [(f"{entry.id}, sample {i}", Call.of(entry, sample)) for i, sample in enumerate(samples_of(entry))]
+    usable = [(what, call) for what, call in found if call.data]
+    assert usable, f"{entry.id}: no sample is left to test it with"
+    return usable
+
+
+def differentiable(entry: Entry) -> bool:
+    return bool(entry.info.supports_autograd) and (entry.dtype.is_floating_point or entry.dtype.is_complex)
+
+
+def check_identity(entry: Entry) -> None:
+    """Law 1: on fully specified input the result is torch's, entry for entry, and so is the gradient.
+
+    Where there was nothing to reduce, law 3 has the last word: the oracle's mask says unspecified.
+    """
+    for what, call in cases(entry):
+        plan = fully_specified(call)
+        plain, leaves = call.leaves(differentiable(entry)), call.leaves(differentiable(entry))
+        args, kwargs = call.with_tensors(plain)
+        values = entry.function(*args, **kwargs)
+        masks = expect(entry, call, plain, call.masks(plan)).masks
+        if entry.operation.family not in ("reductions", "contractions", "losses"):
+            assert all(mask.all() for mask in masks)
+        args, kwargs = call.masked(leaves, plan)
+        result = entry.function(*args, **kwargs)
+        assert_result(result, values, masks, what, exact=entry.operation.family in MOVING)
+        for part, value in zip(parts_of(result), parts_of(values), strict=True):
+            assert part.requires_grad == value.requires_grad, f"{what}: requires_grad is not {value.requires_grad}"
+        cotangents = cotangents_for(values, masks)
+        found = gradients(plain_parts(result), leaves, cotangents)
+        assert_gradients(found, gradients(parts_of(values), plain, cotangents), what)
+
+
+def check_non_interference(entry: Entry) -> None:
+    """Law 2: whatever lies under the mask, the specified results and all gradients are the same bits, and right."""
+    for sample, call in cases(entry):
+        for plan in plans_for(call):
+            check_plan(entry, call, plan, f"{sample}, {plan.name}")
+
+
+def check_plan(entry: Entry, call: Call, plan: Plan, what: str) -> None:
+    """One sample under one choice of masks: the oracle's mask, values and gradients; then the same bits for all garbage."""
+    clean = call.leaves(differentiable(entry))
+    expected = expect(entry, call, clean, call.masks(plan))
+    cotangents = cotangents_for(expected.values, expected.masks)
+    right = gradients(parts_of(expected.values), clean, cotangents)
+    quiet = not any(grad.isnan().any() for grad in right if grad is not None)
+    first: Outcome | None = None
+    for garbage in garbage_for(entry.dtype):
+        here = f"{what}, {garbage} under the mask"
+        with anomalies_raise(quiet):
+            outcome = run(entry.function, call, plan, garbage, differentiable(entry), cotangents)
+        assert_result(outcome.result, expected.values, expected.masks, here, exact=entry.operation.family in MOVING)
+        for leaf_mask, grad in zip(call.masks(plan), outcome.grads, strict=True):
+            if leaf_mask is not None and grad is not None:
+                assert not grad[~leaf_mask].count_nonzero(), f"{here}: an unspecified entry has a gradient"
+        if first is None:
+            first = outcome
+            assert_gradients(outcome.grads, right, here)
+        assert_same_bits(outcome.plain, first.plain, f"{here}: result")
+        assert_same_bits(outcome.grads, first.grads, f"{here}: gradient of operand")
+
+
+def run(
+    function: Callable[..., Any], call: Call, plan: Plan, garbage: str, differentiable: bool, cotangents: Any
+) -> Outcome:
+    leaves = call.leaves(differentiable, plan, garbage)
+    args, kwargs = call.masked(leaves, plan)
+    result = function(*args, **kwargs)
+    plain = plain_parts(result)
+    return Outcome(result, plain, gradients(plain, leaves, cotangents))
+
+
+def check_spellings(entry: Entry) -> None:
+    """Methods, operators and in-place forms say the same as the function."""
+    for sample, call in cases(entry):
+        for plan in (fully_specified(call), *plans_for(call)):
+            for kind, spelling in entry.other_spellings.items():
+                check_same(entry, call, plan, spelling, f"{sample}, {plan.name}, {kind}")
+            for kind, spelling in entry.in_place_spellings.items():
+                check_in_place(entry, call, plan, spelling, f"{sample}, {plan.name}, {kind}")
+
+
+def check_same(entry: Entry, call: Call, plan: Plan, spelling: Callable[..., Any], what: str) -> None:
+    """The spelling gives what the function gives, or is refused where torch refuses it."""
+    leaves = call.leaves(False)
+    args, kwargs = call.with_tensors(leaves)
+    dense = attempt(spelling, args, kwargs)
+    args, kwargs = call.masked(call.leaves(False, plan, first_garbage(entry)), plan)
+    if isinstance(dense, Exception):
+        assert isinstance(attempt(spelling, args, kwargs), Exception), f"{what}: torch says {dense}; we accept it"
+        return
+    usual, result = entry.function(*args, **kwargs), spelling(*args, **kwargs)
+    assert_same_parts(result, usual, what)
+
+
+def check_in_place(entry: Entry, call: Call, plan: Plan, spelling: Callable[..., Any], what: str) -> None:
+    """The first operand is rebound to the function's result, in its own dtype, and returned; or torch refuses it too."""
+    if not (call.tensors and call.first_is_tensor):
+        return
+    args, kwargs = call.with_tensors(call.leaves(False))
+    dense = attempt(spelling, args, kwargs)
+    leaves = call.leaves(False, plan, first_garbage(entry))
+    args, kwargs = call.masked(leaves, plan)
+    if isinstance(dense, Exception):
+        assert isinstance(attempt(spelling, args, kwargs), Exception), f"{what}: torch says {dense}; we accept it"
+        return
+    if not isinstance(args[0], mg.MaskedTensor):
+        if any(mask is not None for mask in plan.masks):
+            assert isinstance(attempt(spelling, args, kwargs), TypeError), f"{what}: a plain tensor took masked entries"
+        return
+    usual = entry.function(*args, **kwargs)
+    result = spelling(*args, **kwargs)
+    assert result is args[0], f"{what}: the result is not the tensor it was written to"
+    assert result.dtype == dense.dtype, f"{what}: dtype {result.dtype} instead of {dense.dtype}"
+    assert_same_parts(result, usual.to(dense.dtype), what)
+
+
+def assert_same_parts(result: Any, usual: Any, what: str) -> None:
+    assert type(result) is type(usual), f"{what}: the result is a {type(result).__name__}"
+    masks = [part.mask for part in parts_of(result)]
+    assert_same_bits(masks, [part.mask for part in parts_of(usual)], f"{what}: mask")
+    assert_same_bits(plain_parts(result), plain_parts(usual), f"{what}: result")
+
+
+def attempt(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The result, or the exception."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        return error
+
+
+def first_garbage(entry: Entry) -> str:
+    return "nan" if "nan" in garbage_for(entry.dtype) else next(iter(garbage_for(entry.dtype)))
+
+
+def check_refusals(entry: Entry) -> None:
+    """What torch rejects on complete data is rejected on fully specified data."""
+    if entry.info.error_inputs_func is None:
+        return
+    for i, error in enumerate(entry.info.error_inputs("cpu")):
+        drawn = error.sample_input
+        call = Call.of(entry, Sample((drawn.input, *drawn.args), dict(drawn.kwargs)))
+        if not call.data or any(t.layout != torch.strided for t in call.tensors):
+            continue
+        args, kwargs = call.with_tensors(call.tensors)
+        if not isinstance(attempt(entry.function, args, kwargs), Exception):
+            continue  # torch accepts it after all (a warning, or an error of the device only)
+        args, kwargs = call.masked(call.tensors, fully_specified(call))
+        found = attempt(entry.function, args, kwargs)
+        assert isinstance(found, Exception), f"{entry.id}, error input {i}: torch says {error.error_regex!r}; we accept it"

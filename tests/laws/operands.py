@@ -1,0 +1,130 @@
+"""Which arguments of a sample are masked, with which masks, and what garbage lies under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+import maskgrad as mg
+from tests.laws.operator_database import Entry, Sample
+
+__all__ = ["Call", "Plan", "fully_specified", "garbage_for", "plans_for"]
+
+#: Operations of which only the first tensor is data; the others say which entries are meant, and must be known.
+ONLY_FIRST_IS_DATA = {
+    "__getitem__": "the index",
+    "index_select": "the index",
+    "repeat_interleave": "the repetitions",
+    "tensor_split": "the indices",
+}
+
+#: How many of the entries are specified in the masks that are tried.
+DENSITIES = (0.6, 0.25, 0.0)
+
+
+class Plan(NamedTuple):
+    """One mask for each data operand; None leaves the operand a plain tensor."""
+
+    name: str
+    masks: tuple[Tensor | None, ...]
+
+
+@dataclass
+class Call:
+    """A sample taken apart: its tensors, which of them are data, and how to put it together again."""
+
+    tensors: list[Tensor]
+    data: list[int]
+    _leaves: list[Any]
+    _positions: list[int]
+    _spec: Any
+
+    @classmethod
+    def of(cls, entry: Entry, sample: Sample) -> Call:
+        leaves, spec = tree_flatten((sample.args, sample.kwargs))
+        positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        tensors = [leaves[i] for i in positions]
+        data = list(range(len(tensors)))
+        if entry.name in ONLY_FIRST_IS_DATA:
+            data = data[:1]
+        return cls(tensors, data, leaves, positions, spec)
+
+    @property
+    def first_is_tensor(self) -> bool:
+        """Whether the first argument is a tensor, so that there is something to write into."""
+        args, _ = tree_unflatten(self._leaves, self._spec)
+        return isinstance(args[0], Tensor)
+
+    def with_tensors(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments with other tensors (or MaskedTensors) in place of its own."""
+        leaves = list(self._leaves)
+        for position, tensor in zip(self._positions, tensors, strict=True):
+            leaves[position] = tensor
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        return args, kwargs
+
+    def leaves(self, differentiable: bool, plan: Plan | None = None, garbage: str | None = None) -> list[Tensor]:
+        """Fresh copies of the tensors, garbage under the masks of ``plan``, float data ready for gradients."""
+        masks = self.masks(plan) if plan else [None] * len(self.tensors)
+        fresh = []
+        for i, (tensor, mask) in enumerate(zip(self.tensors, masks, strict=True)):
+            # the strides stay as they are; expanded samples become writable
+            copy = tensor.detach().clone()
+            if mask is not None and garbage is not None:
+                copy = torch.where(mask, copy, garbage_for(tensor.dtype)[garbage])
+            inexact = tensor.is_floating_point() or tensor.is_complex()
+            fresh.append(copy.requires_grad_(differentiable and inexact and i in self.data))
+        return fresh
+
+    def masks(self, plan: Plan) -> list[Tensor | None]:
+        """The plan's masks in the order of all tensors; None for plain ones."""
+        masks: list[Tensor | None] = [None] * len(self.tensors)
+        for i, mask in zip(self.data, plan.masks, strict=True):
+            masks[i] = mask
+        return masks
+
+    def masked(self, leaves: Sequence[Tensor], plan: Plan) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments with MaskedTensors where the plan has masks."""
+        pairs = zip(leaves, self.masks(plan), strict=True)
+        return self.with_tensors([leaf if mask is None else mg.masked(leaf, mask) for leaf, mask in pairs])
+
+
+def fully_specified(call: Call) -> Plan:
+    return Plan("all specified", tuple(torch.ones(call.tensors[i].shape, dtype=torch.bool) for i in call.data))
+
+
+def plans_for(call: Call) -> Iterator[Plan]:
+    """Every operand masked, at several densities and with masks of their own; then each operand alone."""
+    generator = torch.Generator().manual_seed(0)
+
+    def mask(i: int, density: float) -> Tensor:
+        return torch.rand(call.tensors[i].shape, generator=generator) < density
+
+    for density in DENSITIES:
+        yield Plan(f"all masked, density {density}", tuple(mask(i, density) for i in call.data))
+    if len(call.data) < 2:
+        return
+    for alone in call.data:
+        yield Plan(f"operand {alone} alone", tuple(mask(i, 0.5) if i == alone else None for i in call.data))
+    whole = call.data[-1]
+    masks = tuple(mask(i, 0.5) if i != whole else torch.ones(call.tensors[i].shape, dtype=torch.bool) for i in call.data)
+    yield Plan(f"operand {whole} specified, the others masked", masks)
+
+
+def garbage_for(dtype: torch.dtype) -> dict[str, Tensor]:
+    """What is put under the mask; every value of it must lead to the same bits."""
+    if dtype == torch.bool:
+        values: dict[str, Any] = {"False": False, "True": True}
+    elif dtype.is_floating_point or dtype.is_complex:
+        values = {"7": 7.0, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "-1e30": -1e30}
+        if dtype.is_complex:
+            values["nan"] = complex("nan+nanj")
+    else:
+        limits = torch.iinfo(dtype)
+        values = {"7": 7, "0": 0, "lowest": limits.min, "highest": limits.max}
+    return {name: torch.tensor(value, dtype=dtype) for name, value in values.items()}

@@ -1,0 +1,171 @@
+"""The entries of PyTorch's operator database, their samples, and what is left out of them and why."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves
+
+from maskgrad.masked_tensor.dispatch import binding_of
+
+__all__ = ["ENTRIES", "OUTSIDE", "Entry", "Sample", "entry_named", "registered_entries", "samples_of"]
+
+#: Entries that no record could serve, by the beginning of their name, each with its reason.
+OUTSIDE = {
+    "masked.": "torch.masked takes masks of its own and plain tensors; maskgrad.functional has these names",
+    "jiterator_": "compiled by the test itself, for CUDA only",
+    "torch.ops.aten.": "an internal operator, which torch's public functions call",
+    "_": "an internal operator, which torch's public functions call",
+    "signal.windows.": "makes a tensor from numbers; there is nothing to be masked",
+    "arange": "makes a tensor from numbers; there is nothing to be masked",
+    "linspace": "makes a tensor from numbers; there is nothing to be masked",
+    "logspace": "makes a tensor from numbers; there is nothing to be masked",
+    "scalar_tensor": "makes a tensor from numbers; there is nothing to be masked",
+    "tril_indices": "makes a tensor from numbers; there is nothing to be masked",
+    "triu_indices": "makes a tensor from numbers; there is nothing to be masked",
+    "broadcast_shapes": "takes shapes; there is nothing to be masked",
+}
+#: … and those whose whole name decides.
+OUTSIDE_BY_NAME = dict.fromkeys(
+    "empty empty_strided empty_permuted eye full ones zeros randn randint".split(),
+    "makes a tensor from numbers; there is nothing to be masked",
+)
+
+#: The names of Python's operators begin with an underscore and are public.
+DUNDER = "__"
+
+#: Which dtype an entry is tested with: the first of these that it knows.
+DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
+
+#: Samples left out, each with its reason.
+UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
+    (
+        "more than 4096 entries: what the laws say does not depend on size, and the time does",
+        lambda sample: any(leaf.numel() > 4096 for leaf in sample.tensors()),
+    ),
+    (
+        "not strided: the constructor refuses other layouts for now",
+        lambda sample: any(leaf.layout != torch.strided for leaf in sample.tensors()),
+    ),
+)
+
+#: How many samples of an entry are used: the first ones, and some spread over the others.
+FIRST, SPREAD, LOOKED_AT = 4, 4, 64
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: positional and keyword arguments, tensors anywhere among them."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the database."""
+
+    info: Any
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def variant(self) -> str:
+        return self.info.variant_test_name
+
+    @property
+    def id(self) -> str:
+        """Name and variant in one word."""
+        return f"{self.name}-{self.variant}" if self.variant else self.name
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return by_name(self.info.op)
+
+    @functools.cached_property
+    def dtype(self) -> torch.dtype:
+        known = self.info.dtypes
+        return next((dtype for dtype in DTYPES if dtype in known), next(iter(known), torch.float32))
+
+    @property
+    def outside(self) -> str | None:
+        """Why no record could serve this entry, if that is so."""
+        if self.name in OUTSIDE_BY_NAME:
+            return OUTSIDE_BY_NAME[self.name]
+        if self.name.startswith(DUNDER):
+            return None
+        return next((reason for start, reason in OUTSIDE.items() if self.name.startswith(start)), None)
+
+    @functools.cached_property
+    def operation(self) -> Any:
+        """The record that serves this entry, None if there is none."""
+        if self.outside:
+            return None
+        named = functools.reduce(lambda where, part: getattr(where, part, None), self.name.split("."), torch)
+        method = getattr(torch.Tensor, self.name, None)
+        getter = getattr(method, "__get__", None)  # x.T, x.mH, …
+        spellings = (self.info.op, self.info.method_variant, self.info.operator_variant, named, method, getter)
+        bindings = (binding_of(spelling) for spelling in spellings if spelling is not None)
+        return next((binding.operation for binding in bindings if binding), None)
+
+    @property
+    def other_spellings(self) -> dict[str, Callable[..., Any]]:
+        """The entry's further spellings that return a new tensor."""
+        found = {"method": self.info.method_variant, "operator": self.info.operator_variant}
+        return {kind: by_name(f) for kind, f in found.items() if f is not None}
+
+    @property
+    def in_place_spellings(self) -> dict[str, Callable[..., Any]]:
+        found = {"in place": self.info.inplace_variant, "in-place operator": self.info.inplace_operator_variant}
+        return {kind: by_name(f) for kind, f in found.items() if f is not None}
+
+
+def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of ``torch.Tensor``, called on the first argument by its name, whatever type that is."""
+    name = getattr(function, "__name__", "")
+    if getattr(torch.Tensor, name, None) is not function:
+        return function
+
+    def method(first: Any, *args: Any, **kwargs: Any) -> Any:
+        result = getattr(first, name)(*args, **kwargs)
+        if result is NotImplemented:
+            raise TypeError(f"{name} is not implemented for these operands")
+        return result
+
+    return method
+
+
+ENTRIES = [Entry(info) for info in op_db]
+
+
+def entry_named(id: str) -> Entry:
+    return next(entry for entry in ENTRIES if entry.id == id)
+
+
+def registered_entries() -> list[Entry]:
+    """Every entry behind which there is a record."""
+    return [entry for entry in ENTRIES if entry.operation is not None]
+
+
+def samples_of(entry: Entry, dtype: torch.dtype | None = None, count: int = FIRST + SPREAD) -> list[Sample]:
+    """The same samples in every run: the first few, and some spread over the next sixty."""
+    torch.manual_seed(0)
+    drawn = itertools.islice(entry.info.sample_inputs("cpu", dtype or entry.dtype, requires_grad=False), LOOKED_AT)
+    samples = [Sample((s.input, *s.args), dict(s.kwargs)) for s in drawn]
+    usable = [s for s in samples if not any(unused(s) for _, unused in UNUSED_SAMPLES)]
+    if len(usable) <= count:
+        return usable
+    first, rest = usable[: count // 2], usable[count // 2 :]
+    spread = count - len(first)
+    return first + [rest[i * len(rest) // spread] for i in range(spread)]

@@ -1,0 +1,131 @@
+"""What a result must be, computed without the library: one oracle for each family.
+
+An oracle gets the plain function, a call on clean data, and the mask of each tensor. It returns torch's values,
+in the autograd graph of the clean leaves, and the mask of each result. Values outside the masks do not count.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tests.laws.comparison import parts_of
+from tests.laws.contraction_oracle import contraction
+from tests.laws.deletion_oracle import reduction
+from tests.laws.operands import Call
+from tests.laws.operator_database import Entry
+
+__all__ = ["ORACLES", "Expected", "expect"]
+
+
+class Expected(NamedTuple):
+    values: Any
+    masks: list[Tensor]
+
+
+Oracle = Callable[[Entry, Call, Sequence[Tensor], Sequence[Tensor]], Expected]
+
+
+def expect(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor | None]) -> Expected:
+    """The oracle of the entry's family; a plain tensor is fully specified."""
+    whole = [torch.ones(leaf.shape, dtype=torch.bool) if mask is None else mask for leaf, mask in zip(leaves, masks, strict=True)]
+    return ORACLES[entry.operation.family](entry, call, leaves, whole)
+
+
+def elementwise(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
+    """Specified where every operand is, after broadcasting."""
+    args, kwargs = call.with_tensors(leaves)
+    values = entry.function(*args, **kwargs)
+    masks = list(masks)
+    if entry.operation.name == "prelu" and masks[0].ndim > 1:  # the weights belong to dimension 1
+        masks[1] = masks[1].reshape(-1, *[1] * (masks[0].ndim - 2))
+    mask = functools.reduce(torch.logical_and, torch.broadcast_tensors(*masks))
+    return Expected(values, [mask.expand(part.shape) for part in parts_of(values)])
+
+
+def movement(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
+    """Numbers the entries from 1, moves the numbers as torch moves values, and looks up where each result came from.
+
+    An entry that no operand lent (0) was made by the operation, and is specified.
+    """
+    args, kwargs = call.with_tensors(leaves)
+    values = entry.function(*args, **kwargs)
+    numbered, known = [], [torch.ones(1, dtype=torch.bool)]
+    start = 1
+    for i, (leaf, mask) in enumerate(zip(leaves, masks, strict=True)):
+        if i not in call.data or is_condition(entry, leaf):
+            numbered.append(leaf.detach())
+            continue
+        numbers = torch.arange(start, start + leaf.numel(), dtype=torch.float64).reshape(leaf.shape)
+        numbered.append(as_complex_if(numbers, leaf))
+        known.append(mask.reshape(-1))
+        start += leaf.numel()
+    args, kwargs = call.with_tensors(numbered)
+    if entry.name in WRITTEN_NUMBER:
+        args = tuple(0 if isinstance(a, (int, float, complex)) and not isinstance(a, bool) else a for a in args)
+    table = torch.cat(known)
+    origins = [part.real if part.is_complex() else part for part in parts_of(entry.function(*args, **kwargs))]
+    results = [table[origin.to(torch.int64)] for origin in origins]
+    for i, (leaf, mask) in enumerate(zip(leaves, masks, strict=True)):
+        if i in call.data and is_condition(entry, leaf):
+            results = [result & mask for result in results]
+    return Expected(values, results)
+
+
+#: Operations with a Boolean argument that decides which side an entry comes from.
+CONDITIONAL = ("where", "masked_fill")
+#: Operations that write a Python number, an entry of their own making.
+WRITTEN_NUMBER = ("masked_fill", "where")
+
+
+def is_condition(entry: Entry, leaf: Tensor) -> bool:
+    return entry.name in CONDITIONAL and leaf.dtype == torch.bool
+
+
+def as_complex_if(numbers: Tensor, leaf: Tensor) -> Tensor:
+    return torch.complex(numbers, torch.zeros_like(numbers)) if leaf.is_complex() else numbers
+
+
+def complex_view(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
+    """The two parts of a complex number share its mask; a number is specified where both parts are."""
+    values = entry.function(leaves[0])
+    (mask,) = masks
+    return Expected(values, [mask[..., 0] & mask[..., 1] if values.is_complex() else torch.stack([mask, mask], -1)])
+
+
+def views(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
+    rule = complex_view if entry.name in ("view_as_real", "view_as_complex") else movement
+    return rule(entry, call, leaves, masks)
+
+
+def conversion(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
+    """Every entry stays where it is."""
+    args, kwargs = call.with_tensors(leaves)
+    return Expected(entry.function(*args, **kwargs), [masks[0]])
+
+
+def loss(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
+    """torch's loss of the positions where all operands are specified; deleted, not weighted."""
+    operands = torch.broadcast_tensors(*leaves)
+    mask = functools.reduce(torch.logical_and, torch.broadcast_tensors(*masks))
+    if call.with_tensors(leaves)[1].get("reduction") == "none":
+        return elementwise(entry, call, leaves, masks)
+    args, kwargs = call.with_tensors([operand[mask] for operand in operands])
+    values = entry.function(*args, **kwargs) if mask.any() else sum(leaf.sum() for leaf in leaves) * 0
+    return Expected(values, [mask.any()])
+
+
+ORACLES: dict[str, Oracle] = {
+    "elementwise": elementwise,
+    "views": views,
+    "indexing": movement,
+    "joins": movement,
+    "conversion": conversion,
+    "losses": loss,
+    "contractions": lambda *case: Expected(*contraction(*case)),
+    "reductions": lambda *case: Expected(*reduction(*case)),
+}

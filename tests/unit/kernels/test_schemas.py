@@ -1,0 +1,58 @@
+"""Every registered operator keeps the promises of its schema."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from maskgrad.kernels import cpu, reference, schemas, selection
+
+OPS = torch.ops.maskgrad
+
+
+def samples():
+    """Operator -> arguments, keyword arguments."""
+    values = torch.randn(6, 5, 4, requires_grad=True)
+    mask = torch.rand(6, 5, 4) < 0.5
+    indices = torch.tensor([3, 1, 3, 0])
+    rows = torch.randn(4, 2, requires_grad=True)
+    update = {"lr": 0.1, "weight_decay": 0.1}
+    return [
+        ("masked_sum", (values, mask, [0, 2], False), {}),
+        ("masked_sum", (values.detach().half(), mask, [1], True, torch.float32), {}),
+        ("masked_sum", (torch.arange(120).view(6, 5, 4), mask, [-1], True), {}),
+        ("masked_mean", (values, mask, [1], False), {}),
+        ("masked_mean", (values, mask, [0, 1, 2], True, torch.float64), {}),
+        ("masked_count", (mask, [0], False), {}),
+        ("masked_spread", (torch.randn(6, 1, 4, requires_grad=True), mask, torch.float32), {}),
+        ("masked_spread", (torch.randn(1, 4), mask, torch.bfloat16), {}),
+        *[("merge_rows", (indices, rows, 5, reduce), {}) for reduce in ("sum", "mean", "amax", "amin")],
+        ("adagrad_rows_", (torch.randn(5, 2), torch.rand(5, 2), indices, rows.detach()), {**update, "eps": 1e-10}),
+        ("sgd_rows_", (torch.randn(5, 2), None, indices, rows.detach()), update),
+        (
+            "sgd_rows_",
+            (torch.randn(5, 2), torch.randn(5, 2), indices, rows.detach()),
+            {**update, "momentum": 0.9, "first_step": torch.rand(5) < 0.5},
+        ),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(samples())))
+def test_opcheck(number):
+    name, args, kwargs = samples()[number]
+    torch.library.opcheck(getattr(OPS, name).default, args, kwargs)
+
+
+def test_every_kernel_has_a_schema_a_reference_a_compiled_body_and_a_sample():
+    names = set(schemas.SCHEMAS)
+    assert names == set(reference.__all__) == set(cpu.__all__) == set(selection.KERNELS)
+    assert names == {name for name, _, _ in samples()}
+
+
+def test_every_operator_runs_where_there_is_no_compiled_body():
+    for name, args, kwargs in samples():
+        moved = [a.detach().to("meta") if isinstance(a, torch.Tensor) else a for a in args]
+        kwargs = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
+        if name == "merge_rows":  # the number of rows is not known without data
+            continue
+        getattr(OPS, name)(*moved, **kwargs)

@@ -1,0 +1,140 @@
+"""Which body runs, and why; what an import brings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from maskgrad import kernels
+from maskgrad.kernels import selection, use_kernels, why
+
+LARGE = torch.randn(200, 200)
+MASK = torch.rand(200, 200) < 0.5
+
+
+@pytest.fixture(autouse=True)
+def _unforced(monkeypatch):
+    monkeypatch.delenv(selection.VARIABLE, raising=False)
+
+
+def test_large_plain_tensors_run_compiled():
+    assert why("masked_sum", LARGE, MASK) == ""
+    assert set(kernels.kernels_in_use().values()) == {"cpu"}
+    assert list(kernels.kernels_in_use()) == list(selection.KERNELS)
+
+
+def test_each_reason_for_the_reference():
+    x, m = LARGE, MASK
+    assert "too few" in why("masked_sum", x[:2, :2], m[:2, :2])
+    assert "torch.complex64" in why("masked_sum", x + 0j, m)
+    assert "not on the CPU" in why("masked_sum", x.to("meta"), m)
+    assert "not strided" in why("masked_sum", x, m.to_sparse())
+    assert "lazy view" in why("masked_sum", torch.randn(200, 200, dtype=torch.complex64).conj().imag, m)
+    assert "subclass" in why("masked_sum", x.as_subclass(type("Sub", (torch.Tensor,), {})), m)
+    with use_kernels("reference"):
+        assert "forced by use_kernels" in why("masked_sum", x, m)
+
+
+def test_transforms_and_modes_run_the_reference():
+    seen = []
+
+    def f(x):
+        seen.append(why("masked_sum", x, MASK))
+        return kernels.masked_sum(x, MASK, (1,), False)[0]
+
+    batched = torch.stack([LARGE, 2 * LARGE])
+    expected = torch.where(MASK, batched, 0).sum(2)
+    torch.testing.assert_close(torch.vmap(f)(batched), expected)
+    torch.func.grad(lambda x: f(x).sum())(LARGE)
+    _, tangent = torch.func.jvp(f, (LARGE,), (LARGE,))
+    torch.testing.assert_close(tangent, expected[0])
+    with torch.autograd.forward_ad.dual_level():
+        f(torch.autograd.forward_ad.make_dual(LARGE, LARGE))
+    torch.fx.experimental.proxy_tensor.make_fx(f)(LARGE)
+    assert len(seen) == 5
+    assert all(reason != "" for reason in seen)
+
+
+def test_batched_gradients_of_a_compiled_forward():
+    x = LARGE.clone().requires_grad_()
+    for name in ("masked_sum", "masked_mean"):
+        result, count = getattr(kernels, name)(x, MASK, (1,), False)
+        weights = torch.randn(3, 200)
+        (grads,) = torch.autograd.grad(result, x, weights, is_grads_batched=True)
+        scale = 1 if name == "masked_sum" else count.clamp(min=1)
+        torch.testing.assert_close(grads, torch.where(MASK, (weights / scale)[:, :, None], 0))
+
+
+def test_compile_traces_the_reference_once_for_every_mask():
+    def f(x, mask):
+        total, count = kernels.masked_mean(x, mask, (1,), False)
+        return total.sum() + kernels.masked_sum(x, mask, (0, 1), True)[0].sum() + count.sum()
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    with torch.compiler.set_stance("default"):
+        for density in (0.1, 0.5, 0.9):
+            x, mask = LARGE.clone().requires_grad_(), torch.rand(200, 200) < density
+            torch.testing.assert_close(compiled(x, mask), f(x, mask))
+            compiled(x, mask).backward()
+            torch.testing.assert_close(x.grad, torch.autograd.grad(f(y := x.detach().requires_grad_(), mask), y)[0])
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_export_contains_no_operator_of_ours():
+    class Model(torch.nn.Module):
+        def forward(self, x, mask):
+            return kernels.masked_mean(x, mask, (1,), False)[0]
+
+    program = torch.export.export(Model(), (LARGE, MASK))
+    assert "maskgrad" not in str(program.graph)
+    torch.testing.assert_close(program.module()(LARGE, MASK), kernels.masked_mean(LARGE, MASK, (1,), False)[0])
+
+
+def test_the_environment_variable_forces_one_body(monkeypatch):
+    monkeypatch.setenv(selection.VARIABLE, "reference")
+    assert set(kernels.kernels_in_use().values()) == {"reference"}
+    monkeypatch.setenv(selection.VARIABLE, "cpu")
+    assert why("masked_sum", LARGE[:1, :1], MASK[:1, :1]) == ""
+    with use_kernels("reference"):
+        assert why("masked_sum", LARGE, MASK) != ""
+    assert why("masked_sum", LARGE, MASK) == ""
+
+
+def test_an_unknown_body_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="use_kernels.. takes one of reference, cpu; got 'gpu'"), use_kernels("gpu"):
+        pass
+    monkeypatch.setenv(selection.VARIABLE, "numba")
+    with pytest.raises(ValueError, match="MASKGRAD_KERNELS must be one of reference, cpu, or unset; got 'numba'"):
+        kernels.masked_sum(LARGE, MASK, (0,), False)
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+
+
+def test_importing_the_kernels_does_not_import_numba():
+    done = run_python(
+        "import sys, torch, maskgrad.kernels as k\n"
+        "assert 'numba' not in sys.modules\n"
+        "k.masked_sum(torch.ones(4, 4), torch.ones(4, 4, dtype=torch.bool), (0,), False)\n"
+        "assert 'numba' not in sys.modules, 'small tensors'\n"
+        "k.masked_sum(torch.ones(400, 400), torch.ones(400, 400, dtype=torch.bool), (0,), False)\n"
+        "assert 'numba' in sys.modules, 'large tensors'\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_numba_the_reference_runs_and_says_so_once():
+    done = run_python(
+        "import sys, warnings; sys.modules['numba'] = None\n"
+        "import torch, maskgrad.kernels as k\n"
+        "x, m = torch.ones(400, 400), torch.ones(400, 400, dtype=torch.bool)\n"
+        "with warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n"
+        "    for _ in range(3): assert k.masked_sum(x, m, (0, 1), False)[0] == 160000\n"
+        "assert len(seen) == 1 and 'numba cannot be imported' in str(seen[0].message), seen\n"
+    )
+    assert done.returncode == 0, done.stderr

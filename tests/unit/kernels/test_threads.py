@@ -1,0 +1,87 @@
+"""Loops in pieces on PyTorch's threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+
+import pytest
+import torch
+
+from maskgrad import kernels
+from maskgrad.kernels.cpu import threads
+
+
+@pytest.fixture(params=["OpenMP", "Python threads"])
+def _pool(request, monkeypatch):
+    if request.param == "Python threads":
+        monkeypatch.setattr(threads, "_openmp", lambda: None)
+
+
+@pytest.mark.usefixtures("_pool")
+def test_each_task_runs_once_on_more_than_one_thread():
+    seen, workers = [], set()
+
+    def loop(name, lo, hi):
+        assert name == "argument"
+        workers.add(threading.get_ident())
+        seen.extend(range(lo, hi))
+        time.sleep(0.01)
+
+    for tasks in (1, 2, 7, 1000):
+        seen.clear()
+        threads.run(loop, "argument", tasks=tasks, elements=10**9)
+        assert sorted(seen) == list(range(tasks))
+    assert len(workers) == torch.get_num_threads()
+
+
+@pytest.mark.usefixtures("_pool")
+def test_an_error_reaches_the_caller():
+    def loop(lo, hi):
+        if lo > 0:
+            raise RuntimeError(f"piece {lo}")
+
+    with pytest.raises(RuntimeError, match="piece"):
+        threads.run(loop, tasks=100, elements=10**9)
+
+
+def test_little_work_stays_on_the_calling_thread():
+    calls = []
+    threads.run(lambda lo, hi: calls.append((lo, hi)), tasks=100, elements=1000)
+    assert calls == [(0, 100)]
+
+
+def test_threads_of_python_may_call_kernels_together():
+    values, mask = torch.randn(1000, 1000), torch.rand(1000, 1000) < 0.5
+    expected = kernels.masked_sum(values, mask, (1,), False)[0]
+    results = [None] * 6
+
+    def work(i):
+        for _ in range(5):
+            results[i] = kernels.masked_sum(values, mask, (1,), False)[0]
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all(torch.equal(result, expected) for result in results)
+
+
+def _child(queue):
+    values, mask = torch.ones(1000, 1000), torch.ones(1000, 1000, dtype=torch.bool)
+    queue.put(kernels.masked_sum(values, mask, (0, 1), False)[0].item())
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here")
+def test_a_forked_child_runs_kernels():
+    kernels.masked_sum(torch.ones(1000, 1000), torch.ones(1000, 1000, dtype=torch.bool), (0, 1), False)
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_child, args=(queue,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert queue.get() == 1e6
