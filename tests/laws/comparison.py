@@ -44,7 +44,7 @@ def assert_result(result: Any, values: Any, masks: Sequence[Tensor], what: str, 
         assert part.mask.shape == mask.shape, f"{here}: mask of shape {tuple(part.mask.shape)}"
         wrong = part.mask != mask
         assert not wrong.any(), f"{here}: the masks differ at {int(wrong.sum())} entries, first {wrong.nonzero()[:1].tolist()}"
-        assert_close(part.filled(0)[mask], value[mask], f"{here}: values", exact)
+        assert_close(part.compressed(), value[mask], f"{here}: values", exact)
 
 
 def assert_gradients(found: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> None:

@@ -26,6 +26,8 @@ SIGNATURES = {
 }
 USUAL_SIGNATURE = ("dim", "keepdim")
 
+HALVES = (torch.float16, torch.bfloat16)
+
 #: Which results count positions, and must be counted in the original tensor.
 POSITIONS = {"argmax": (0,), "argmin": (0,), "max": (1,), "min": (1,)}
 
@@ -75,8 +77,15 @@ def reduce_by_deletion(
         bits = mask.permute(*kept, *reduced).reshape(count, length)
     along = {} if dim is None else {"dim": 0}
 
+    half = x.dtype in HALVES
+
     def torch_on(vector: Tensor) -> Any:
-        return function(vector, **along, **options)
+        """Halves are reduced in float32, forward and backward, and rounded once."""
+        result = function(vector.float() if half else vector, **along, **options)
+        if not half or options.get("dtype"):
+            return result
+        rounded = [part.to(x.dtype) if part.is_floating_point() else part for part in parts_of(result)]
+        return rounded[0] if isinstance(result, Tensor) else type(result)(rounded) if type(result) is not tuple else tuple(rounded)
 
     # what a single entry gives tells the number of results, their type and dtypes
     kind = torch_on(torch.ones(1, dtype=x.dtype))

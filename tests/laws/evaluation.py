@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from maskgrad import MaskedTensor
 from tests.laws.comparison import parts_of
 
-__all__ = ["Outcome", "anomalies_raise", "cotangents_for", "gradients", "plain_parts"]
+__all__ = ["Outcome", "anomalies_raise", "attempt", "cotangents_for", "filled", "gradients", "plain_parts"]
 
 
 class Outcome(NamedTuple):
@@ -26,7 +26,12 @@ class Outcome(NamedTuple):
 
 def plain_parts(result: Any) -> list[Tensor]:
     """The results with zeros where unspecified."""
-    return [part.filled(0) if isinstance(part, MaskedTensor) else part for part in parts_of(result)]
+    return [filled(part) if isinstance(part, MaskedTensor) else part for part in parts_of(result)]
+
+
+def filled(part: MaskedTensor) -> Tensor:
+    """Zeros of the tensor's own dtype where unspecified."""
+    return part.filled(torch.zeros((), dtype=part.dtype))
 
 
 def cotangents_for(values: Any, masks: Sequence[Tensor]) -> list[Tensor | None]:
@@ -52,6 +57,14 @@ def gradients(parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Seq
         return [None] * len(leaves)
     found = iter(torch.autograd.grad([p for p, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True))
     return [next(found) if leaf.requires_grad else None for leaf in leaves]
+
+
+def attempt(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The result, or the exception."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        return error
 
 
 @contextlib.contextmanager

@@ -9,23 +9,29 @@ import torch
 
 import maskgrad as mg
 from tests.laws.comparison import assert_gradients, assert_result, assert_same_bits, parts_of
-from tests.laws.evaluation import Outcome, anomalies_raise, cotangents_for, gradients, plain_parts
-from tests.laws.operands import Call, Plan, fully_specified, garbage_for, plans_for
+from tests.laws.evaluation import Outcome, anomalies_raise, attempt, cotangents_for, gradients, plain_parts
+from tests.laws.operands import GARBAGE, Call, Plan, fully_specified, plans_for
 from tests.laws.operator_database import Entry, Sample, samples_of
 from tests.laws.oracles import expect
 
-__all__ = ["check_identity", "check_non_interference", "check_spellings"]
+__all__ = ["check_identity", "check_non_interference", "check_refusals", "check_spellings", "differentiable", "refused"]
 
 #: Families that only move values: not a bit may change.
 MOVING = ("views", "indexing", "joins", "conversion")
 
 
 def cases(entry: Entry) -> list[tuple[str, Call]]:
-    """The calls on which an entry is tested; refused ones are none of them."""
+    """The calls on which an entry is tested: those with tensors that a record answers and does not refuse."""
     found = [(f"{entry.id}, sample {i}", Call.of(entry, sample)) for i, sample in enumerate(samples_of(entry))]
-    usable = [(what, call) for what, call in found if call.data]
+    usable = [(what, call) for what, call in found if call.data and not refused(entry, call)]
     assert usable, f"{entry.id}: no sample is left to test it with"
     return usable
+
+
+def refused(entry: Entry, call: Call) -> bool:
+    """Whether the record says "never" to this call."""
+    args, kwargs = call.masked(call.leaves(False), fully_specified(call))
+    return isinstance(attempt(entry.function, args, kwargs), mg.UndefinedOnMaskedError)
 
 
 def differentiable(entry: Entry) -> bool:
@@ -70,7 +76,7 @@ def check_plan(entry: Entry, call: Call, plan: Plan, what: str) -> None:
     right = gradients(parts_of(expected.values), clean, cotangents)
     quiet = not any(grad.isnan().any() for grad in right if grad is not None)
     first: Outcome | None = None
-    for garbage in garbage_for(entry.dtype):
+    for garbage in GARBAGE:
         here = f"{what}, {garbage} under the mask"
         with anomalies_raise(quiet):
             outcome = run(entry.function, call, plan, garbage, differentiable(entry), cotangents)
@@ -110,7 +116,7 @@ def check_same(entry: Entry, call: Call, plan: Plan, spelling: Callable[..., Any
     leaves = call.leaves(False)
     args, kwargs = call.with_tensors(leaves)
     dense = attempt(spelling, args, kwargs)
-    args, kwargs = call.masked(call.leaves(False, plan, first_garbage(entry)), plan)
+    args, kwargs = call.masked(call.leaves(False, plan, "nan"), plan)
     if isinstance(dense, Exception):
         assert isinstance(attempt(spelling, args, kwargs), Exception), f"{what}: torch says {dense}; we accept it"
         return
@@ -120,18 +126,16 @@ def check_same(entry: Entry, call: Call, plan: Plan, spelling: Callable[..., Any
 
 def check_in_place(entry: Entry, call: Call, plan: Plan, spelling: Callable[..., Any], what: str) -> None:
     """The first operand is rebound to the function's result, in its own dtype, and returned; or torch refuses it too."""
-    if not (call.tensors and call.first_is_tensor):
+    if not call.first_is_tensor:
         return
     args, kwargs = call.with_tensors(call.leaves(False))
     dense = attempt(spelling, args, kwargs)
-    leaves = call.leaves(False, plan, first_garbage(entry))
-    args, kwargs = call.masked(leaves, plan)
+    args, kwargs = call.masked(call.leaves(False, plan, "nan"), plan)
+    if not isinstance(args[0], mg.MaskedTensor):
+        check_plain_target(spelling, args, kwargs, what)
+        return
     if isinstance(dense, Exception):
         assert isinstance(attempt(spelling, args, kwargs), Exception), f"{what}: torch says {dense}; we accept it"
-        return
-    if not isinstance(args[0], mg.MaskedTensor):
-        if any(mask is not None for mask in plan.masks):
-            assert isinstance(attempt(spelling, args, kwargs), TypeError), f"{what}: a plain tensor took masked entries"
         return
     usual = entry.function(*args, **kwargs)
     result = spelling(*args, **kwargs)
@@ -140,23 +144,25 @@ def check_in_place(entry: Entry, call: Call, plan: Plan, spelling: Callable[...,
     assert_same_parts(result, usual.to(dense.dtype), what)
 
 
+def check_plain_target(spelling: Callable[..., Any], args: Any, kwargs: Any, what: str) -> None:
+    """A plain tensor cannot take masked entries: TypeError, and it stays as it was.
+
+    With an operator Python has the last word: after the TypeError of ``x += masked`` it tries ``x = x + masked``.
+    """
+    before = args[0].clone()
+    result = attempt(spelling, args, kwargs)
+    replaced = "operator" in what and isinstance(result, mg.MaskedTensor)
+    assert replaced or isinstance(result, TypeError), f"{what}: a plain tensor took masked entries"
+    assert_same_bits([args[0]], [before], f"{what}: plain operand")
+
+
 def assert_same_parts(result: Any, usual: Any, what: str) -> None:
     assert type(result) is type(usual), f"{what}: the result is a {type(result).__name__}"
+    if not isinstance(parts_of(usual)[0], mg.MaskedTensor):  # plain.to(masked): nothing masked was converted
+        return
     masks = [part.mask for part in parts_of(result)]
     assert_same_bits(masks, [part.mask for part in parts_of(usual)], f"{what}: mask")
     assert_same_bits(plain_parts(result), plain_parts(usual), f"{what}: result")
-
-
-def attempt(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The result, or the exception."""
-    try:
-        return function(*args, **kwargs)
-    except Exception as error:
-        return error
-
-
-def first_garbage(entry: Entry) -> str:
-    return "nan" if "nan" in garbage_for(entry.dtype) else next(iter(garbage_for(entry.dtype)))
 
 
 def check_refusals(entry: Entry) -> None:
@@ -166,7 +172,7 @@ def check_refusals(entry: Entry) -> None:
     for i, error in enumerate(entry.info.error_inputs("cpu")):
         drawn = error.sample_input
         call = Call.of(entry, Sample((drawn.input, *drawn.args), dict(drawn.kwargs)))
-        if not call.data or any(t.layout != torch.strided for t in call.tensors):
+        if not call.data or "out" in call.with_tensors(call.tensors)[1] or any(t.layout != torch.strided for t in call.tensors):
             continue
         args, kwargs = call.with_tensors(call.tensors)
         if not isinstance(attempt(entry.function, args, kwargs), Exception):

@@ -13,14 +13,16 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 import maskgrad as mg
 from tests.laws.operator_database import Entry, Sample
 
-__all__ = ["Call", "Plan", "fully_specified", "garbage_for", "plans_for"]
+__all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_for"]
 
 #: Operations of which only the first tensor is data; the others say which entries are meant, and must be known.
 ONLY_FIRST_IS_DATA = {
     "__getitem__": "the index",
     "index_select": "the index",
+    "narrow": "the start",
     "repeat_interleave": "the repetitions",
     "tensor_split": "the indices",
+    "to": "the tensor whose dtype and device are wanted",
 }
 
 #: How many of the entries are specified in the masks that are tried.
@@ -76,7 +78,7 @@ class Call:
             # the strides stay as they are; expanded samples become writable
             copy = tensor.detach().clone()
             if mask is not None and garbage is not None:
-                copy = torch.where(mask, copy, garbage_for(tensor.dtype)[garbage])
+                copy = torch.where(mask, copy, garbage_of(garbage, tensor.dtype))
             inexact = tensor.is_floating_point() or tensor.is_complex()
             fresh.append(copy.requires_grad_(differentiable and inexact and i in self.data))
         return fresh
@@ -116,15 +118,26 @@ def plans_for(call: Call) -> Iterator[Plan]:
     yield Plan(f"operand {whole} specified, the others masked", masks)
 
 
-def garbage_for(dtype: torch.dtype) -> dict[str, Tensor]:
-    """What is put under the mask; every value of it must lead to the same bits."""
+#: What is put under the mask, by kind of dtype; every row must lead to the same bits.
+GARBAGE: dict[str, dict[str, Any]] = {
+    "ordinary": {"float": 7.0, "complex": 7.0 + 1j, "integer": 7, "bool": True},
+    "nan": {"float": float("nan"), "complex": complex("nan+nanj"), "integer": 0, "bool": False},
+    "inf": {"float": float("inf"), "complex": complex("inf+nanj"), "integer": "highest", "bool": True},
+    "-inf": {"float": float("-inf"), "complex": complex("-inf+infj"), "integer": "lowest", "bool": False},
+    "-1e30": {"float": -1e30, "complex": -1e30 + 1e30j, "integer": -1, "bool": True},
+}
+
+
+def garbage_of(kind: str, dtype: torch.dtype) -> Tensor:
+    """One row of :data:`GARBAGE` as a tensor of ``dtype``."""
+    row = GARBAGE[kind]
     if dtype == torch.bool:
-        values: dict[str, Any] = {"False": False, "True": True}
-    elif dtype.is_floating_point or dtype.is_complex:
-        values = {"7": 7.0, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "-1e30": -1e30}
-        if dtype.is_complex:
-            values["nan"] = complex("nan+nanj")
+        value = row["bool"]
+    elif dtype.is_complex:
+        value = row["complex"]
+    elif dtype.is_floating_point:
+        value = row["float"]
     else:
-        limits = torch.iinfo(dtype)
-        values = {"7": 7, "0": 0, "lowest": limits.min, "highest": limits.max}
-    return {name: torch.tensor(value, dtype=dtype) for name, value in values.items()}
+        value, limits = row["integer"], torch.iinfo(dtype)
+        value = {"highest": limits.max, "lowest": limits.min, -1: limits.max - 1 if limits.min == 0 else -1}.get(value, value)
+    return torch.tensor(value, dtype=dtype)

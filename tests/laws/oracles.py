@@ -37,14 +37,43 @@ def expect(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[T
 
 
 def elementwise(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
-    """Specified where every operand is, after broadcasting."""
+    """Specified where every operand is, after broadcasting; torch works on those positions alone.
+
+    That an infinite derivative or a NaN at another position is not there to be multiplied by zero is the point.
+    """
     args, kwargs = call.with_tensors(leaves)
-    values = entry.function(*args, **kwargs)
-    masks = list(masks)
-    if entry.operation.name == "prelu" and masks[0].ndim > 1:  # the weights belong to dimension 1
-        masks[1] = masks[1].reshape(-1, *[1] * (masks[0].ndim - 2))
+    dense = entry.function(*args, **kwargs)
+    function, leaves, masks = entry.function, list(leaves), list(masks)
+    if entry.operation.name == "prelu":
+        function, leaves[1], masks[1] = prelu, *(along_channels(leaves[0], x) for x in (leaves[1], masks[1]))
     mask = functools.reduce(torch.logical_and, torch.broadcast_tensors(*masks))
-    return Expected(values, [mask.expand(part.shape) for part in parts_of(values)])
+    # an operand without dimensions stays one: it takes part in type promotion differently
+    chosen = [leaf.expand(mask.shape)[mask] if leaf.ndim else leaf for leaf in leaves]
+    if mask.ndim == 0 and not mask:
+        return Expected(nothing(dense, leaves), [mask for _ in parts_of(dense)])
+    args, kwargs = call.with_tensors(chosen)
+    results = parts_of(function(*args, **kwargs))
+    scattered = [torch.zeros(mask.shape, dtype=part.dtype).masked_scatter(mask, part) for part in results]
+    values = scattered[0] if isinstance(dense, Tensor) else type(dense)(scattered)
+    return Expected(values, [mask for _ in scattered])
+
+
+def nothing(dense: Any, leaves: Sequence[Tensor]) -> Any:
+    """A result without a specified entry: zeros, with zero gradients."""
+    zero = sum(leaf.sum() * 0 for leaf in leaves if leaf.requires_grad)
+    zeros = [torch.zeros_like(part) + (zero if part.requires_grad else 0) for part in parts_of(dense)]
+    return zeros[0].to(dense.dtype) if isinstance(dense, Tensor) else type(dense)(zeros)
+
+
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.where(x > 0, x, weight * x)
+
+
+def along_channels(x: Tensor, per_channel: Tensor) -> Tensor:
+    """The weights belong to dimension 1 of the input."""
+    if per_channel.numel() == 1:
+        return per_channel.reshape(())
+    return per_channel.reshape(-1, *[1] * (x.ndim - 2))
 
 
 def movement(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
@@ -115,7 +144,8 @@ def loss(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Ten
     if call.with_tensors(leaves)[1].get("reduction") == "none":
         return elementwise(entry, call, leaves, masks)
     args, kwargs = call.with_tensors([operand[mask] for operand in operands])
-    values = entry.function(*args, **kwargs) if mask.any() else sum(leaf.sum() for leaf in leaves) * 0
+    values = entry.function(*args, **kwargs)
+    values = values if mask.any() else nothing(values, leaves)
     return Expected(values, [mask.any()])
 
 

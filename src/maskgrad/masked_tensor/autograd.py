@@ -67,6 +67,8 @@ def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> An
         changed = hook(of_entries(grad, mask))
         if changed is None:
             return None
+        if not isinstance(changed, (MaskedTensor, torch.Tensor)):
+            raise TypeError(f"a gradient hook must return a tensor or None, found {type(changed).__name__}")
         if changed.shape != grad.shape:
             raise RuntimeError(
                 f"a gradient hook must return a gradient of shape {tuple(grad.shape)}, found {tuple(changed.shape)}"
@@ -83,8 +85,8 @@ def register_post_accumulate_grad_hook(self: MaskedTensor, hook: Callable[[Maske
 
 
 def detach_(self: MaskedTensor) -> MaskedTensor:
-    """Cut the values out of the graph, in place."""
-    self._values.detach_()
+    """Cut this tensor out of the graph, in place; the plain tensor it was made from stays in."""
+    self._rebind(self._values.detach(), self._pattern.mask)
     return self
 
 

@@ -94,7 +94,8 @@ def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
 
     Raises:
         TypeError: ``lengths`` is not an integer tensor.
-        ValueError: its shape is not (B,), or (where values can be looked at) a length is out of range.
+        ValueError: its shape is not (B,), it lives on another device, ``dim`` is 0 or out of range, or (where values
+            can be looked at) a length is.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -114,6 +115,11 @@ def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
         raise ValueError(
             f"lengths must have shape (B,) = {tuple(data.shape[:1])}, one length for each sequence of data "
             f"{tuple(data.shape)}, found {tuple(lengths.shape)}"
+        )
+    if lengths.device != data.device:
+        raise ValueError(
+            f"lengths must be on the device of data, {data.device}, found {lengths.device}; "
+            f"use lengths.to({str(data.device)!r})"
         )
     if dim % data.ndim == 0 or not -data.ndim <= dim < data.ndim:
         raise ValueError(
@@ -154,4 +160,4 @@ def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> Mas
             f"array must be a numpy array, found {type(array).__name__}; use mg.masked for tensors"
         )
     data = torch.from_numpy(np.ma.getdata(array))
-    return of_entries(data, torch.from_numpy(~np.ma.getmaskarray(array)))
+    return of_entries(data, torch.from_numpy(np.asarray(~np.ma.getmaskarray(array))))

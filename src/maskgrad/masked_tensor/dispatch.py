@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.errors import UnsupportedOperationError
+from maskgrad.errors import UndefinedOnMaskedError, UnsupportedOperationError
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ class Binding(NamedTuple):
     Attributes:
         operation: its record.
         in_place: the spelling writes into its first argument.
+        out_of_place: the spelling with the same signature that does not.
         usual: the operator to call instead, with its operands in the usual order, if the spelling exchanges them.
     """
 
     operation: Operation
     in_place: bool = False
+    out_of_place: Callable[..., Any] | None = None
     usual: Callable[..., Any] | None = None
 
 
@@ -40,7 +43,7 @@ def _bindings() -> tuple[dict[Any, Binding], dict[str, Binding]]:
     by_name: dict[str, Binding] = {}
     for operation in OPERATIONS:
         spellings = [(f, Binding(operation)) for f in operation.functions]
-        spellings += [(f, Binding(operation, in_place=True)) for f in operation.in_place]
+        spellings += [(f, Binding(operation, True, _out_of_place(operation, f))) for f in operation.in_place]
         spellings += [(f, Binding(operation, usual=usual)) for f, usual in operation.reflected]
         for function, binding in spellings:
             # The Python functions among Tensor's methods (__pow__, __rsub__, …) cannot be looked up in a dict under
@@ -52,7 +55,18 @@ def _bindings() -> tuple[dict[Any, Binding], dict[str, Binding]]:
     return by_function, by_name
 
 
+def _out_of_place(operation: Operation, function: Any) -> Callable[..., Any]:
+    """``Tensor.exp`` for ``Tensor.exp_``: a method and a function may take their operands in another order."""
+    name = getattr(function, "__name__", "")
+    if getattr(Tensor, name, None) is function and not name.startswith("__"):
+        method = getattr(Tensor, name.removesuffix("_"), None)
+        if method is not None:
+            return method  # type: ignore[no-any-return]
+    return operation.functions[0] if operation.functions else function
+
+
 BY_FUNCTION, BY_NAME = _bindings()
+REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
 
 
 def binding_of(function: Any) -> Binding | None:
@@ -67,6 +81,9 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     """Serve ``__torch_function__``: find the rule of the function that was called, or refuse."""
     binding = binding_of(function)
     if binding is None:
+        refusal = REFUSED.get(function)
+        if refusal is not None:
+            raise UndefinedOnMaskedError(_name(function), refusal.reason, refusal.remedy)
         raise UnsupportedOperationError(_name(function))
     return call(binding, function, args, kwargs)
 
@@ -75,7 +92,7 @@ def call(
     binding: Binding, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a rule to unwrapped arguments and wrap what it returns."""
-    operation, in_place, usual = binding
+    operation, in_place, out_of_place, usual = binding
     if usual is not None:
         function, args = usual, (args[1], args[0])
     out = None
@@ -84,10 +101,11 @@ def call(
         out = kwargs.get("out")
         kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
     if in_place:
-        function = operation.functions[0]
+        function = out_of_place or operation.functions[0]
     result = operation.body(function, tuple([unwrap(a) for a in args]), kwargs)
     if in_place or out is not None:
-        return _write(args[0] if in_place else out, result, function)
+        reshapes = operation.family == "views"  # squeeze_, t_, …
+        return _write(args[0] if in_place else out, result, function, reshapes)
     return wrap(result)
 
 
@@ -114,13 +132,15 @@ def _name(function: Any) -> str:
     return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))
 
 
-def _write(target: Any, result: Any, function: Any) -> MaskedTensor:
+def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTensor:
     """Rebind the target of an in-place operation (or ``out=``) to the result, under torch's conditions."""
     if not isinstance(target, masked_tensor.MaskedTensor):
         raise TypeError(
             f"{_name(function)} cannot write a masked result into a plain tensor: nothing would say which entries are "
             "specified. Use the out-of-place form, or fill the masked operand first with .filled(value)"
         )
+    if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
+        result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
     if not isinstance(result, Entries):
         raise TypeError(
             f"{_name(function)} has several results; out= takes one MaskedTensor. Call it without out="
@@ -131,12 +151,14 @@ def _write(target: Any, result: Any, function: Any) -> MaskedTensor:
             "a leaf MaskedTensor that requires grad is being used in an in-place operation; "
             "use the out-of-place form, or torch.no_grad()"
         )
-    if result.values.shape != values.shape:
+    if result.values.shape != values.shape and not reshapes:
         raise RuntimeError(
             f"{_name(function)} in place: the result has shape {tuple(result.values.shape)}, the target "
             f"{tuple(values.shape)}; broadcasting cannot enlarge the target"
         )
-    if _category(result.values.dtype) > _category(values.dtype):
+    # float_power alone does not round its double result to the target
+    too_wide = getattr(function, "__name__", "") == "float_power" and result.values.dtype != values.dtype
+    if too_wide or _category(result.values.dtype) > _category(values.dtype):
         raise RuntimeError(
             f"{_name(function)} in place: result type {result.values.dtype} cannot be cast to {values.dtype}"
         )

@@ -12,6 +12,7 @@ from maskgrad.masked_tensor.dispatch import dispatch, unwrap
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.indexing import assign
+from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
 
 if TYPE_CHECKING:
@@ -133,6 +134,9 @@ def install() -> None:
             if name.endswith("_") and not name.startswith("__") and hasattr(Tensor, name):
                 method = _method(getattr(Tensor, name), name)
                 setattr(MaskedTensor, name, _document(method, name, operation, True))
+    for refusal in REFUSALS:  # so that x.svd() says why, like torch.svd(x)
+        for name in refusal.methods:
+            setattr(MaskedTensor, name, _method(getattr(Tensor, name), name))
     for name in BINARY:
         function = getattr(operator, f"__{name}__")
         setattr(MaskedTensor, f"__{name}__", _operator(function, f"__{name}__"))

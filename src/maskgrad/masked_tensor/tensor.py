@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
+from maskgrad.masked_tensor.operators import TypedOperators
 from maskgrad.patterns import BooleanPattern
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["MaskedTensor", "of_entries"]
 
 
-class MaskedTensor:
+class MaskedTensor(TypedOperators):
     """A tensor of which only some entries are specified.
 
     It behaves like a ``torch.Tensor`` through ``__torch_function__`` (every registered function, method and
@@ -136,12 +137,17 @@ class MaskedTensor:
         """A ``numpy.ma.MaskedArray``; mind the polarity, numpy's mask is True where an entry is missing."""
         import numpy as np
 
-        return np.ma.MaskedArray(self._values.detach().cpu().numpy(), mask=~self._pattern.mask.cpu().numpy())
+        return np.ma.MaskedArray(
+            self._values.detach().cpu().resolve_conj().resolve_neg().numpy(),
+            mask=~self._pattern.mask.cpu().numpy(),
+        )
 
     def __len__(self) -> int:
         return len(self._values)
 
     def __iter__(self) -> Iterator[Any]:
+        if self._values.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
         return iter(self.unbind(0))
 
     def __bool__(self) -> bool:
@@ -167,6 +173,11 @@ class MaskedTensor:
         from maskgrad.masked_tensor.printing import text
 
         return text(self)
+
+    def __format__(self, spec: str) -> str:
+        if not spec or self._values.ndim:
+            return object.__format__(self, spec)
+        return format(self.item(), spec) if bool(self._pattern.mask) else "--"
 
     def _repr_html_(self) -> str:
         from maskgrad.masked_tensor.printing import html

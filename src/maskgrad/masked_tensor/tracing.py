@@ -1,9 +1,10 @@
 """What torch.compile has to be told about a Tensor-like that is not a Tensor.
 
 Dynamo (torch 2.9 to 2.13) traces ``masked @ tensor`` as ``Tensor.matmul(tensor, masked)``, the operands exchanged,
-because ``operator.matmul`` is missing from its table of reflected operators; silently wrong for square matrices. And it
-cannot trace ``masked @ masked`` at all, because matmul is missing from its table of binary operators with user-defined
-operands. Both tables are completed here, when (and only when) Dynamo itself is imported.
+because ``operator.matmul`` is missing from its table of reflected operators; silently wrong for square matrices. The
+same holds for ``masked @= tensor``. And it cannot trace ``masked @ masked`` at all, because matmul is missing from its
+table of binary operators with user-defined operands.
+Both tables are completed here, when (and only when) Dynamo itself is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ TARGET = "torch._dynamo.variables.builtin"
 
 def complete_tables(builtin: ModuleType) -> None:
     """Teach Dynamo's module of builtins about matmul."""
-    builtin.BUILTIN_TO_TENSOR_RFN_MAP[operator.matmul] = torch.Tensor.__rmatmul__
+    for product in (operator.matmul, operator.imatmul):
+        builtin.BUILTIN_TO_TENSOR_RFN_MAP[product] = torch.Tensor.__rmatmul__
     binary = builtin.BuiltinVariable._binops()
     if operator.matmul not in binary:
         binary[operator.matmul] = (["__matmul__", "__rmatmul__", "__imatmul__"], operator.imatmul)

@@ -20,6 +20,8 @@ from maskgrad.sparse import increasing, places, prod
 
 __all__ = ["Update", "apply_update"]
 
+_PIECE = 1 << 17  # entries of a masked update at a time
+
 
 @dataclass(frozen=True, slots=True)
 class Update:
@@ -46,25 +48,36 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
     if isinstance(gradient, Dense):
         _update_dense(update, tensors, values)
     else:
-        mask = gradient.mask.unsqueeze(-1) if param.is_complex() else gradient.mask
+        mask = gradient.mask.unsqueeze(-1).expand_as(values) if param.is_complex() else gradient.mask
         _update_masked(update, tensors, Masked(values, mask))
 
 
 def _update_dense(update: Update, tensors: list[Tensor], values: Tensor) -> None:
     dtype = _compute_dtype(tensors[0])
-    wide = [_widen(t, dtype) for t in tensors]
-    update.rule(wide[0], values.to(dtype), *wide[1:])
-    for narrow, computed in zip(tensors, wide, strict=True):
-        if computed is not narrow:
+    wide = tensors if tensors[0].dtype is dtype else [_widen(t, dtype) for t in tensors]
+    update.rule(wide[0], values if values.dtype is dtype else values.to(dtype), *wide[1:])
+    if wide is not tensors:
+        for narrow, computed in zip(tensors, wide, strict=True):
             narrow.copy_(computed)
 
 
 def _update_masked(update: Update, tensors: list[Tensor], gradient: Masked) -> None:
+    values, mask = gradient.values, gradient.mask
+    if tensors[0].device.type == "cpu" and all(t.is_contiguous() for t in (*tensors, values, mask)):
+        # Some ten temporary tensors are needed, and on the CPU they had better stay in the cache.
+        flat = [t.view(-1).split(_PIECE) for t in (mask, values, *tensors)]
+    else:
+        flat = [(t,) for t in (mask, values, *tensors)]
+    for piece_mask, piece_values, *piece in zip(*flat, strict=True):
+        _update_masked_piece(update, piece, piece_values, piece_mask)
+
+
+def _update_masked_piece(update: Update, tensors: list[Tensor], values: Tensor, mask: Tensor) -> None:
     dtype = _compute_dtype(tensors[0])
     copies = [t.clone() if _widen(t, dtype) is t else _widen(t, dtype) for t in tensors]
-    update.rule(copies[0], gradient.values.to(dtype), *copies[1:])
+    update.rule(copies[0], values.to(dtype), *copies[1:])
     for old, computed in zip(tensors, copies, strict=True):
-        old.copy_(torch.where(gradient.mask, computed.to(old.dtype), old))
+        torch.where(mask, computed.to(old.dtype), old, out=old)
 
 
 def _update_rows(update: Update, tensors: list[Tensor], gradient: Rows) -> None:

@@ -53,6 +53,7 @@ class Rows:
 
 
 Gradient = Dense | Masked | Rows
+_TENSORS = (Tensor, MaskedTensor)
 
 
 def read_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> Gradient:
@@ -73,9 +74,9 @@ def read_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> Grad
 def check_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> None:
     """What can be checked without a look at the entries; raises what :func:`read_gradient` does, bar IndexError."""
     where = f"gradient of {name}"
-    if not isinstance(grad, Tensor | MaskedTensor):
+    if not isinstance(grad, _TENSORS):
         raise TypeError(f"{where} must be a tensor or a MaskedTensor, got {type(grad).__name__}")
-    if tuple(grad.shape) != tuple(param.shape):
+    if grad.shape != param.shape:
         raise ValueError(
             f"{where} has shape {tuple(grad.shape)}, but the parameter has shape {tuple(param.shape)}; "
             "the shapes must be equal"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ class SGDNumbers:
 
     def update(self, *, marked: bool) -> Update:
         """The update; ``marked``: a Boolean state tells which entries have a buffer."""
-        numbers: dict[str, Any] = asdict(self)
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
 
         def fused(
             param: Tensor, indices: Tensor, values: Tensor, momentum_buffer: Tensor | None = None
@@ -165,26 +165,24 @@ class SGD(MaskedOptimizer):
         """A dense buffer, and a marker where one is needed, from nothing, from ours, or from PyTorch's state."""
         state = self.state[param]
         buffer: Tensor | None = state.get("momentum_buffer")
-        pairs = _pairs(param.detach())
         if buffer is None:
             state["momentum_buffer"] = torch.zeros_like(param, requires_grad=False)
             if dampened:
-                state["momentum_started"] = torch.zeros_like(pairs, dtype=torch.bool)
+                state["momentum_started"] = _nothing_started(param)
         elif buffer.layout is not torch.strided:
             state["momentum_buffer"] = buffer.to_dense()
             if dampened:
-                seen = buffer.coalesce()
-                started = torch.zeros_like(pairs, dtype=torch.bool)
-                started[tuple(seen.indices())] = True
-                state["momentum_started"] = started
+                state["momentum_started"] = _nothing_started(param)
+                state["momentum_started"][tuple(buffer.coalesce().indices())] = True
         marker: Tensor | None = state.get("momentum_started")
         if marker is not None and marker.dtype is not torch.bool:
             # It was loaded (PyTorch casts state to the parameter's dtype), perhaps after steps of
             # torch.optim.SGD, which does not keep it: an entry with a buffer has started, whatever the marker
             # says.
-            state["momentum_started"] = (_pairs(marker) != 0) | (_pairs(state["momentum_buffer"]) != 0)
+            state["momentum_started"] = (marker != 0) | (state["momentum_buffer"] != 0)
 
 
-def _pairs(t: Tensor) -> Tensor:
-    """Complex numbers as pairs of real ones, which start one by one."""
-    return torch.view_as_real(t) if t.is_complex() else t
+def _nothing_started(param: Tensor) -> Tensor:
+    """A marker for the entries of ``param``; the parts of a complex number start one by one."""
+    parts = torch.view_as_real(param.detach()) if param.is_complex() else param
+    return torch.zeros_like(parts, dtype=torch.bool, requires_grad=False)

@@ -43,16 +43,17 @@ def _product(
     a, b = _safe(left), _safe(right)
     rest = () if bias is None else (bias,)
     result = function(a, b, *rest)
-    if not (result.is_floating_point() and may_look_at(result)) or bool(
-        torch.isfinite(result.detach().sum())
-    ):
+    inexact = result.is_floating_point() or result.is_complex()
+    if not (inexact and may_look_at(result)) or bool(torch.isfinite(result.detach().sum())):
         return result
     broken_a, broken_b = ~torch.isfinite(a), ~torch.isfinite(b)
     if not bool(broken_a.any() | broken_b.any()):
         return result
     meets = function(_indicator(left), broken_b.float()) + function(broken_a.float(), _indicator(right))
     finite = function(torch.where(broken_a, 0, a), torch.where(broken_b, 0, b), *rest)
-    return torch.where(meets > 0, result.detach(), finite)
+    met = meets > 0
+    # IEEE's gradients belong to IEEE's results; where no result is broken, none arises on the way (0 * inf) either.
+    return torch.where(met, result, finite) if bool(met.any()) else finite
 
 
 def _indicator(operand: Entries | Tensor) -> Tensor:
@@ -76,7 +77,8 @@ def _covered(left: Entries | Tensor, right: Entries | Tensor, shape: torch.Size)
 
 def matmul(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``matmul`` and its special cases by rank (``mm``, ``bmm``, ``mv``, ``dot``), which check shapes themselves."""
-    left, right = (*args, *kwargs.values())
+    first = (kwargs["input"],) if "input" in kwargs else ()
+    left, right = (*args, *first, *(value for name, value in kwargs.items() if name != "input"))
     function = torch.matmul if function is operator.imatmul else function
     values = _product(function, left, right)
     return Entries(values, _covered(left, right, values.shape))
@@ -94,8 +96,14 @@ def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     input, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
     safe_bias = torch.where(bias.mask, bias.values, 0) if isinstance(bias, Entries) else bias
     values = _product(F.linear, input, weight, safe_bias)
-    mask = _covered(input, _transposed(weight), values.shape)
-    return Entries(values, mask & bias.mask if isinstance(bias, Entries) else mask)
+    masks = [_covered(input, _transposed(weight), values.shape)] if _is_masked(input, weight) else []
+    if isinstance(bias, Entries):
+        masks.append(bias.mask.expand(values.shape))
+    return Entries(values, masks[0] if len(masks) == 1 else masks[0] & masks[1])
+
+
+def _is_masked(*operands: Entries | Tensor) -> bool:
+    return any(isinstance(operand, Entries) for operand in operands)
 
 
 def _record(

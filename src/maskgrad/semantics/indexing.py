@@ -81,6 +81,11 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             "torch.where(condition) of a MaskedTensor has no meaning: whether unspecified entries are listed is not "
             "known. Use condition.filled(False).nonzero(as_tuple=True)"
         )
+    if len(arguments) < 3:
+        raise TypeError(
+            "where needs a condition and two sides; found no 'other'. To remove the entries where the condition fails, "
+            "assign mg.unspecified to them: x[~condition] = mg.unspecified"
+        )
     condition: Any = arguments["condition"]
     sides: list[Any] = [arguments["input"], arguments["other"]]
     chosen: Tensor = condition.values if isinstance(condition, Entries) else condition

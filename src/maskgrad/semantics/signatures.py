@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["named"]
+__all__ = ["bound", "named"]
 
 #: numpy's names, which torch accepts too.
 SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}
@@ -22,3 +22,9 @@ def named(rule: Callable[..., Any]) -> Callable[..., Any]:
         return rule(*args, **kwargs)
 
     return body
+
+
+def bound(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by torch's names for them, in the order of ``names``; synonyms are translated."""
+    called = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
+    return dict(zip(names.split(), args, strict=False)) | called

@@ -63,6 +63,13 @@ def view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return Entries(values, x.mask.reshape(values.shape))
 
 
+def at_least(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``atleast_2d`` and its kin: any number of operands, each on its own; a sequence gives a tuple."""
+    parts = args[0] if len(args) == 1 and not isinstance(args[0], Entries) else args
+    results = tuple([rearrange(function, (part,), kwargs) for part in parts])
+    return results[0] if parts is args and len(args) == 1 else results
+
+
 def complex_view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``view_as_real`` and ``view_as_complex``: the two parts of a number share its mask."""
     (x, *_), _ = _without_masks(args, kwargs)
@@ -101,7 +108,6 @@ REARRANGEMENTS = """
     chunk unsafe_chunk split unsafe_split split_with_sizes unsafe_split_with_sizes split_with_sizes_copy
     tensor_split hsplit vsplit dsplit unbind unbind_copy
     diagonal diagonal_copy alias_copy
-    atleast_1d atleast_2d atleast_3d
     flip fliplr flipud rot90 roll repeat tile repeat_interleave
     unfold_copy detach detach_copy
     pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
@@ -113,6 +119,11 @@ PROPERTIES = ("T", "H", "mT", "mH")
 OPERATIONS: tuple[Operation, ...] = (
     *(record for row in REARRANGEMENTS.split() if (record := _record(row.replace("|", " "))).functions),
     *(_record(name, extra=(getattr(Tensor, name).__get__,), is_property=True) for name in PROPERTIES),
+    *(
+        # torch.functional asks the latter for a sequence
+        _record(name, at_least, (getattr(torch, name), getattr(torch._C._VariableFunctions, name)))
+        for name in ("atleast_1d", "atleast_2d", "atleast_3d")
+    ),
     _record("view", view),
     _record("view_as_real", complex_view),
     _record("view_as_complex", complex_view),

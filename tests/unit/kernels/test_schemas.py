@@ -40,7 +40,13 @@ def samples():
 @pytest.mark.parametrize("number", range(len(samples())))
 def test_opcheck(number):
     name, args, kwargs = samples()[number]
-    torch.library.opcheck(getattr(OPS, name).default, args, kwargs)
+    op = getattr(OPS, name).default
+    if name == "merge_rows":
+        # The last of opcheck's tests adds up all results, and cannot add float32 to the int64 that comes first.
+        differentiable = ("test_schema", "test_autograd_registration", "test_faketensor")
+        torch.library.opcheck(op, args, kwargs, test_utils=differentiable)
+        args = tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in args)
+    torch.library.opcheck(op, args, kwargs)
 
 
 def test_every_kernel_has_a_schema_a_reference_a_compiled_body_and_a_sample():

@@ -38,6 +38,7 @@ def test_each_reason_for_the_reference():
         assert "forced by use_kernels" in why("masked_sum", x, m)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # PyTorch's own decompositions for jvp
 def test_transforms_and_modes_run_the_reference():
     seen = []
 

@@ -69,18 +69,19 @@ def test_threads_of_python_may_call_kernels_together():
     assert all(torch.equal(result, expected) for result in results)
 
 
-def _child(queue):
-    values, mask = torch.ones(1000, 1000), torch.ones(1000, 1000, dtype=torch.bool)
+def _child(queue, values, mask):
     queue.put(kernels.masked_sum(values, mask, (0, 1), False)[0].item())
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="there is no fork here")
 def test_a_forked_child_runs_kernels():
-    kernels.masked_sum(torch.ones(1000, 1000), torch.ones(1000, 1000, dtype=torch.bool), (0, 1), False)
+    """PyTorch's own parallel operations hang in such a child; ours run on one thread."""
+    values, mask = torch.ones(1000, 1000), torch.ones(1000, 1000, dtype=torch.bool)
+    kernels.masked_sum(values, mask, (0, 1), False)
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    child = context.Process(target=_child, args=(queue,))
+    child = context.Process(target=_child, args=(queue, values, mask), daemon=True)
     child.start()
     child.join(60)
     assert child.exitcode == 0

@@ -200,3 +200,20 @@ def test_sgd_needs_what_momentum_needs() -> None:
 def test_a_state_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"state_sum must be a strided tensor like param, \(2,\)"):
         adagrad_(torch.ones(2), torch.ones(2), torch.ones(1))
+
+
+@pytest.mark.parametrize("order", ["contiguous", "transposed", "expanded mask"])
+def test_large_masked_updates_are_those_of_small_ones(order: str) -> None:
+    # More entries than one piece of the engine.
+    start, dense = torch.randn(300, 1000), torch.randn(300, 1000)
+    mask = torch.rand(300, 1) < 0.5 if order == "expanded mask" else torch.rand(300, 1000) < 0.5
+    mask = mask.expand(300, 1000)
+    param, state_sum = start.clone(), torch.ones(300, 1000)
+    if order == "transposed":
+        param = start.t().contiguous().t()
+    adagrad_(param, masked(dense, mask), state_sum, lr=0.1)
+    expected, expected_sum = start.clone(), torch.ones(300, 1000)
+    adagrad_(expected, dense, expected_sum, lr=0.1)
+    torch.testing.assert_close(param, torch.where(mask, expected, start))
+    torch.testing.assert_close(state_sum, torch.where(mask, expected_sum, 1.0))
+    assert torch.equal(param[~mask], start[~mask])

@@ -123,6 +123,26 @@ def test_a_sparse_buffer_of_torch_becomes_a_dense_one(dampening: float) -> None:
     torch.testing.assert_close(ours.state[p]["momentum_buffer"], torch.tensor(expected))
 
 
+@pytest.mark.parametrize("kind", ["rows", "masked", "dense"])
+def test_complex_parameters_with_dampening(kind: str) -> None:
+    start, gradient = torch.randn(3, dtype=torch.complex64), torch.randn(3, dtype=torch.complex64)
+    grad: Any = {
+        "rows": coo([[0, 1, 2]], gradient, (3,), torch.complex64),
+        "masked": masked(gradient, torch.ones(3, dtype=torch.bool)),
+        "dense": gradient,
+    }[kind]
+    p, q = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
+    ours, theirs = SGD([p], **options), torch.optim.SGD([q], **options)
+    for _ in range(3):
+        attach_gradient(p, grad)
+        q.grad = gradient
+        ours.step()
+        theirs.step()
+        ours.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(p, q)
+
+
 def test_without_momentum_there_is_no_state() -> None:
     p = nn.Parameter(torch.ones(3))
     optimizer = SGD([p], lr=0.1)

@@ -27,7 +27,9 @@ def merge_slots(slots: Tensor, values: Tensor, num_slots: int, counts: Tensor, r
     row = values.shape[1:]
     if reduce in ("amax", "amin"):
         target = slots.view(-1, *(1 for _ in row)).expand_as(values)
-        start = values.new_zeros((num_slots, *row))
+        # Nothing of `start` is in the result, but scatter_reduce (torch 2.13) counts it among the ties in backward if it
+        # equals the extremum: a maximum of 0 would get half its gradient. NaN equals nothing.
+        start = values.new_full((num_slots, *row), float("nan") if values.is_floating_point() else 0)
         return start.scatter_reduce(0, target, values, reduce, include_self=False)
     if values.dtype == torch.bool:  # there is no index_add for Booleans; their sum is "any", as in coalesce
         return merge_slots(slots, values.to(torch.int64), num_slots, counts, reduce) != 0

@@ -1,0 +1,20 @@
+"""``python -m maskgrad`` is the command ``maskgrad``."""
+
+from __future__ import annotations
+
+import sys
+
+from maskgrad.errors import MissingDependencyError
+
+
+def main() -> None:
+    """Run the command line, or say which extra brings it."""
+    try:
+        from maskgrad.cli.main import app
+    except MissingDependencyError as error:
+        sys.exit(f"Error: {error}")
+    app(prog_name="maskgrad")
+
+
+if __name__ == "__main__":
+    main()

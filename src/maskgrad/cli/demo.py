@@ -1,0 +1,51 @@
+"""``maskgrad demo``: demonstrations on real data. What they do is in the folder of the same name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from maskgrad.cli.options import usable_device, writable_directory
+from maskgrad.errors import MissingDependencyError
+
+__all__ = ["app"]
+
+#: what a shell reports for a program that Ctrl-C ended: 128 + SIGINT
+INTERRUPTED = 130
+
+app = typer.Typer(help="Demonstrations on real data.", no_args_is_help=True)
+
+
+@app.callback()
+def _demonstrations() -> None:
+    # Keeps `maskgrad demo movielens` a command of its own while it is the only one.
+    pass
+
+
+@app.command()
+def movielens(
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Passes over the training ratings, for each model.")
+    ] = 30,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the split and every random number.")] = 0,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, ...")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder for metrics.json and the pictures.")] = Path(
+        "demo-report"
+    ),
+) -> None:
+    """Train two recommenders on MovieLens, a matrix of ratings of which 98.4 % is missing."""
+    where = usable_device(device)
+    writable_directory(out)
+
+    # torch's optimizers, rich and matplotlib take a second to load; `--help` need not wait for them.
+    from maskgrad.cli.movielens.run import Settings, run
+
+    try:
+        complete = run(Settings(epochs=epochs, seed=seed, device=where, out=out))
+    except MissingDependencyError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from None
+    if not complete:
+        raise typer.Exit(INTERRUPTED)

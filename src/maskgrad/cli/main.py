@@ -1,0 +1,34 @@
+"""``maskgrad``: the commands and where they are."""
+
+from __future__ import annotations
+
+try:
+    import typer
+except ModuleNotFoundError as error:
+    from maskgrad.errors import MissingDependencyError
+
+    raise MissingDependencyError(error.name or "typer", "cli", "the command line") from None
+
+from maskgrad.cli import demo
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="maskgrad",
+    help="Masked and sparse gradients for PyTorch.",
+    no_args_is_help=True,
+    add_completion=False,
+    # A traceback with the values of all local variables would print whole tensors.
+    pretty_exceptions_show_locals=False,
+)
+app.add_typer(demo.app, name="demo")
+
+
+@app.callback()
+def _commands() -> None:
+    # Typer makes a program with one subcommand into that subcommand unless there is a callback.
+    pass
+
+
+if __name__ == "__main__":
+    app()

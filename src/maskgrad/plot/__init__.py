@@ -1,0 +1,10 @@
+"""Pictures of patterns and of training, drawn with matplotlib (``pip install 'maskgrad[plot]'``).
+
+Each function draws into the axes it is given, or into new ones, and returns them.
+"""
+
+from maskgrad.plot.bars import bars
+from maskgrad.plot.curves import curves
+from maskgrad.plot.pattern import pattern
+
+__all__ = ["bars", "curves", "pattern"]

@@ -1,0 +1,70 @@
+"""How numbers change from epoch to epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from maskgrad.plot.canvas import COLORS, DASHES, INK, TICK_SIZE, axes_to_draw_into, dress
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["curves"]
+
+
+def curves(
+    series: Mapping[str, Sequence[float]],
+    ax: Axes | None = None,
+    *,
+    title: str | None = None,
+    xlabel: str | None = "epoch",
+    ylabel: str | None = None,
+    level: tuple[str, float] | None = None,
+) -> Axes:
+    """Draw one curve for each series, over 1, 2, 3, ...
+
+    Args:
+        series: name and values of each curve; colour and dashes both tell them apart.
+        ax: axes to draw into; new ones if None.
+        title: above the picture.
+        xlabel: what is counted.
+        ylabel: what the values are, with their unit.
+        level: name and height of a horizontal line to compare with.
+
+    Returns:
+        The axes.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+
+    Example:
+        >>> import maskgrad as mg
+        >>> from matplotlib.figure import Figure
+        >>> ax = mg.plot.curves({"training": [2., 1.], "held out": [2., 1.5]}, Figure().subplots())
+        >>> len(ax.lines)
+        2
+    """
+    ax = axes_to_draw_into(ax)
+    from matplotlib.ticker import MaxNLocator
+
+    for number, (name, values) in enumerate(series.items()):
+        ax.plot(
+            range(1, len(values) + 1),
+            values,
+            label=name,
+            color=COLORS[number % len(COLORS)],
+            linestyle=DASHES[number % len(DASHES)],
+            linewidth=2.2,
+            # a single point makes no line
+            marker="o" if len(values) == 1 else None,
+        )
+    if level is not None:
+        ax.axhline(level[1], label=level[0], color=INK, linewidth=1)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.grid(axis="y", color="#dddddd", linewidth=0.8)
+    ax.set_axisbelow(True)
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(fontsize=TICK_SIZE, frameon=False, labelcolor=INK, handlelength=2.6)
+    dress(ax, title, xlabel, ylabel)
+    return ax

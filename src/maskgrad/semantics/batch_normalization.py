@@ -1,0 +1,222 @@
+"""Batch and instance normalisation: statistics of the specified entries of a channel, running ones included.
+
+In training a channel is standardized by its specified entries, and the running statistics follow them, with torch's momentum
+and the unbiased variance. A channel without entries leaves its running statistics as they were; a single entry says nothing
+about a variance, and moves the running mean only. In evaluation the operation is elementwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad import kernels
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.normalization import (
+    GRADIENT,
+    affine,
+    as_entries,
+    filled_with,
+    parameters_mask,
+    standardize,
+    without_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS"]
+
+PATTERN = "the input's, where weight, bias and the running statistics that are used are specified too"
+
+Parameter = Any  # Entries, Tensor or None
+
+
+class Arguments(NamedTuple):
+    """What every spelling of batch and instance normalisation is told, whatever the order."""
+
+    input: Any
+    running_mean: Parameter = None
+    running_var: Parameter = None
+    weight: Parameter = None
+    bias: Parameter = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
+
+    def safe(self, training: bool) -> tuple[Any, ...]:
+        """The arguments behind the input of ``F.batch_norm``, as plain tensors; in training without statistics."""
+        statistics = (filled_with(self.running_mean, 0), filled_with(self.running_var, 1))
+        parameters = (filled_with(self.weight, 1), filled_with(self.bias, 1))
+        return (*statistics, *parameters, training, self.momentum, self.eps)
+
+
+class Result(NamedTuple):
+    """The result, and the statistics with which it was made: none of them in evaluation."""
+
+    out: Entries
+    mean: Entries
+    scale: Entries
+
+
+def _layout(values: Tensor) -> tuple[int, ...]:
+    """A parameter has one entry for each channel, dimension 1."""
+    return (-1, *(1,) * (values.ndim - 2))
+
+
+def _result_dtype(values: Tensor, given: Arguments) -> torch.dtype:
+    """The dtype of the result. torch is asked, and checks the arguments: on no samples, so that statistics stay."""
+    if given.running_mean is None or given.running_var is None:
+        given = given._replace(running_mean=None, running_var=None)
+        return F.batch_norm(without_rows(values), *given.safe(True)).dtype
+    return F.batch_norm(without_rows(values), *given.safe(False)).dtype
+
+
+def _evaluated(x: Entries, given: Arguments) -> Entries:
+    """With given statistics the operation is elementwise."""
+    values = F.batch_norm(torch.where(x.mask, x.values, 0), *given.safe(False))
+    parameters = (given.running_mean, given.running_var, given.weight, given.bias)
+    return Entries(values, parameters_mask(x.mask, _layout(values), *parameters))
+
+
+def _follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float) -> None:
+    """Move a running statistic, in place, towards what was observed where something is known."""
+    if running is None:
+        return
+    if isinstance(running, Entries):
+        running, known = running.values, known & running.mask
+    with torch.no_grad():
+        moved = momentum * observed + (1 - momentum) * running.to(observed.dtype)
+        running.copy_(torch.where(known, moved.to(running.dtype), running))
+
+
+def _unbiased(variance: Tensor, count: Tensor) -> Tensor:
+    return variance.detach() * (count / (count - 1).clamp(min=1))
+
+
+def normalize_batch(given: Arguments) -> Result:
+    """Standardize each channel over batch and space."""
+    x = as_entries(given.input)
+    values, mask = x
+    dtype = _result_dtype(values, given)
+    if not given.training:
+        nothing = Entries(values.new_empty(0), mask.new_empty(0))
+        return Result(_evaluated(x, given), nothing, nothing)
+    dims = tuple(d for d in range(values.ndim) if d != 1)
+    parts = standardize(x, dims, given.eps)
+    mean, variance, scale, count = (part.reshape(-1) for part in parts[1:])
+    _follow(given.running_mean, mean.detach(), count > 0, given.momentum)
+    _follow(given.running_var, _unbiased(variance, count), count > 1, given.momentum)
+    out = affine(parts.values, mask, given.weight, given.bias, _layout(values), dtype)
+    return Result(out, Entries(mean, count > 0), Entries(scale, count > 0))
+
+
+def _complete(given: Arguments) -> bool:
+    """Whether a look at the mask shows that nothing is missing, so that torch's kernel can do all of it."""
+    parameters = (given.running_mean, given.running_var, given.weight, given.bias)
+    if any(isinstance(parameter, Entries) for parameter in parameters) or not isinstance(given.input, Entries):
+        return False
+    return may_look_at(given.input.mask) and bool(given.input.mask.all())
+
+
+def batch_norm(given: Arguments) -> Entries:
+    """``torch.nn.functional.batch_norm``."""
+    x = as_entries(given.input)
+    if given.training:
+        F._verify_batch_size(list(x.values.shape))
+        if _complete(given):
+            return Entries(F.batch_norm(x.values, *given.safe(True)), x.mask)
+    return normalize_batch(given).out
+
+
+def instance_norm(given: Arguments) -> Entries:
+    """Standardize each channel of each sample over space; running statistics average over the samples with entries."""
+    x = as_entries(given.input)
+    values, mask = x
+    if not given.training:
+        if given.running_mean is None or given.running_var is None:
+            torch.instance_norm(values, None, None, None, None, False, 0.1, 1e-5, False)  # raises
+        return _evaluated(x, given)
+    F._verify_spatial_size(list(values.shape))
+    dtype = _result_dtype(values, given)
+    parts = standardize(x, tuple(range(2, values.ndim)), given.eps)
+    mean, variance, _, count = (part.flatten(1) for part in parts[1:])
+    for running, observed, known in (
+        (given.running_mean, mean.detach(), count > 0),
+        (given.running_var, _unbiased(variance, count), count > 1),
+    ):
+        average, samples = kernels.masked_mean(observed, known, (0,), False)
+        _follow(running, average, samples > 0, given.momentum)
+    return affine(parts.values, mask, given.weight, given.bias, _layout(values), dtype)
+
+
+PYTHON = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+NATIVE = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")
+UPDATING = tuple(name for name in NATIVE if name != "training")
+
+
+def _body(rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], training: bool) -> Callable[..., Any]:
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = {"training": training, **dict(zip(orders[function], args, strict=False)), **kwargs}
+        found.pop("cudnn_enabled", None)
+        if "use_input_stats" in found:
+            found["training"] = found.pop("use_input_stats")
+        return rule(Arguments(**found))
+
+    return body
+
+
+def _native(given: Arguments) -> tuple[Entries, ...]:
+    return tuple(normalize_batch(given))
+
+
+def _with_reserve(given: Arguments) -> tuple[Entries, ...]:
+    result = normalize_batch(given)
+    nothing = result.out.mask.new_empty(0)
+    return *result, Entries(nothing.to(torch.uint8), nothing)
+
+
+def _record(
+    name: str, rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], training: bool = False
+) -> Operation:
+    body = _body(rule, orders, training)
+    return Operation(name, "normalization", tuple(orders), body, PATTERN, GRADIENT, filler=0)
+
+
+def _instance(order: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple("use_input_stats" if name == "training" else name for name in order)
+
+
+aten = torch.ops.aten
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record("nn.functional.batch_norm", batch_norm, {F.batch_norm: PYTHON, torch.batch_norm: NATIVE}),
+    _record(
+        "native_batch_norm",
+        _native,
+        {
+            torch.native_batch_norm: NATIVE,
+            torch._native_batch_norm_legit: NATIVE,
+            aten._native_batch_norm_legit: NATIVE,
+            aten._native_batch_norm_legit.default: NATIVE,
+        },
+    ),
+    _record(
+        "_batch_norm_with_update",
+        _with_reserve,
+        {aten._batch_norm_with_update: UPDATING, aten._batch_norm_with_update.default: UPDATING},
+        training=True,
+    ),
+    _record(
+        "nn.functional.instance_norm",
+        instance_norm,
+        {F.instance_norm: _instance(PYTHON), torch.instance_norm: _instance(NATIVE)},
+        training=True,
+    ),
+)

@@ -1,0 +1,41 @@
+"""Triangles and diagonals: the zeros that these operations create are specified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS"]
+
+
+def among_zeros(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """Apply the function to the values, and to the holes: where it creates a zero, there is no hole."""
+    named = dict(kwargs)
+    x, *rest = args if args else (named.pop("input"),)
+    return Entries(
+        function(x.values, *rest, **named), function(x.mask.logical_not(), *rest, **named).logical_not()
+    )
+
+
+def _record(name: str) -> Operation:
+    functions, in_place, methods = functions_named(name)
+    return Operation(
+        name,
+        "views",
+        functions,
+        among_zeros,
+        "moves with the values; zeros that are created are specified",
+        "moves back with the values; none to created zeros",
+        in_place=in_place,
+        methods=methods,
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    _record(name) for name in ["tril", "triu", "diag", "diag_embed", "diagflat"]
+)

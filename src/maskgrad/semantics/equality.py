@@ -1,0 +1,46 @@
+"""Equality of whole tensors: the same pattern, and the same specified entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.signatures import bound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS"]
+
+
+def equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """``torch.equal`` and ``torch.allclose``; unspecified entries are compared as equal, patterns exactly."""
+    arguments = bound("input other rtol atol equal_nan", args, kwargs)
+    a, b = arguments.pop("input"), arguments.pop("other")
+    pattern_a, pattern_b = mask_of(a), mask_of(b)
+    values = [operand.values if isinstance(operand, Entries) else operand for operand in (a, b)]
+    if function in functions_named("equal")[0] and values[0].shape != values[1].shape:
+        return False
+    pattern_a, pattern_b = torch.broadcast_tensors(pattern_a, pattern_b)
+    if not torch.equal(pattern_a, pattern_b):
+        return False
+    safe = [torch.where(pattern_a, v, 1 if v.dtype != torch.bool else True) for v in values]
+    return bool(function(*safe, **arguments))
+
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    Operation(
+        name,
+        "equality",
+        functions_named(name)[0],
+        equal,
+        "a plain bool; the patterns are compared too",
+        "none",
+        methods=(name,),
+    )
+    for name in ("equal", "allclose")
+)

@@ -1,0 +1,120 @@
+"""Several operands arranged by one function: grids, products, combinations, common shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.reductions import sum as sum_specified
+from maskgrad.semantics.views import pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS"]
+
+#: What Python functions of torch call in turn, and dispatch sees a second time.
+_C: Any = torch._C._VariableFunctions
+
+PATTERN = "moves with the values"
+GRADIENT = "moves back with the values"
+
+
+def arrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply the function to the values of all operands, and to their masks."""
+    operands = (
+        args[0]
+        if len(args) == 1 and isinstance(args[0], (list, tuple)) and type(args[0]) is not Entries
+        else args
+    )
+    values = function(*[o.values if isinstance(o, Entries) else o for o in operands], **kwargs)
+    return pair(values, function(*[mask_of(o) for o in operands], **kwargs))
+
+
+def combinations(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``torch.combinations``: which positions are combined does not depend on the values."""
+    named = dict(kwargs)
+    x, *rest = args if args else (named.pop("input"),)
+    return Entries(function(x.values, *rest, **named), function(x.mask, *rest, **named))
+
+
+def sum_to_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.sum_to_size(…)``: the sum over the specified entries along the dimensions that broadcasting would add."""
+    x, *size = args
+    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+    expected = x.values.sum_to_size(shape).shape if not x.values.is_meta else torch.Size(shape)
+    added = x.values.ndim - len(expected)
+    dims = [
+        *range(added),
+        *(added + d for d, s in enumerate(expected) if s == 1 and x.values.shape[added + d] != 1),
+    ]
+    if not dims:
+        return x
+    kept = sum_specified(x, dims, True)
+    return Entries(kept.values.reshape(expected), kept.mask.reshape(expected))
+
+
+def as_strided(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``as_strided``: the mask is laid out like the storage; what the tensor does not cover there is unspecified."""
+    x, *rest = args
+    values = function(x.values, *rest, **kwargs)
+    room = x.values.untyped_storage().nbytes() // x.values.element_size()
+    storage = torch.zeros(room, dtype=torch.bool, device=x.mask.device)
+    storage.as_strided(x.values.shape, x.values.stride(), x.values.storage_offset()).copy_(x.mask)
+    names = dict(zip(("size", "stride", "storage_offset"), rest, strict=False)) | kwargs
+    offset = names.get("storage_offset")
+    names["storage_offset"] = x.values.storage_offset() if offset is None else offset
+    return Entries(values, torch.as_strided(storage, **names))
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "meshgrid",
+        "joins",
+        (torch.meshgrid, _C.meshgrid),
+        arrange,
+        PATTERN,
+        GRADIENT,
+    ),
+    Operation(
+        "broadcast_tensors",
+        "views",
+        (torch.broadcast_tensors, _C.broadcast_tensors),
+        arrange,
+        PATTERN,
+        GRADIENT,
+    ),
+    Operation(
+        "cartesian_prod",
+        "joins",
+        (torch.cartesian_prod, _C.cartesian_prod),
+        arrange,
+        PATTERN,
+        GRADIENT,
+    ),
+    Operation("combinations", "joins", (torch.combinations,), combinations, PATTERN, GRADIENT),
+    Operation(
+        "sum_to_size",
+        "reductions",
+        (Tensor.sum_to_size,),
+        sum_to_size,
+        "specified where at least one entry was",
+        "the incoming gradient at each specified entry",
+        identity=0,
+        methods=("sum_to_size",),
+    ),
+    Operation(
+        "as_strided",
+        "views",
+        (torch.as_strided, torch.as_strided_copy, Tensor.as_strided),
+        as_strided,
+        "moves with the values; places in the storage that the tensor does not cover are unspecified",
+        GRADIENT,
+        methods=("as_strided",),
+    ),
+)

@@ -1,0 +1,286 @@
+"""Normalisation: statistics of the specified entries, applied to them; nothing else takes part.
+
+The result is specified where the input is (and weight and bias are). A group without entries stays unspecified, a group of
+one entry gives what PyTorch gives on a group of one entry. Halves are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad import kernels
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.norms import vector_norm
+from maskgrad.semantics.signatures import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+__all__ = [
+    "GRADIENT",
+    "OPERATIONS",
+    "PATTERN",
+    "affine",
+    "as_entries",
+    "filled_with",
+    "parameters_mask",
+    "standardize",
+    "widened",
+    "without_rows",
+]
+
+PATTERN = "the input's, where weight and bias are specified too"
+GRADIENT = "torch's, over the specified entries of each group"
+HALVES = (torch.float16, torch.bfloat16)
+
+Parameter = Any  # Entries, Tensor or None
+
+
+class Standardized(NamedTuple):
+    """Entries less their mean, times ``scale``: 0 where unspecified. The statistics keep their dimensions."""
+
+    values: Tensor
+    mean: Tensor
+    variance: Tensor
+    scale: Tensor
+    count: Tensor
+
+
+def as_entries(input: Entries | Tensor) -> Entries:
+    """A plain tensor is specified throughout."""
+    if isinstance(input, Entries):
+        return input
+    return Entries(input, torch.ones((), dtype=torch.bool, device=input.device).expand(input.shape))
+
+
+def widened(values: Tensor) -> Tensor:
+    """Halves in float32, everything else as it is."""
+    return values.float() if values.dtype in HALVES else values
+
+
+def standardize(input: Entries, dims: tuple[int, ...], eps: float) -> Standardized:
+    """``(x - mean) / sqrt(variance + eps)`` over the specified entries of each group that ``dims`` span."""
+    values, mask = widened(input.values), input.mask
+    mean, count = kernels.masked_mean(values, mask, dims, True)
+    deviation = torch.where(mask, torch.where(mask, values, 0) - mean, 0)
+    variance = (deviation * deviation).sum(dims, keepdim=True) / count.clamp(min=1)
+    # A group of nothing has the variance 0, and eps may be 0.
+    scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
+    return Standardized(deviation * scale, mean, variance, scale, count)
+
+
+def filled_with(parameter: Parameter, filler: float) -> Any:
+    """A parameter as a plain tensor, safe where it is unspecified."""
+    return torch.where(parameter.mask, parameter.values, filler) if isinstance(parameter, Entries) else parameter
+
+
+def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) -> Tensor:
+    """``mask`` where all masked parameters, laid out in ``shape``, are specified too."""
+    for parameter in parameters:
+        if isinstance(parameter, Entries):
+            mask = mask & parameter.mask.reshape(shape)
+    return mask
+
+
+def affine(
+    values: Tensor, mask: Tensor, weight: Parameter, bias: Parameter, shape: Sequence[int], dtype: torch.dtype
+) -> Entries:
+    """``values * weight + bias`` with parameters laid out in ``shape``, rounded once, to ``dtype``."""
+    mask = parameters_mask(mask, shape, weight, bias)
+    if weight is not None:
+        # Filled again: 0 * inf in the backward pass, for an infinite weight of an unspecified entry, reaches nothing.
+        values = torch.where(mask, values, 0) * filled_with(weight, 1).to(values.dtype).reshape(shape)
+    if bias is not None:
+        values = values + filled_with(bias, 1).to(values.dtype).reshape(shape)
+    return Entries(values.to(dtype), mask)
+
+
+def without_rows(values: Tensor) -> Tensor:
+    """An input like ``values`` with a batch of size 0: torch checks the other arguments on it and says the dtype."""
+    return values.new_empty((0, *values.shape[1:])) if values.ndim else values
+
+
+def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
+    """Whether, as seen by a look at the mask, PyTorch's own kernels can do it: no group has a gap (tokens of a sentence)."""
+    if not may_look_at(mask):
+        return False
+    count = kernels.masked_count(mask, tuple(dims), False)
+    size = math.prod(mask.shape[d] for d in dims)
+    return bool(((count == 0) | (count == size)).all())
+
+
+def _last(input: Entries, normalized_shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(input.mask.ndim - len(normalized_shape), input.mask.ndim))
+
+
+def layer_norm(
+    input: Entries | Tensor,
+    normalized_shape: Sequence[int],
+    weight: Parameter = None,
+    bias: Parameter = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Entries:
+    """Standardize over the last dimensions, those of ``normalized_shape``."""
+    x = as_entries(input)
+    safe_weight, safe_bias = filled_with(weight, 1), filled_with(bias, 1)
+    probe = x.values.new_empty((0, *x.values.shape))
+    dtype = F.layer_norm(probe, normalized_shape, safe_weight, safe_bias, eps).dtype
+    dims = _last(x, normalized_shape)
+    if eps > 0 and complete_or_empty(x.mask, dims):
+        values = F.layer_norm(torch.where(x.mask, x.values, 0), normalized_shape, safe_weight, safe_bias, eps)
+        return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
+    return affine(standardize(x, dims, eps).values, x.mask, weight, bias, normalized_shape, dtype)
+
+
+def native_layer_norm(
+    input: Entries | Tensor, normalized_shape: Sequence[int], weight: Parameter, bias: Parameter, eps: float
+) -> tuple[Entries, ...]:
+    """:func:`layer_norm`, and with it the mean and the reciprocal deviation of each group."""
+    x = as_entries(input)
+    probe = x.values.new_empty((0, *x.values.shape))
+    like = torch.native_layer_norm(probe, normalized_shape, filled_with(weight, 1), filled_with(bias, 1), eps)
+    parts = standardize(x, _last(x, normalized_shape), eps)
+    out = affine(parts.values, x.mask, weight, bias, normalized_shape, like[0].dtype)
+    present = parts.count > 0
+    return out, Entries(parts.mean.to(like[1].dtype), present), Entries(parts.scale.to(like[2].dtype), present)
+
+
+def rms_norm(
+    input: Entries | Tensor,
+    normalized_shape: Sequence[int],
+    weight: Parameter = None,
+    eps: float | None = None,
+) -> Entries:
+    """Divide by the root of the mean square over the last dimensions."""
+    x = as_entries(input)
+    safe_weight = filled_with(weight, 1)
+    dtype = F.rms_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, safe_weight, eps).dtype
+    dims = _last(x, normalized_shape)
+    if complete_or_empty(x.mask, dims):  # a vector of ones has a finite derivative for every eps
+        values = F.rms_norm(torch.where(x.mask, x.values, 1), normalized_shape, safe_weight, eps)
+        return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
+    values = torch.where(x.mask, widened(x.values), 0)
+    square, count = kernels.masked_mean(values * values, x.mask, dims, True)
+    eps = torch.finfo(values.dtype).eps if eps is None else eps
+    scaled = values * torch.rsqrt(torch.where(count > 0, square + eps, 1))
+    return affine(scaled, x.mask, weight, None, normalized_shape, dtype)
+
+
+def _channels(x: Tensor) -> tuple[int, ...]:
+    return (-1, *(1,) * (x.ndim - 2))
+
+
+def _grouped(
+    x: Entries, groups: int, weight: Parameter, bias: Parameter, eps: float, dtype: torch.dtype
+) -> tuple[Entries, Standardized]:
+    split = Entries(x.values.unflatten(1, (groups, -1)), x.mask.unflatten(1, (groups, -1)))
+    parts = standardize(split, tuple(range(2, split.mask.ndim)), eps)
+    return affine(parts.values.flatten(1, 2), x.mask, weight, bias, _channels(x.values), dtype), parts
+
+
+def group_norm(
+    input: Entries | Tensor,
+    num_groups: int,
+    weight: Parameter = None,
+    bias: Parameter = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Entries:
+    """Standardize over groups of channels, and over space."""
+    x = as_entries(input)
+    shape = x.values.shape
+    safe_weight, safe_bias = filled_with(weight, 1), filled_with(bias, 1)
+    dtype = F.group_norm(without_rows(x.values), num_groups, safe_weight, safe_bias, eps).dtype
+    F._verify_batch_size([shape[0] * shape[1] // num_groups, num_groups, *shape[2:]])
+    split = x.mask.unflatten(1, (num_groups, -1))
+    if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
+        values = F.group_norm(torch.where(x.mask, x.values, 0), num_groups, safe_weight, safe_bias, eps)
+        return Entries(values, parameters_mask(x.mask, _channels(values), weight, bias))
+    return _grouped(x, num_groups, weight, bias, eps, dtype)[0]
+
+
+def native_group_norm(
+    input: Entries | Tensor,
+    weight: Parameter,
+    bias: Parameter,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
+    eps: float,
+) -> tuple[Entries, ...]:
+    """:func:`group_norm`, and with it the mean and the reciprocal deviation of each group."""
+    x = as_entries(input)
+    like = torch.native_group_norm(
+        without_rows(x.values), filled_with(weight, 1), filled_with(bias, 1), 0, C, HxW, group, eps
+    )
+    out, parts = _grouped(x, group, weight, bias, eps, like[0].dtype)
+    statistics = [
+        Entries(part.flatten(1).to(dtype), (parts.count > 0).flatten(1))
+        for part, dtype in ((parts.mean, like[1].dtype), (parts.scale, like[2].dtype))
+    ]
+    return out, *statistics
+
+
+def local_response_norm(
+    input: Entries, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Entries:
+    """Divide by the energy of the neighbouring channels; an unspecified neighbour is like one beyond the border."""
+    values, mask = input
+    if values.ndim < 3 or values.numel() == 0:
+        return Entries(F.local_response_norm(values, size, alpha, beta, k), mask)
+    safe = torch.where(mask, values, 0)
+    rows = (safe * safe).reshape(values.shape[0], 1, values.shape[1], -1)
+    energy = F.avg_pool2d(F.pad(rows, (0, 0, size // 2, (size - 1) // 2)), (size, 1), stride=1).reshape(values.shape)
+    return Entries(safe / torch.where(mask, energy * alpha + k, 1).pow(beta), mask)
+
+
+def normalize(input: Entries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Entries:
+    """Divide by the p-norm of the specified entries, or by ``eps`` if that is larger."""
+    norm = vector_norm(input, p, dim, keepdim=True).values.clamp_min(eps)
+    return Entries(torch.where(input.mask, input.values, 0) / norm, input.mask)
+
+
+def renorm(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """Scale slices down to a norm: an entry of 0 adds nothing to any norm that torch allows here."""
+    input, *rest = args or (kwargs.pop("input"),)
+    return Entries(torch.renorm(torch.where(input.mask, input.values, 0), *rest, **kwargs), input.mask)
+
+
+def _record(name: str, rule: Callable[..., Any], public: str = "") -> Operation:
+    functions, in_place, methods = functions_named(name)
+    body = rule if rule is renorm else named(rule)
+    return Operation(
+        public + name,
+        "normalization",
+        functions,
+        body,
+        PATTERN,
+        GRADIENT,
+        filler=0,
+        in_place=in_place,
+        methods=methods,
+    )
+
+
+NN = "nn.functional."
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record("layer_norm", layer_norm, NN),
+    _record("native_layer_norm", native_layer_norm),
+    _record("rms_norm", rms_norm, NN),
+    _record("group_norm", group_norm, NN),
+    _record("native_group_norm", native_group_norm),
+    _record("local_response_norm", local_response_norm, NN),
+    _record("normalize", normalize, NN),
+    _record("renorm", renorm),
+)

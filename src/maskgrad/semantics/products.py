@@ -1,0 +1,137 @@
+"""Sums of products: values without the products that lack a factor, and the mask of what is left.
+
+A contraction is described by its equation in Einstein's notation (``"ij,jk->ik"``), one letter for each dimension:
+the mask follows from the equation alone, the values come from torch's own function.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries, fill
+from maskgrad.semantics.equations import Equation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    Operand = Entries | Tensor
+
+__all__ = ["any_product", "bias_mask", "equation", "indicator", "safe", "sum_of_products", "values_of"]
+
+#: Counts of products are floating-point sums. Algorithms that transform (FFT, Winograd) return them with rounding
+#: errors, so that "at least one" is a number above this.
+NONE_AT_ALL = 0.5
+
+
+def equation(text: str) -> Equation:
+    """``"ij,jk->ik"`` taken apart."""
+    left, _, result = text.partition("->")
+    return Equation(tuple(left.split(",")), result)
+
+
+def values_of(operand: Operand) -> Tensor:
+    """The values, whatever lies under the mask: for their shape and dtype only."""
+    return operand.values if isinstance(operand, Entries) else operand
+
+
+def safe(operand: Any) -> Any:
+    """Zero takes no part in a sum of products."""
+    return fill(operand, operand.mask, 0) if isinstance(operand, Entries) else operand
+
+
+def indicator(operand: Operand) -> Tensor:
+    """1 where specified: the product of indicators counts the products with only specified factors."""
+    if isinstance(operand, Entries):
+        return operand.mask.float()
+    return torch.ones_like(operand, dtype=torch.float32, requires_grad=False)
+
+
+def sum_of_products(
+    function: Callable[..., Tensor],
+    factors: Sequence[Operand],
+    pure: Callable[..., Tensor] | None = None,
+) -> Tensor:
+    """``function(*factors)``, linear in each factor, in which an unspecified factor silences its partners.
+
+    0 * inf is NaN, so a specified infinity whose every partner is unspecified would still show. Where values may
+    be looked at (eagerly, on the CPU) such results are recomputed: finite products once, and IEEE's result only
+    where a non-finite factor really meets specified ones.
+
+    Args:
+        function: sums the products, and may add a bias to them.
+        factors: what is multiplied.
+        pure: the same without a bias, if ``function`` adds one.
+    """
+    zeroed = [safe(factor) for factor in factors]
+    result = function(*zeroed)
+    if not (result.is_floating_point() or result.is_complex()) or not may_look_at(result):
+        return result
+    if bool(torch.isfinite(result.detach().sum())):
+        return result
+    broken = [~torch.isfinite(factor.detach()) for factor in zeroed]
+    if not any(bool(part.any()) for part in broken):
+        return result
+    present = [indicator(factor) for factor in factors]
+    count = pure or function
+    meets = sum(
+        count(*[part.float() if i == j else present[j] for j in range(len(factors))])
+        for i, part in enumerate(broken)
+    )
+    finite = function(*[torch.where(part, 0, factor) for part, factor in zip(broken, zeroed, strict=True)])
+    return torch.where(meets > NONE_AT_ALL, result, finite)
+
+
+def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:
+    """The mask of a contraction: True where at least one product has only specified factors.
+
+    Plain factors are left out of the calculation, so that one masked factor costs a reduction of its mask and no
+    product; the masks of several are multiplied in pairs.
+
+    Args:
+        equation: which dimensions of the factors meet.
+        factors: at most all of them masked.
+        shape: of the result.
+    """
+    if not all(values_of(factor).numel() for factor in factors):  # no product, or no result
+        return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
+    parts = [(f.mask, term) for f, term in zip(factors, equation.terms, strict=True) if isinstance(f, Entries)]
+    if not parts:
+        return torch.ones((), dtype=torch.bool, device=values_of(factors[0]).device).expand(shape)
+    while len(parts) > 1:
+        (left, its), (right, others), *rest = parts
+        needed = equation.result + "".join(term for _, term in rest)
+        kept = "".join(dict.fromkeys(letter for letter in its + others if letter in needed))
+        counts = torch.einsum(f"{its},{others}->{kept}", left.float(), right.float())
+        # clamped at every step: counts of a long chain would overflow, and inf * 0 is NaN
+        parts = [(counts > NONE_AT_ALL, kept), *rest]
+    return _laid_out(*parts[0], equation.result, shape)
+
+
+def _laid_out(mask: Tensor, term: str, result: str, shape: torch.Size) -> Tensor:
+    """Reduce a mask over the letters that the result lacks, and expand it along those that it lacks itself."""
+    for letter in dict.fromkeys(term):
+        while term.count(letter) > 1:  # a diagonal, which torch puts last
+            first, last = term.index(letter), term.rindex(letter)
+            mask = mask.diagonal(0, first, last)
+            term = term[:first] + term[first + 1 : last] + term[last + 1 :] + letter
+    summed = tuple(i for i, letter in enumerate(term) if letter not in result)
+    if summed:
+        mask = mask.any(summed)
+        term = "".join(letter for letter in term if letter in result)
+    order = [term.index(letter) for letter in result if letter in term]
+    if order != sorted(order):
+        mask = mask.permute(order)
+    for i, letter in enumerate(result):
+        if letter not in term:
+            mask = mask.unsqueeze(i)
+    return mask.expand(shape)
+
+
+def bias_mask(mask: Tensor, bias: Operand | None) -> Tensor:
+    """A bias is added to what is specified: an unspecified bias leaves its results unspecified."""
+    return mask & bias.mask if isinstance(bias, Entries) else mask

@@ -1,0 +1,153 @@
+"""Random operations: what they draw, keep or drop concerns the specified entries; the pattern stays.
+
+Random numbers are drawn for all entries, specified or not, so that on complete data the same seed gives what PyTorch gives, and
+so that cost and shapes do not depend on the mask. What lands under the mask is as arbitrary as what was there before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.semantics.dimensions import mask_of_any
+from maskgrad.semantics.elementwise import elementwise
+from maskgrad.semantics.entries import Entries, intersection
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.signatures import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS", "multinomial"]
+
+UNCHANGED = "unchanged"
+KEPT = "torch's for the entries that were kept"
+
+
+def _dropping(name: str, training: bool) -> Callable[..., Any]:
+    """The body of a dropout, which is linear in its input: what is under the mask disturbs nothing."""
+    function = getattr(F, name)
+
+    def rule(input: Entries, p: float = 0.5, training: bool = training, inplace: bool = False) -> Entries:
+        return Entries(function(input.values, p, training), input.mask)
+
+    def body(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return rule(*args, **{"training" if key == "train" else key: value for key, value in kwargs.items()})
+
+    return body
+
+
+def feature_dropout(input: Entries, p: float, train: bool) -> Entries:
+    """Drop whole channels."""
+    return Entries(torch.feature_dropout(input.values, p, train), input.mask)
+
+
+def native_dropout(input: Entries, p: float, train: bool | None) -> tuple[Entries, Entries]:
+    """Dropout, and which entries it kept."""
+    values, kept = torch.native_dropout(input.values, p, train)
+    return Entries(values, input.mask), Entries(kept, input.mask)
+
+
+def refill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """Rewrite the values of a copy by the in-place method that was called."""
+    x, *rest = args
+    mask = intersection(args)
+    assert mask is not None
+    mask = mask & (intersection(kwargs.values()) if kwargs and intersection(kwargs.values()) is not None else mask)
+    fresh = x.values.clone()
+    function(fresh, *rest, **kwargs)
+    return Entries(fresh, mask)
+
+
+def bernoulli_(input: Any, p: Any = 0.5, *, generator: torch.Generator | None = None) -> Entries:
+    """Rewrite the values by zeros and ones; a masked probability lends its mask."""
+    values, mask = input
+    if isinstance(p, Entries):
+        mask = (mask & p.mask).expand(mask.shape)
+        p = torch.where(p.mask, p.values, 0.5)
+    return Entries(values.clone().bernoulli_(p, generator=generator), mask)
+
+
+def bernoulli(input: Entries, p: Any = None, *, generator: torch.Generator | None = None) -> Entries:
+    """Zeros and ones with the entries as probabilities, or with probability ``p``."""
+    if p is not None:
+        return bernoulli_(input, p, generator=generator)
+    safe = torch.where(input.mask, input.values, 0)
+    return Entries(torch.bernoulli(safe, generator=generator), input.mask)
+
+
+def multinomial(
+    input: Entries, num_samples: int, replacement: bool = False, *, generator: torch.Generator | None = None
+) -> Entries:
+    """Draw positions among the specified weights; a draw for which no specified position was left is unspecified."""
+    values, mask = input
+    present = mask_of_any(mask, (-1,) if mask.ndim else (), keepdim=True)
+    safe = torch.where(mask, values, torch.where(present, 0.0, 1.0).to(values.dtype))
+    drawn = torch.multinomial(safe, num_samples, replacement, generator=generator)
+    return Entries(drawn, mask.gather(-1, drawn))
+
+
+#: Dropouts, and whether they are active if nobody says so.
+DROPOUTS = {
+    "dropout": True,
+    "dropout1d": True,
+    "dropout2d": True,
+    "dropout3d": True,
+    "alpha_dropout": False,
+    "feature_alpha_dropout": False,
+}
+
+#: Methods that rewrite all values in place.
+REFILLS = "normal_ uniform_ exponential_ cauchy_ log_normal_ geometric_ random_"
+
+
+def _dropout(name: str, training: bool) -> Operation:
+    functions, in_place, _ = functions_named(name)
+    body = _dropping(name, training)
+    return Operation("nn.functional." + name, "random", functions, body, UNCHANGED, KEPT, in_place=in_place)
+
+
+def _refill(name: str) -> Operation:
+    """The operation that exists in place only, under the name without its underscore."""
+    function = getattr(torch.Tensor, name)
+    return Operation(
+        name,
+        "random",
+        (function,),
+        named(bernoulli_) if name == "bernoulli_" else _calling(function),
+        UNCHANGED,
+        "zero",
+        in_place=(function,),
+    )
+
+
+def _calling(method: Callable[..., Any]) -> Callable[..., Any]:
+    # dispatch passes the spelling that is not in place, and Tensor.normal exists for no such purpose
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return refill(method, args, kwargs)
+
+    return body
+
+
+def _function(name: str, body: Callable[..., Any], filler: float | None = None, gradient: str = "zero") -> Operation:
+    functions, in_place, methods = functions_named(name, namespaces=(torch, torch.Tensor))
+    in_place = () if name == "bernoulli" else in_place
+    return Operation(
+        name, "random", functions, body, UNCHANGED, gradient, filler=filler, in_place=in_place, methods=methods
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    *(_dropout(name, training) for name, training in DROPOUTS.items()),
+    _function("feature_dropout", named(feature_dropout), gradient=KEPT),
+    _function("native_dropout", named(native_dropout), gradient=KEPT),
+    *(_refill(name) for name in REFILLS.split()),
+    _refill("bernoulli_"),
+    _function("bernoulli", named(bernoulli), filler=0),
+    _function("multinomial", named(multinomial), filler=0),
+    Operation("normal", "random", (torch.normal,), elementwise(1), UNCHANGED, "zero", filler=1),
+    _function("poisson", elementwise(1), filler=1),
+    _function("binomial", elementwise(1), filler=1),
+)

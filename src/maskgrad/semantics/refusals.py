@@ -1,0 +1,80 @@
+"""Operations without a meaning on incomplete data: which, why, and what to do instead.
+
+A refusal is a record like any other. It is reviewed by hand; nothing is refused because nobody got round to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["REFUSALS", "Refusal"]
+
+
+@dataclass(frozen=True, eq=False)
+class Refusal:
+    """An operation that is refused on masked data.
+
+    Attributes:
+        name: torch's name.
+        functions: every callable of torch with this meaning.
+        reason: why it has none on incomplete data.
+        remedy: what to do instead.
+        methods: names under which ``torch.Tensor`` has it.
+    """
+
+    name: str
+    functions: tuple[Callable[..., Any], ...]
+    reason: str
+    remedy: str
+    methods: tuple[str, ...]
+
+
+FILL = "Fill it first, x.filled(value), if a value for the missing entries is known, or take a fully specified block."
+
+MATRIX = "a matrix with missing entries is a whole family of matrices, and the result differs among them"
+SPECTRUM = "every coefficient of the transform depends on every entry, and deleting some changes the frequencies"
+
+GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
+    (
+        """cholesky cholesky_ex cholesky_inverse cholesky_solve qr geqrf householder_product orgqr ormqr
+        svd svdvals svd_lowrank pca_lowrank eig eigvals eigh eigvalsh lu lu_factor lu_factor_ex lu_solve lu_unpack
+        ldl_factor ldl_factor_ex ldl_solve lstsq inv inv_ex inverse pinv pinverse solve solve_ex solve_triangular
+        triangular_solve det slogdet logdet cond matrix_rank matrix_exp tensorinv tensorsolve lobpcg""",
+        (torch, torch.linalg, Tensor),
+        MATRIX,
+        FILL,
+    ),
+    (
+        """fft fft2 fftn hfft hfft2 hfftn rfft rfft2 rfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn
+        stft istft""",
+        (torch.fft, torch, Tensor),
+        SPECTRUM,
+        FILL,
+    ),
+)
+
+
+def _functions(name: str, namespaces: tuple[Any, ...]) -> tuple[Callable[..., Any], ...]:
+    found = {getattr(namespace, name): None for namespace in namespaces if callable(getattr(namespace, name, None))}
+    return tuple(found)
+
+
+REFUSALS: tuple[Refusal, ...] = tuple(
+    Refusal(
+        name,
+        functions,
+        reason,
+        remedy,
+        (name,) if callable(getattr(Tensor, name, None)) else (),
+    )
+    for names, namespaces, reason, remedy in GROUPS
+    for name in names.split()
+    if (functions := _functions(name, namespaces))
+)

@@ -1,0 +1,156 @@
+"""Softmax and its relatives: over the specified entries of a dimension; a slice without any is unspecified.
+
+An unspecified entry is replaced by -inf, the logit of probability 0, which no kernel of PyTorch can tell from an absent
+one: exp(-inf) is exactly 0, in the sum and in every derivative. A slice without entries is replaced by zeros, where all
+derivatives are finite.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.semantics.dimensions import as_dim, as_dims, drop, mask_of_any
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.signatures import SYNONYMS, named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS", "log_softmax", "logsumexp", "softmax", "softmin"]
+
+PATTERN = "that of the input: nothing is added or lost"
+GRADIENT = "torch's, over the specified entries"
+
+
+def _absent(input: Entries, dims: tuple[int, ...]) -> Tensor:
+    """The values with -inf for what is unspecified, and zeros in slices of which nothing is."""
+    values, mask = input
+    present = mask_of_any(mask, dims, keepdim=True)
+    return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))
+
+
+def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
+    return input if dtype is None else Entries(input.values.to(dtype), input.mask)
+
+
+def softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
+    """``exp(x) / sum(exp(x))`` over the specified entries of ``dim``."""
+    input = _as(input, dtype)
+    return Entries(torch.softmax(_absent(input, (as_dim(dim, input.mask.ndim),)), dim), input.mask)
+
+
+def log_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
+    """``x - log(sum(exp(x)))`` over the specified entries of ``dim``."""
+    input = _as(input, dtype)
+    return Entries(torch.log_softmax(_absent(input, (as_dim(dim, input.mask.ndim),)), dim), input.mask)
+
+
+def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
+    """The softmax of the negated entries."""
+    return softmax(Entries(-input.values, input.mask), dim, dtype)
+
+
+def safe_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
+    """The softmax whose specified entries may all be -inf: they are zeros then."""
+    input = _as(input, dtype)
+    safe = _absent(input, (as_dim(dim, input.mask.ndim),))
+    return Entries(torch.ops.aten._safe_softmax(safe, dim), input.mask)
+
+
+def _with_dim(rule: Callable[..., Entries]) -> Callable[..., Entries]:
+    """A body that accepts both signatures: ``torch.softmax(x, dim, dtype)``, ``F.softmax(x, dim, _stacklevel, dtype)``."""
+    name = rule.__name__
+    implicit = getattr(F, name, None)  # only these choose a dimension, with a warning, if none is given
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        named = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
+        level = named.pop("_stacklevel", 3)
+        named |= zip(("input", "dim"), args[:2], strict=False)
+        for extra in args[2:]:
+            if isinstance(extra, int):
+                level = extra
+            elif extra is not None:
+                named["dtype"] = extra
+        if named.get("dim") is None and function is implicit:
+            named["dim"] = F._get_softmax_dim(name, named["input"].mask.ndim, level)
+        return rule(**named)
+
+    return body
+
+
+def logsumexp(input: Entries, dim: Any, keepdim: bool = False) -> Entries:
+    """``log(sum(exp(x)))`` over the specified entries."""
+    values, mask = input
+    if not (values.is_floating_point() or values.is_complex()):
+        values = values.to(torch.get_default_dtype())
+    dims = as_dims(dim, values.ndim)
+    # An empty dim is torch's to judge.
+    result = torch.logsumexp(_absent(Entries(values, mask), dims), dim, keepdim=keepdim)
+    present = mask_of_any(mask, dims, keepdim=True)
+    return Entries(result, present if keepdim else drop(present, dims))
+
+
+def gumbel_softmax(
+    logits: Entries, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Entries:
+    """Sample from the Gumbel-softmax distribution of the specified logits; nothing else can be drawn."""
+    if eps != 1e-10:
+        F.gumbel_softmax(logits.values.new_zeros(1), tau, hard, eps)  # torch warns that it is not used
+    values, mask = logits
+    noise = torch.empty_like(values, memory_format=torch.legacy_contiguous_format).exponential_().log()
+    soft = softmax(Entries((values - noise) / tau, mask), dim).values
+    if not hard:
+        return Entries(soft, mask)
+    # Below every probability, so that the drawn class is a specified one.
+    drawn = torch.where(mask, soft, -1).max(dim, keepdim=True)[1]
+    one_hot = torch.zeros_like(soft, memory_format=torch.legacy_contiguous_format).scatter_(dim, drawn, 1.0)
+    return Entries(one_hot - soft.detach() + soft, mask)
+
+
+def _record(name: str, rule: Callable[..., Entries], functions: tuple[Any, ...] | None = None) -> Operation:
+    found, _, methods = functions_named(name)
+    return Operation(
+        name,
+        "softmax",
+        found if functions is None else functions,
+        _with_dim(rule),
+        PATTERN,
+        GRADIENT,
+        identity=float("-inf"),
+        methods=methods,
+    )
+
+
+SAFE_SOFTMAX = torch.ops.aten._safe_softmax
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record("softmax", softmax),
+    _record("log_softmax", log_softmax),
+    _record("nn.functional.softmin", softmin, (F.softmin,)),
+    _record("_safe_softmax", safe_softmax, (SAFE_SOFTMAX, SAFE_SOFTMAX.default, torch._safe_softmax)),
+    Operation(
+        "logsumexp",
+        "reductions",
+        functions_named("logsumexp")[0],
+        named(logsumexp),
+        "specified where at least one entry was",
+        "the softmax of the specified entries",
+        identity=float("-inf"),
+        methods=("logsumexp",),
+    ),
+    Operation(
+        "nn.functional.gumbel_softmax",
+        "softmax",
+        (F.gumbel_softmax,),
+        named(gumbel_softmax),
+        PATTERN,
+        "that of the softmax, also for hard=True",
+        identity=float("-inf"),
+    ),
+)

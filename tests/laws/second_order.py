@@ -1,0 +1,76 @@
+"""Second derivatives over the specified entries, against finite differences in double precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from tests.laws.comparison import parts_of
+from tests.laws.laws import differentiable, refused
+from tests.laws.operands import Call, Plan, plans_for
+from tests.laws.operator_database import Entry, samples_of
+
+__all__ = ["UNCHECKED", "check_derivatives", "has_second_derivatives"]
+
+#: How many calls of an entry are checked, and up to how many entries: finite differences get worse with more.
+CALLS, LARGEST = 2, 1000
+
+WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+#: Entries that have gradients, but nothing that finite differences in double precision could check.
+UNCHECKED = {
+    name: "rounds to a narrower dtype"
+    for name in ("bfloat16", "half", "float", "chalf", "cfloat")
+}
+
+
+def has_second_derivatives(entry: Entry) -> bool:
+    """Whether torch says that the entry is twice differentiable, and double precision can tell."""
+    if not differentiable(entry) or not entry.info.supports_gradgrad or entry.id in UNCHECKED:
+        return False
+    return WIDE[entry.dtype] in entry.info.dtypes
+
+
+def check_derivatives(entry: Entry) -> None:
+    """gradcheck and gradgradcheck of the specified results in the specified entries, with NaN under the masks."""
+    checked = 0
+    for sample in samples_of(entry, WIDE[entry.dtype], 32):
+        call = Call.of(entry, sample)
+        if not call.data or sum(tensor.numel() for tensor in call.tensors) > LARGEST or refused(entry, call):
+            continue
+        plans = list(plans_for(call))[:2]
+        checked += any(check_call(entry, variant, plan) for plan in plans for variant in (call, absolute(call)))
+        if checked == CALLS:
+            return
+    assert checked, f"{entry.id}: no sample has finite, differentiable results"
+
+
+def absolute(call: Call) -> Call:
+    """The same call on absolute values, for operations whose domain is positive."""
+    tensors = [t.abs() if t.is_floating_point() and i in call.data else t for i, t in enumerate(call.tensors)]
+    return replace(call, tensors=tensors)
+
+
+def check_call(entry: Entry, call: Call, plan: Plan) -> bool:
+    """Check one call under one choice of masks; False if its results are not finite or not differentiable."""
+    templates, masks = call.leaves(False, plan, "nan"), call.masks(plan)
+    moving = [i for i in call.data if templates[i].is_floating_point() or templates[i].is_complex()]
+    points = [call.tensors[i].detach()[masks[i]].requires_grad_() for i in moving]
+
+    def function(*entries: Tensor) -> tuple[Tensor, ...]:
+        tensors: list[Tensor] = list(templates)
+        for i, values in zip(moving, entries, strict=True):
+            tensors[i] = templates[i].masked_scatter(masks[i], values)
+        args, kwargs = call.masked(tensors, plan)
+        return tuple(part.compressed() for part in parts_of(entry.function(*args, **kwargs)) if part.requires_grad)
+
+    results = function(*points)
+    if not any(result.numel() for result in results) or not all(result.isfinite().all() for result in results):
+        return False
+    options = {"fast_mode": True, "nondet_tol": entry.info.gradcheck_nondet_tol}
+    assert gradcheck(function, points, **options)
+    assert gradgradcheck(function, points, **options)
+    return True

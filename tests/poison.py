@@ -1,0 +1,80 @@
+"""MaskedTensors with garbage under the mask, and assertions that look at the pattern before the numbers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import maskgrad as mg
+
+__all__ = ["assert_entries", "gradient", "leaf", "on", "poisoned"]
+
+nan, inf = float("nan"), float("inf")
+
+#: What lies under the mask, in turn. Integers hold their largest value there, Booleans True.
+GARBAGE = (nan, inf, -inf, 1e38)
+
+
+def on(*bits: Any) -> Tensor:
+    """A mask: 1 = specified."""
+    return torch.tensor(bits).bool()
+
+
+def leaf(*values: Any, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Plain data that wants a gradient."""
+    return torch.tensor(values, dtype=dtype, requires_grad=True)
+
+
+def poisoned(entries: Any, dtype: torch.dtype = torch.float64, requires_grad: bool = False) -> mg.MaskedTensor:
+    """The entries of nested lists, None = unspecified: garbage is put there."""
+    values, mask = _values(entries, dtype), torch.tensor(_known(entries))
+    return mg.masked(values.requires_grad_(requires_grad), mask)
+
+
+def _values(entries: Any, dtype: torch.dtype) -> Tensor:
+    garbage = itertools.cycle(GARBAGE)
+    if dtype == torch.bool:
+        garbage = itertools.cycle([True])
+    elif not (dtype.is_floating_point or dtype.is_complex):
+        garbage = itertools.cycle([torch.iinfo(dtype).max])
+    elif dtype.is_floating_point:
+        garbage = itertools.cycle(min(max(g, -torch.finfo(dtype).max), torch.finfo(dtype).max) if g == 1e38 else g
+                                  for g in GARBAGE)  # fmt: skip
+    return torch.tensor(_replace(entries, garbage), dtype=dtype)
+
+
+def _replace(entries: Any, garbage: Any) -> Any:
+    if isinstance(entries, list):
+        return [_replace(entry, garbage) for entry in entries]
+    return next(garbage) if entries is None else entries
+
+
+def _known(entries: Any) -> Any:
+    return [_known(entry) for entry in entries] if isinstance(entries, list) else entries is not None
+
+
+def gradient(result: mg.MaskedTensor | Tensor, of: mg.MaskedTensor | Tensor) -> Tensor:
+    """What reaches the plain data of ``of`` from the sum of the specified results; kept graphs allow a second call."""
+    plain = result.filled(0) if isinstance(result, mg.MaskedTensor) else result
+    data = of._values if isinstance(of, mg.MaskedTensor) else of
+    (grad,) = torch.autograd.grad(plain.sum(), data, retain_graph=True)
+    assert type(grad) is Tensor
+    return grad
+
+
+def assert_entries(result: Any, expected: Any, dtype: torch.dtype | None = None, tol: float = 1e-6) -> None:
+    """The pattern first, then the specified numbers: nested lists, None = unspecified. Gradients may be plain."""
+    if isinstance(result, mg.MaskedTensor):
+        mask, values = result.mask, result.filled(0)
+    else:
+        mask, values = torch.ones(result.shape, dtype=torch.bool), result
+    assert mask.dtype == torch.bool
+    assert mask.shape == values.shape == result.shape
+    assert mask.tolist() == _known(expected)
+    if dtype is not None:
+        assert result.dtype == dtype
+    wanted = torch.tensor(_replace(expected, itertools.repeat(0)), dtype=values.dtype)
+    torch.testing.assert_close(values.detach(), wanted.reshape(values.shape), rtol=tol, atol=tol, equal_nan=True)

@@ -1,0 +1,109 @@
+"""Operators, methods and properties of the class: derived from the records, both operand orders."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import maskgrad as mg
+from maskgrad.semantics.registry import OPERATIONS
+from tests.poison import assert_entries, gradient, inf, poisoned
+
+X = [1.0, None, 4.0]
+PLAIN = torch.tensor([2.0, inf, 3.0], dtype=torch.float64)
+ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow]
+COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+
+
+@pytest.mark.parametrize("function", ARITHMETIC + COMPARISONS)
+@pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize("other", [2, 2.5, True, PLAIN, torch.tensor(3.0), np.float32(2), np.int64(3), "masked"])
+def test_operators_act_on_specified_entries(function: Any, exchanged: bool, other: Any) -> None:
+    x, full = poisoned(X), torch.tensor([1.0, 1.0, 4.0], dtype=torch.float64)
+    if isinstance(other, str):
+        other, plain, mask = poisoned([2.0, 3.0, None]), torch.tensor([2.0, 3.0, 1.0]).double(), [True, False, False]
+    else:
+        plain, mask = other, [True, False, True]
+    result = function(other, x) if exchanged else function(x, other)
+    expected = function(plain, full) if exchanged else function(full, plain)
+    assert isinstance(result, mg.MaskedTensor)
+    assert result.dtype == torch.as_tensor(expected).dtype
+    assert_entries(result, [e if m else None for e, m in zip(expected.tolist(), mask, strict=True)])
+
+
+@pytest.mark.parametrize("function", [operator.and_, operator.or_, operator.xor])
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_logic(function: Any, exchanged: bool) -> None:
+    x, other = poisoned([True, None, False], torch.bool), torch.tensor([False, True, True])
+    expected = function(torch.tensor([True, True, False]), other).tolist()
+    result = function(other, x) if exchanged else function(x, other)
+    assert_entries(result, [expected[0], None, expected[2]], dtype=torch.bool)
+
+
+def test_shifts() -> None:
+    x = poisoned([1, None, 4], torch.int64)
+    assert_entries(x << 2, [4, None, 16])
+    assert_entries(x >> 1, [0, None, 2])
+    assert_entries(2 << x, [4, None, 32])
+    assert_entries(torch.tensor([64, 0, 64]) >> x, [32, None, 4])
+
+
+def test_unary() -> None:
+    x = poisoned(X)
+    assert_entries(-x, [-1.0, None, -4.0])
+    assert_entries(+x, X)
+    assert_entries(abs(-x), X)
+    assert_entries(~poisoned([True, None], torch.bool), [False, None])
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_the_order_of_operands_reaches_the_gradient(exchanged: bool) -> None:
+    x = poisoned([[1.0, None], [3.0, 4.0]], requires_grad=True)
+    w = torch.tensor([[1.0, 2.0], [5.0, 7.0]], dtype=torch.float64, requires_grad=True)
+    if exchanged:
+        assert_entries(w @ x, [[7.0, 8.0], [26.0, 28.0]])
+        assert_entries(gradient(w @ x, x), [[6.0, 0.0], [9.0, 9.0]])
+        assert_entries(gradient(w @ x, w), [[1.0, 7.0], [1.0, 7.0]])
+    else:
+        assert_entries(x @ w, [[1.0, 2.0], [23.0, 34.0]])
+        assert_entries(gradient(x @ w, x), [[3.0, 0.0], [3.0, 12.0]])
+        assert_entries(gradient(x @ w, w), [[4.0, 4.0], [4.0, 4.0]])
+
+
+def test_a_refused_operand_names_both_types() -> None:
+    with pytest.raises(TypeError):
+        poisoned(X) + "text"
+    with pytest.raises(TypeError):
+        object() * poisoned(X)
+
+
+def test_every_record_put_its_methods_on_the_class() -> None:
+    for operation in OPERATIONS:
+        for name in operation.methods:
+            found = vars(mg.MaskedTensor)[name]
+            assert isinstance(found, property) == (operation.is_property or name in {"layout", "real", "imag"})
+            assert hasattr(Tensor, name)
+
+
+def test_methods_say_what_they_are() -> None:
+    method = mg.MaskedTensor.exp  # type: ignore[attr-defined]
+    assert method.__name__ == "exp"
+    assert "MaskedTensor.exp" in method.__qualname__
+    assert "``torch.Tensor.exp``" in method.__doc__
+    assert "Pattern: intersection" in method.__doc__
+    assert "in place" in mg.MaskedTensor.exp_.__doc__  # type: ignore[attr-defined]
+
+
+def test_methods_take_keywords_and_synonyms() -> None:
+    x = poisoned([[1.0, None], [3.0, 4.0]])
+    assert_entries(x.sum(axis=0), [4.0, 4.0])
+    assert_entries(x.sum(dim=1, keepdims=True), [[1.0], [7.0]])
+    assert_entries(x.add(x, alpha=2), [[3.0, None], [9.0, 12.0]])
+    assert_entries(torch.sub(input=x, other=x, alpha=3), [[-2.0, None], [-6.0, -8.0]])
+    assert_entries(x.div(3, rounding_mode="floor"), [[0.0, None], [1.0, 1.0]])
+    assert_entries((x / 3).round(decimals=1), [[0.3, None], [1.0, 1.3]])

@@ -1,0 +1,134 @@
+"""What people see: exact texts, tables for notebooks, and no crash where there is nothing to show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import maskgrad as mg
+from tests.poison import inf, leaf, nan, on, poisoned
+
+F32, C64 = torch.float32, torch.complex64
+
+
+@pytest.mark.parametrize(
+    ("entries", "dtype", "text"),
+    [
+        ([1.0, None, -3.0], F32, "masked([ 1.,  --, -3.])"),
+        ([1.5, None, -3.25], F32, "masked([ 1.5000,      --, -3.2500])"),
+        ([1.5, None], torch.float64, "masked([1.5000,     --], dtype=torch.float64)"),
+        ([1.5, None], torch.float16, "masked([1.5000,     --], dtype=torch.float16)"),
+        ([1.5, None], torch.bfloat16, "masked([1.5000,     --], dtype=torch.bfloat16)"),
+        ([1, None, 300], torch.int64, "masked([  1,  --, 300])"),
+        ([1, None], torch.int32, "masked([1, --], dtype=torch.int32)"),
+        ([2**62, None], torch.int64, "masked([4611686018427387904,                  --])"),
+        ([True, None, False], torch.bool, "masked([ True,    --, False])"),
+        ([1 + 2j, None], C64, "masked([1.+2.j,     --])"),
+        ([1.5 - 2.5j, None], C64, "masked([1.5000-2.5000j,             --])"),
+        ([nan, None, inf, -inf], F32, "masked([ nan,   --,  inf, -inf])"),
+        ([1.5, None, inf], F32, "masked([1.5000,     --,    inf])"),
+        ([1e-5, None, 1.0], F32, "masked([1.0000e-05,         --, 1.0000e+00])"),
+        ([1e9, None, 1.5], F32, "masked([1.0000e+09,         --, 1.5000e+00])"),
+        (None, F32, "masked(--)"),
+        (2.5, F32, "masked(2.5000)"),
+        ([None, None], F32, "masked([--, --])"),
+        ([[1.0, None], [None, -20.5]], F32, "masked([[  1.0000,       --],\n        [      --, -20.5000]])"),
+        ([[[1.0, None]], [[None, 2.0]]], F32, "masked([[[1., --]],\n\n        [[--, 2.]]])"),
+    ],
+)
+def test_text(entries: Any, dtype: torch.dtype, text: str) -> None:
+    x = poisoned(entries, dtype)
+    assert repr(x) == str(x) == f"{x}" == text
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (torch.zeros(0), "masked([])"),
+        (torch.zeros(2, 0), "masked([], size=(2, 0))"),
+        (torch.zeros(0, dtype=torch.int32), "masked([], dtype=torch.int32)"),
+        (torch.zeros(2, device="meta"), "masked(..., shape=(2,), device='meta')"),
+    ],
+)
+def test_text_without_entries(data: torch.Tensor, text: str) -> None:
+    assert repr(mg.masked(data)) == text
+
+
+def test_long_tensors_are_summarised() -> None:
+    even = torch.arange(2000) % 2 == 0
+    assert repr(mg.masked(torch.arange(2000.0), even)) == (
+        "masked([   0.,    --,    2., ...,    --, 1998.,    --])"
+    )
+    assert repr(mg.masked(torch.arange(4000.0).reshape(2, 2000), even)) == (
+        "masked([[   0.,    --,    2., ...,    --, 1998.,    --],\n"
+        "        [2000.,    --, 2002., ...,    --, 3998.,    --]])"
+    )
+
+
+def test_only_what_is_shown_decides_how_it_is_written() -> None:
+    data = torch.arange(2000.0)
+    data[1000], data[1] = 1.25, 1e30  # left out; unspecified
+    assert repr(mg.masked(data, torch.arange(2000) % 2 == 0)).startswith("masked([   0.,    --,    2., ...")
+
+
+def test_the_place_in_the_graph_is_shown() -> None:
+    x = mg.masked(leaf(1.0, nan, dtype=F32), on(1, 0))
+    assert repr(x) == "masked([1., --], requires_grad=True)"
+    assert repr(x * 2) == "masked([2., --], grad_fn=<MulBackward0>)"
+    assert repr(x.detach()) == "masked([1., --])"
+
+
+def test_a_scalar_is_formatted_like_a_number() -> None:
+    assert f"{poisoned(1.23456):.2f}" == "1.23"
+    assert f"{poisoned(7, torch.int64):>4d}" == "   7"
+    assert f"{poisoned(None):.2f}" == "--"
+    assert f"{poisoned(None)}" == "masked(--, dtype=torch.float64)"
+    with pytest.raises(TypeError, match="format"):
+        f"{poisoned([1.0, None]):.2f}"
+
+
+def test_printing_inside_a_transformation_does_not_crash() -> None:
+    texts = []
+
+    def note(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = mg.masked(values, mask)
+        texts.append((repr(x), repr(x.sum())))
+        return values.sum()
+
+    torch.vmap(note)(torch.ones(2, 3), torch.ones(2, 3).bool())
+    torch.func.grad(lambda v: note(v, on(1, 0, 1)))(torch.ones(3))
+    assert [text[:10] for pair in texts for text in pair] == ["masked(..."] * 4
+    assert "shape=(3,)" in texts[0][0]
+
+
+class TestHtml:
+    CELL = '<td style="color:#999">--</td>'
+
+    def test_a_vector_is_a_row(self) -> None:
+        assert poisoned([1.0, None], F32)._repr_html_() == (
+            "<table><caption>masked (2,), torch.float32, 1 of 2 entries specified</caption>"
+            "<tr><th></th><th>0</th><th>1</th></tr>"
+            f"<tr><th>0</th><td>1.</td>{self.CELL}</tr></table>"
+        )
+
+    def test_a_matrix_is_a_table(self) -> None:
+        table = poisoned([[1, None], [None, 4]], torch.int64)._repr_html_()
+        assert f"<tr><th>0</th><td>1</td>{self.CELL}</tr><tr><th>1</th>{self.CELL}<td>4</td></tr>" in table
+
+    def test_other_ranks_are_text_with_markup_escaped(self) -> None:
+        x = poisoned([[[1.0, None]]], F32, requires_grad=True) * 2
+        assert x._repr_html_() == "<pre>masked([[[2., --]]], grad_fn=&lt;MulBackward0&gt;)</pre>"
+        assert poisoned(None, F32)._repr_html_() == "<pre>masked(--)</pre>"
+        assert mg.masked(torch.zeros(0))._repr_html_() == "<pre>masked([])</pre>"
+
+    def test_large_tables_lose_their_middle(self) -> None:
+        data = torch.arange(25 * 14).reshape(25, 14)
+        table = mg.masked(data, torch.arange(14) != 0)._repr_html_()
+        assert table.count("<tr>") == 1 + 20 + 1
+        assert "<th>5</th><th>…</th><th>8</th>" in table
+        assert "<tr><td>⋮</td></tr>" in table
+        assert "<td>349</td>" in table
+        assert "<td>6</td>" not in table
+        assert "325 of 350 entries specified" in table

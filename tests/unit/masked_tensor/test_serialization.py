@@ -1,0 +1,111 @@
+"""Copies and files: pattern and values travel together, and files are not believed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import maskgrad as mg
+from maskgrad.masked_tensor import tensor as masked_tensor
+from tests.poison import assert_entries, on, poisoned
+
+ENTRIES = [[1.0, None], [None, 4.0]]
+
+
+def through_torch_load(thing: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("travel", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, through_torch_load])
+def test_there_and_back(travel: Any) -> None:
+    x = poisoned(ENTRIES, torch.float32, requires_grad=True)
+    back = travel(x)
+    assert back is not x
+    assert_entries(back, ENTRIES, dtype=torch.float32)
+    assert back.requires_grad
+    assert back.is_leaf
+    assert back.get_data().data_ptr() != x.get_data().data_ptr()
+    with torch.no_grad():
+        back[0, 0] = 9.0
+    assert_entries(x, ENTRIES)
+
+
+def test_an_expanded_mask_travels() -> None:
+    x = mg.masked(torch.zeros(3, 2), on(1, 0))
+    for back in (copy.deepcopy(x), through_torch_load(x)):
+        assert_entries(back, [[0.0, None]] * 3)
+
+
+def test_inside_a_state_dict() -> None:
+    state = {"weight": torch.ones(2), "observed": poisoned(ENTRIES)}
+    back = through_torch_load(state)
+    assert_entries(back["observed"], ENTRIES)
+
+
+def test_a_shallow_copy_shares_the_data_but_not_later_changes() -> None:
+    x = poisoned([1.0, None])
+    y = copy.copy(x)
+    assert y.get_mask() is x.get_mask()
+    y += 1
+    assert_entries(x, [1.0, None])
+    assert_entries(y, [2.0, None])
+
+
+def test_deepcopy_of_what_is_in_a_graph_is_refused_as_in_torch() -> None:
+    x = poisoned([1.0, None], requires_grad=True) * 2
+    with pytest.raises(RuntimeError, match="deepcopy protocol"):
+        copy.deepcopy(x)
+
+
+def test_one_object_stays_one_in_a_deepcopy() -> None:
+    x = poisoned([1.0, None])
+    first, second = copy.deepcopy([x, x])
+    assert first is second
+
+
+def test_a_module_with_a_masked_attribute_is_copied() -> None:
+    module = nn.Linear(2, 1)
+    module.observed = poisoned(ENTRIES)  # type: ignore[assignment]
+    assert_entries(copy.deepcopy(module).observed, ENTRIES)
+
+
+def test_the_value_that_removes_entries_survives() -> None:
+    assert pickle.loads(pickle.dumps(mg.unspecified)) is mg.unspecified
+    assert copy.deepcopy(mg.unspecified) is mg.unspecified
+    assert repr(mg.unspecified) == "maskgrad.unspecified"
+
+
+class Damaged:
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return masked_tensor.rebuild, self.parts
+
+
+@pytest.mark.parametrize("load", [lambda x: pickle.loads(pickle.dumps(x)), through_torch_load])
+@pytest.mark.parametrize(
+    ("mask", "kind", "words"),
+    [
+        (torch.ones(2), TypeError, "mask must have dtype torch.bool .*found torch.float32"),
+        (torch.ones(3).bool(), ValueError, "mask must broadcast"),
+        ("mask", TypeError, "mask must be a Boolean torch.Tensor"),
+    ],
+)
+def test_damaged_files_are_refused(load: Any, mask: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        load(Damaged(torch.zeros(2), mask))
+
+
+def test_a_file_whose_values_are_no_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match="data must be a torch.Tensor, found list"):
+        pickle.loads(pickle.dumps(Damaged([1.0], on(1))))
