@@ -1,27 +1,21 @@
-"""Steps, coalescing and training on rows of an embedding that occur several times: maskgrad against torch.
+"""Steps and training on rows of an embedding that occur several times: maskgrad beside torch, sparse and dense.
 
-Each case checks its results against torch first and raises if they differ. All contenders of a case are timed in
-turns, so that a busy machine slows all of them alike; ``speedup`` is the ratio of the medians. Run it with
-
-    python -m benchmarks.updates
+The peers of a case keep parameters of their own; these are compared after the first step of each, before any clock.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maskgrad import optim, sparse
+from benchmarks.measure import measure
+from maskgrad import optim
 
 TABLE, WIDTH = 1_000_000, 64
 ROWS = (65_536, 262_144)
-ROUNDS, WARM_UP = 11, 2
 TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
 Contenders = dict[str, Callable[[], Any]]
 Optimizer = Callable[..., torch.optim.Optimizer]
@@ -29,18 +23,21 @@ Optimizer = Callable[..., torch.optim.Optimizer]
 
 def run(progress: Callable[[str], None] = print) -> list[dict[str, Any]]:
     """Every case of this file, one row for each contender; ``progress`` is told what is being measured."""
-    cases: dict[str, Callable[[Tensor], Contenders]] = {
-        "Adagrad step": lambda ids: _step(ids, optim.Adagrad, torch.optim.Adagrad),
-        "SGD step": lambda ids: _step(ids, optim.SGD, torch.optim.SGD),
-        "coalesce": _coalesce,
-        "embedding forward + backward + Adagrad step": _training,
+    torch.manual_seed(0)
+    cases: dict[str, tuple[Callable[[Tensor], Contenders], float | None]] = {
+        "Adagrad step": (lambda ids: _step(ids, optim.Adagrad, torch.optim.Adagrad), 8),
+        "SGD step": (lambda ids: _step(ids, optim.SGD, torch.optim.SGD), None),
+        "embedding forward + backward + Adagrad step": (_training, 4),
     }
     found: list[dict[str, Any]] = []
     for rows in ROWS:
         for pattern, ids in _ids(rows).items():
-            for case, prepare in cases.items():
+            for case, (prepare, goal) in cases.items():
                 progress(f"{case}, {rows} rows, {pattern}")
-                found += _measure(prepare(ids), {"case": case, "rows": rows, "pattern": pattern})
+                name = f"{case}, {rows} rows of {WIDTH} float32 in {TABLE}, {pattern}"
+                goals = {"torch": (">=", goal)} if goal else {}
+                # a step returns nothing; _step and _training have compared the parameters
+                found += measure("updates", name, prepare(ids), goals=goals, check=lambda *_: None, rounds=11)
     return found
 
 
@@ -74,19 +71,6 @@ def _step(ids: Tensor, ours: Optimizer, theirs: Optimizer) -> Contenders:
     return contenders
 
 
-def _coalesce(ids: Tensor) -> Contenders:
-    gradient = _gradient(ids)
-    ours, theirs = sparse.coalesce(gradient), gradient.coalesce()
-    torch.testing.assert_close(ours.indices(), theirs.indices(), rtol=0, atol=0)
-    torch.testing.assert_close(ours.values(), theirs.values(), **TOLERANCE)
-    zeros, values = torch.zeros(TABLE, WIDTH), gradient._values()
-    return {
-        "maskgrad": lambda: sparse.coalesce(gradient),
-        "torch": gradient.coalesce,
-        "dense": lambda: zeros.index_add(0, ids, values),
-    }
-
-
 def _training(ids: Tensor) -> Contenders:
     """Look up, go back with a gradient that lies ready, step."""
     weight, arriving = torch.randn(TABLE, WIDTH), torch.randn(len(ids), WIDTH)
@@ -113,41 +97,3 @@ def _training(ids: Tensor) -> Contenders:
     for embedding in embeddings[1:]:
         torch.testing.assert_close(embeddings[0].weight, embedding.weight, **TOLERANCE)
     return contenders
-
-
-def _measure(contenders: Contenders, what: dict[str, Any]) -> list[dict[str, Any]]:
-    """Times of all contenders, in turns; ``speedup``: how many times as long as maskgrad each one takes."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(WARM_UP + ROUNDS):
-        for name, call in contenders.items():
-            before = time.perf_counter()
-            call()
-            if turn >= WARM_UP:
-                times[name].append((time.perf_counter() - before) * 1e3)
-    ours = statistics.median(times["maskgrad"])
-    provenance = {
-        "shape": [TABLE, WIDTH],
-        "density": what["rows"] / TABLE,
-        "dtype": "float32",
-        "device": "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    }
-    return [
-        {
-            "file": "updates",
-            **what,
-            "contender": name,
-            **provenance,
-            "p20_ms": statistics.quantiles(taken, n=5)[0],
-            "p50_ms": statistics.median(taken),
-            "p80_ms": statistics.quantiles(taken, n=5)[3],
-            "speedup": statistics.median(taken) / ours,
-        }
-        for name, taken in times.items()
-    ]
-
-
-if __name__ == "__main__":
-    for row in run(progress=lambda _: None):
-        print(json.dumps(row))
