@@ -14,9 +14,6 @@ __all__ = ["assert_entries", "gradient", "leaf", "on", "poisoned"]
 
 nan, inf = float("nan"), float("inf")
 
-#: What lies under the mask, in turn. Integers hold their largest value there, Booleans True.
-GARBAGE = (nan, inf, -inf, 1e38)
-
 
 def on(*bits: Any) -> Tensor:
     """A mask: 1 = specified."""
@@ -28,22 +25,20 @@ def leaf(*values: Any, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.tensor(values, dtype=dtype, requires_grad=True)
 
 
-def poisoned(entries: Any, dtype: torch.dtype = torch.float64, requires_grad: bool = False) -> mg.MaskedTensor:
-    """The entries of nested lists, None = unspecified: garbage is put there."""
+def poisoned(
+    entries: Any, dtype: torch.dtype = torch.float64, requires_grad: bool = False
+) -> mg.MaskedTensor:
+    """The entries of nested lists, None = unspecified: NaN, infinities and huge numbers are put there in turn."""
     values, mask = _values(entries, dtype), torch.tensor(_known(entries))
     return mg.masked(values.requires_grad_(requires_grad), mask)
 
 
 def _values(entries: Any, dtype: torch.dtype) -> Tensor:
-    garbage = itertools.cycle(GARBAGE)
-    if dtype == torch.bool:
-        garbage = itertools.cycle([True])
-    elif not (dtype.is_floating_point or dtype.is_complex):
-        garbage = itertools.cycle([torch.iinfo(dtype).max])
-    elif dtype.is_floating_point:
-        garbage = itertools.cycle(min(max(g, -torch.finfo(dtype).max), torch.finfo(dtype).max) if g == 1e38 else g
-                                  for g in GARBAGE)  # fmt: skip
-    return torch.tensor(_replace(entries, garbage), dtype=dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        garbage = [nan, inf, -inf, min(1e38, torch.finfo(dtype).max)]
+    else:
+        garbage = [True if dtype == torch.bool else torch.iinfo(dtype).max]
+    return torch.tensor(_replace(entries, itertools.cycle(garbage)), dtype=dtype)
 
 
 def _replace(entries: Any, garbage: Any) -> Any:
@@ -77,4 +72,6 @@ def assert_entries(result: Any, expected: Any, dtype: torch.dtype | None = None,
     if dtype is not None:
         assert result.dtype == dtype
     wanted = torch.tensor(_replace(expected, itertools.repeat(0)), dtype=values.dtype)
-    torch.testing.assert_close(values.detach(), wanted.reshape(values.shape), rtol=tol, atol=tol, equal_nan=True)
+    torch.testing.assert_close(
+        values.detach(), wanted.reshape(values.shape), rtol=tol, atol=tol, equal_nan=True
+    )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["CONTENTS", "REDUCTIONS", "Case", "Reduction", "cases_of"]
+__all__ = ["DEVIATIONS", "REDUCTIONS", "Case", "Deviation", "Reduction", "cases_of"]
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 REALS = (*FLOATS, torch.int64)
@@ -32,6 +32,12 @@ CORRECTIONS = ({}, {"correction": 0}, {"correction": 2}, {"unbiased": False})
 ORDERS = (2, 1, 0, 3, 0.5, float("inf"), float("-inf"), -1)
 SPREAD_DTYPES = (*FLOATS, torch.complex64)
 
+
+def logsumexp(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """``torch.logsumexp``, which does not take "all dimensions" for granted."""
+    return torch.logsumexp(x, tuple(range(x.ndim)) if dim is None else dim, keepdim)
+
+
 #: By the name of the record.
 REDUCTIONS = {
     "sum": Reduction(torch.sum, ({}, {"dtype": torch.float64})),
@@ -43,6 +49,7 @@ REDUCTIONS = {
     "std": Reduction(torch.std, CORRECTIONS, SPREAD_DTYPES),
     "var_mean": Reduction(torch.var_mean, CORRECTIONS[:2], SPREAD_DTYPES),
     "std_mean": Reduction(torch.std_mean, CORRECTIONS[:2], SPREAD_DTYPES),
+    "logsumexp": Reduction(logsumexp, dtypes=(*REALS, torch.complex64)),
     "any": Reduction(torch.any),
     "all": Reduction(torch.all),
     "count_nonzero": Reduction(torch.count_nonzero, keepdim=False),
@@ -64,6 +71,63 @@ ODD = {(): (None, 0), (1,): (None, 0), (7,): (None, -1), (0,): (None, 0), (2, 0)
 CONTENTS = ("ordinary", "ties", "specials")
 
 
+class Deviation(NamedTuple):
+    """Cases in which a record is known not to obey, to be mended; a test says when one of them does."""
+
+    reductions: tuple[str, ...]
+    reason: str
+    concerns: Callable[[Case], bool]
+    gradients_only: bool = True
+
+
+def has_infinities(case: Case) -> bool:
+    return bool((~case.x.isfinite()).any())
+
+
+SPREADS = ("var", "std", "var_mean", "std_mean")
+DEVIATIONS = (
+    Deviation(
+        ("var", "var_mean"),
+        "torch's gradient, 2 (x - mean) / (count - correction), is infinite for the finite entries next to an infinite one; "
+        "ours is NaN",
+        lambda case: case.x.is_floating_point() and has_infinities(case),
+    ),
+    Deviation(
+        ("var",),
+        "torch divides the gradient by a negative count - correction, but not the variance; we treat both alike",
+        lambda case: case.arguments.get("correction") == 2,
+    ),
+    Deviation(
+        ("var_mean", "std_mean"),
+        "next to an infinity torch's mean is NaN (Welford's algorithm); ours is torch.mean's",
+        has_infinities,
+        gradients_only=False,
+    ),
+    Deviation(
+        SPREADS,
+        "torch adds the variances of real and imaginary parts, of which one may be 0 / 0; we divide their sum",
+        lambda case: case.x.is_complex() and case.arguments.get("correction") == 2,
+        gradients_only=False,
+    ),
+    Deviation(
+        ("nanmean",),
+        "torch's gradient is NaN where all entries of a slice are; ours is 0",
+        has_infinities,
+    ),
+    Deviation(
+        ("prod",),
+        "1 takes no part in a real product, but 1 + 0j turns inf + 1j into inf + nan j",
+        lambda case: case.x.is_complex() and has_infinities(case),
+        gradients_only=False,
+    ),
+    Deviation(
+        ("norm", "linalg.vector_norm"),
+        "where all entries are infinite, the norm of order -inf shares its gradient with the inf under the mask",
+        lambda case: has_infinities(case) and float("-inf") in case.arguments.values(),
+    ),
+)
+
+
 class Case(NamedTuple):
     """One call of a reduction on values of which some are specified."""
 
@@ -80,6 +144,8 @@ def cases_of(reduction: Reduction, dtype: torch.dtype) -> Iterator[Case]:
     calls = ((shape, dim) for shape, dims in shapes.items() for dim in dims)
     for (shape, dim), content, options in itertools.product(calls, CONTENTS, reduction.options):
         if isinstance(dim, tuple) and not reduction.several:
+            continue
+        if dtype.is_complex and options.get("dtype") == torch.float64:  # it would discard the imaginary part
             continue
         if content == "specials" and not (dtype.is_floating_point or dtype.is_complex):
             continue

@@ -56,7 +56,12 @@ def gradients(parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Seq
     if not pairs or not wanted:
         return [None] * len(leaves)
     found = iter(torch.autograd.grad([p for p, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True))
-    return [next(found) if leaf.requires_grad else None for leaf in leaves]
+    return [dense(next(found)) if leaf.requires_grad else None for leaf in leaves]
+
+
+def dense(gradient: Tensor | None) -> Tensor | None:
+    """Embeddings can send sparse gradients."""
+    return gradient if gradient is None or gradient.layout == torch.strided else gradient.to_dense()
 
 
 def attempt(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -20,6 +20,10 @@ __all__ = ["check_identity", "check_non_interference", "check_refusals", "check_
 MOVING = ("views", "indexing", "joins", "conversion")
 
 
+#: Operations whose in-place form is not tested, each with its reason.
+RESIZING = {"addbmm": "torch's addbmm_ resizes its target, against torch's own rule"}
+
+
 def cases(entry: Entry) -> list[tuple[str, Call]]:
     """The calls on which an entry is tested: those with tensors that a record answers and does not refuse."""
     found = [(f"{entry.id}, sample {i}", Call.of(entry, sample)) for i, sample in enumerate(samples_of(entry))]
@@ -49,7 +53,7 @@ def check_identity(entry: Entry) -> None:
         args, kwargs = call.with_tensors(plain)
         values = entry.function(*args, **kwargs)
         masks = expect(entry, call, plain, call.masks(plan)).masks
-        if entry.operation.family not in ("reductions", "contractions", "losses"):
+        if entry.operation.family not in ("reductions", "contractions", "losses", "embeddings", "distances"):
             assert all(mask.all() for mask in masks)
         args, kwargs = call.masked(leaves, plan)
         result = entry.function(*args, **kwargs)
@@ -103,11 +107,12 @@ def run(
 
 def check_spellings(entry: Entry) -> None:
     """Methods, operators and in-place forms say the same as the function."""
+    in_place = {kind: f for kind, f in entry.in_place_spellings.items() if entry.id not in RESIZING}
     for sample, call in cases(entry):
         for plan in (fully_specified(call), *plans_for(call)):
             for kind, spelling in entry.other_spellings.items():
                 check_same(entry, call, plan, spelling, f"{sample}, {plan.name}, {kind}")
-            for kind, spelling in entry.in_place_spellings.items():
+            for kind, spelling in in_place.items():
                 check_in_place(entry, call, plan, spelling, f"{sample}, {plan.name}, {kind}")
 
 

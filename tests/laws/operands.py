@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
 import maskgrad as mg
 from tests.laws.operator_database import Entry, Sample
@@ -17,12 +17,36 @@ __all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_fo
 
 #: Operations of which only the first tensor is data; the others say which entries are meant, and must be known.
 ONLY_FIRST_IS_DATA = {
+    "gather": "the index",
+    "take": "the index",
+    "take_along_dim": "the index",
     "__getitem__": "the index",
     "index_select": "the index",
     "narrow": "the start",
     "repeat_interleave": "the repetitions",
     "tensor_split": "the indices",
     "to": "the tensor whose dtype and device are wanted",
+}
+
+#: Operations whose tensors of integers and Booleans are indices, and must be known; the others are data.
+INDEXED = ("scatter", "index_copy", "index_fill", "index_put", "put", "masked_scatter")
+
+#: Arguments by position that are plain tensors of the program's own: torch writes to them, and gives them no gradient.
+BUFFERS = {
+    "nn.functional.batch_norm": (1, 2),
+    "nn.functional.instance_norm": (1, 2),
+    "native_batch_norm": (3, 4),
+}
+
+#: Operands, by place or by keyword, for which torch has no derivative.
+CONSTANTS: dict[str, tuple[int | str, ...]] = {
+    "nn.functional.cross_entropy": ("weight",),
+    "nn.functional.linear_cross_entropy": ("weight",),
+    "nn.functional.nll_loss": ("weight",),
+    "nn.functional.multi_margin_loss": ("weight",),
+    "nn.functional.binary_cross_entropy": ("weight",),
+    "nn.functional.binary_cross_entropy_with_logits": ("weight", "pos_weight"),
+    "nn.functional.soft_margin_loss": (1,),
 }
 
 #: How many of the entries are specified in the masks that are tried.
@@ -45,16 +69,26 @@ class Call:
     _leaves: list[Any]
     _positions: list[int]
     _spec: Any
+    constants: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, entry: Entry, sample: Sample) -> Call:
         leaves, spec = tree_flatten((sample.args, sample.kwargs))
         positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors = [leaves[i] for i in positions]
-        data = list(range(len(tensors)))
+        data = [i for i, position in enumerate(positions) if position not in BUFFERS.get(entry.name, ())]
+        if entry.name in INDEXED:
+            data = [i for i in data if tensors[i].is_floating_point()]
+        if entry.name == "nn.functional.embedding_bag":  # where a bag begins must be known
+            data = [i for i in data if i < 2 or tensors[i].is_floating_point()]
         if entry.name in ONLY_FIRST_IS_DATA:
             data = data[:1]
-        return cls(tensors, data, leaves, positions, spec)
+        return cls(tensors, data, leaves, positions, spec, constants_of(entry, sample))
+
+    @property
+    def moving(self) -> list[int]:
+        """The data for which there may be a derivative."""
+        return [i for i in self.data if i not in self.constants]
 
     @property
     def first_is_tensor(self) -> bool:
@@ -80,7 +114,7 @@ class Call:
             if mask is not None and garbage is not None:
                 copy = torch.where(mask, copy, garbage_of(garbage, tensor.dtype))
             inexact = tensor.is_floating_point() or tensor.is_complex()
-            fresh.append(copy.requires_grad_(differentiable and inexact and i in self.data))
+            fresh.append(copy.requires_grad_(differentiable and inexact and i in self.moving))
         return fresh
 
     def masks(self, plan: Plan) -> list[Tensor | None]:
@@ -94,6 +128,14 @@ class Call:
         """The call's arguments with MaskedTensors where the plan has masks."""
         pairs = zip(leaves, self.masks(plan), strict=True)
         return self.with_tensors([leaf if mask is None else mg.masked(leaf, mask) for leaf, mask in pairs])
+
+
+def constants_of(entry: Entry, sample: Sample) -> frozenset[int]:
+    """The places, among the tensors, of those for which torch has no derivative."""
+    found, _ = tree_flatten_with_path((sample.args, sample.kwargs))
+    # the last step is (position) in the positional arguments or (name) in the keyword arguments
+    steps = [getattr(path[1], "idx", getattr(path[1], "key", None)) for path, leaf in found if isinstance(leaf, Tensor)]
+    return frozenset(i for i, step in enumerate(steps) if step in CONSTANTS.get(entry.name, ()))
 
 
 def fully_specified(call: Call) -> Plan:

@@ -28,6 +28,7 @@ __all__ = [
     "why",
 ]
 
+schemas.register()
 _ops = torch.ops.maskgrad
 
 
@@ -94,7 +95,8 @@ def adagrad_rows_(
 ) -> None:
     """One Adagrad step, in place, on the rows ``indices`` (n,) of ``param`` with gradients ``values`` (n, *row).
 
-    Rows that occur several times are merged first; ``lr`` is already decayed; other rows keep parameter and state bit for bit.
+    Rows that occur several times are merged first; ``lr`` is already decayed; other rows keep parameter and
+    state bit for bit.
     """
     _check_rows(indices, values)
     fast = runs_on_cpu("adagrad_rows_", param, state_sum, indices, values)
@@ -119,8 +121,8 @@ def sgd_rows_(
 ) -> None:
     """One SGD step, in place, on the rows ``indices`` (n,) of ``param`` with gradients ``values`` (n, *row).
 
-    ``first_step`` (num_rows,), Boolean, marks the rows whose buffer has not been started: it then becomes the gradient itself,
-    without dampening, as in ``torch.optim.SGD``, and the mark is cleared.
+    ``first_step`` (num_rows,), Boolean, marks the rows whose buffer has not been started: it then becomes the
+    gradient itself, without dampening, as in ``torch.optim.SGD``, and the mark is cleared.
     """
     _check_rows(indices, values)
     fast = runs_on_cpu("sgd_rows_", param, momentum_buffer, indices, values, first_step)

@@ -10,8 +10,8 @@
 ``sgd_rows_``             merge, then one SGD step on the touched rows
 ======================  ==================================================================================
 
-Each is an operator ``torch.ops.maskgrad.<name>`` with a compiled body for the CPU, the reference elsewhere, a fake body and
-(for the first five) a derivative written with the others, so that derivatives of any order exist.
+Each is an operator ``torch.ops.maskgrad.<name>`` with a compiled body for the CPU, the reference elsewhere, a
+fake body and (for the first five) a derivative written with the others, so that derivatives of any order exist.
 """
 
 from __future__ import annotations
@@ -133,7 +133,12 @@ _DERIVATIVES: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
 }
 
 
-def _register() -> None:
+def _writes_only(*_: Any, **__: Any) -> None:
+    """The fake body of an operator that returns nothing."""
+
+
+def register() -> None:
+    """Define every operator, once; the package does so when it is imported."""
     for name, schema in SCHEMAS.items():
         qualified = f"maskgrad::{name}"
         slow = getattr(reference, name)
@@ -141,10 +146,7 @@ def _register() -> None:
         torch.library.impl(qualified, "default", slow)
         torch.library.impl(qualified, "cpu", _cpu_body(name))
         in_place = name.endswith("_")
-        torch.library.register_fake(qualified, (lambda *args, **kwargs: None) if in_place else slow)
+        torch.library.register_fake(qualified, _writes_only if in_place else slow)
         if name in _DERIVATIVES:
             backward, save = _DERIVATIVES[name]
             torch.library.register_autograd(qualified, backward, setup_context=save)
-
-
-_register()

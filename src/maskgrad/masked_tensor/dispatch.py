@@ -11,6 +11,7 @@ from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedOperationError
 from maskgrad.masked_tensor import tensor as masked_tensor
+from maskgrad.semantics import callbacks
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.refusals import REFUSALS
@@ -125,6 +126,9 @@ def wrap(result: Any) -> Any:
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
         return type(result)([wrap(part) for part in result])
     return result
+
+
+callbacks.provide(wrap, unwrap)
 
 
 def _name(function: Any) -> str:

@@ -40,8 +40,8 @@ class MaskedTensor(TypedOperators):
 
     __slots__ = ("__weakref__", "_pattern", "_values")
     __hash__ = object.__hash__
-    #: numpy leaves binary operators to us
-    __array_priority__ = 1000
+    #: numpy leaves operators to us
+    __array_ufunc__ = None
 
     _values: Tensor
     _pattern: BooleanPattern
@@ -140,6 +140,12 @@ class MaskedTensor(TypedOperators):
         return np.ma.MaskedArray(
             self._values.detach().cpu().resolve_conj().resolve_neg().numpy(),
             mask=~self._pattern.mask.cpu().numpy(),
+        )
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray[Any, Any]:
+        raise TypeError(
+            "a MaskedTensor does not become a numpy array by itself, which has no place for what is unspecified; use "
+            "x.to_numpy() for a numpy.ma array, or x.filled(value).numpy()"
         )
 
     def __len__(self) -> int:

@@ -3,8 +3,8 @@
 Dynamo (torch 2.9 to 2.13) traces ``masked @ tensor`` as ``Tensor.matmul(tensor, masked)``, the operands exchanged,
 because ``operator.matmul`` is missing from its table of reflected operators; silently wrong for square matrices. The
 same holds for ``masked @= tensor``. And it cannot trace ``masked @ masked`` at all, because matmul is missing from its
-table of binary operators with user-defined operands.
-Both tables are completed here, when (and only when) Dynamo itself is imported.
+table of binary operators with user-defined operands; nor ``~masked``, for want of a handler. All of it is supplied
+here, when (and only when) Dynamo itself is imported.
 """
 
 from __future__ import annotations
@@ -28,13 +28,26 @@ TARGET = "torch._dynamo.variables.builtin"
 
 
 def complete_tables(builtin: ModuleType) -> None:
-    """Teach Dynamo's module of builtins about matmul."""
+    """Teach Dynamo's module of builtins about matmul and invert."""
     for product in (operator.matmul, operator.imatmul):
         builtin.BUILTIN_TO_TENSOR_RFN_MAP[product] = torch.Tensor.__rmatmul__
     binary = builtin.BuiltinVariable._binops()
     if operator.matmul not in binary:
         binary[operator.matmul] = (["__matmul__", "__rmatmul__", "__imatmul__"], operator.imatmul)
         builtin.BuiltinVariable._binop_handlers.cache_clear()
+    if not hasattr(builtin.BuiltinVariable, "call_invert"):
+        builtin.BuiltinVariable.call_invert = _call_invert
+
+
+def _call_invert(self: Any, tx: Any, operand: Any) -> Any:
+    """``~object`` is its method ``__invert__``; None lets Dynamo go on as before with everything else."""
+    from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
+
+    return (
+        operand.call_method(tx, "__invert__", [], {})
+        if isinstance(operand, UserDefinedObjectVariable)
+        else None
+    )
 
 
 # ruff: noqa: ARG002  (the protocol of finders has more arguments than are needed)

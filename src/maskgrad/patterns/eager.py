@@ -16,7 +16,8 @@ def may_look_at(values: Tensor) -> bool:
     """True for real numbers in the memory of the CPU, outside any compilation, export or transformation.
 
     Looking elsewhere would wait for a device, break a graph, or find no numbers at all. What depends on a look must be
-    a check of input or a shortcut, never the meaning of a result.
+    a check of input or a shortcut, not the meaning of a result; the one exception is written down in
+    docs/decisions/0004-broken-partners-of-nothing.md.
     """
     return (
         not torch.compiler.is_compiling()

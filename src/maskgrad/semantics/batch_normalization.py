@@ -1,8 +1,8 @@
 """Batch and instance normalisation: statistics of the specified entries of a channel, running ones included.
 
-In training a channel is standardized by its specified entries, and the running statistics follow them, with torch's momentum
-and the unbiased variance. A channel without entries leaves its running statistics as they were; a single entry says nothing
-about a variance, and moves the running mean only. In evaluation the operation is elementwise.
+In training a channel is standardized by its specified entries, and the running statistics follow them, with torch's
+momentum and the unbiased variance. A channel without entries leaves its running statistics as they were; a single entry
+says nothing about a variance, and moves the running mean only. In evaluation the operation is elementwise.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Arguments(NamedTuple):
     eps: float = 1e-5
 
     def safe(self, training: bool) -> tuple[Any, ...]:
-        """The arguments behind the input of ``F.batch_norm``, as plain tensors; in training without statistics."""
+        """The arguments of ``F.batch_norm`` behind its input, as plain tensors."""
         statistics = (filled_with(self.running_mean, 0), filled_with(self.running_var, 1))
         parameters = (filled_with(self.weight, 1), filled_with(self.bias, 1))
         return (*statistics, *parameters, training, self.momentum, self.eps)
@@ -97,7 +97,7 @@ def _follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float
 
 
 def _unbiased(variance: Tensor, count: Tensor) -> Tensor:
-    return variance.detach() * (count / (count - 1).clamp(min=1))
+    return variance * (count / (count - 1).clamp(min=1))
 
 
 def normalize_batch(given: Arguments) -> Result:
@@ -110,8 +110,8 @@ def normalize_batch(given: Arguments) -> Result:
         return Result(_evaluated(x, given), nothing, nothing)
     dims = tuple(d for d in range(values.ndim) if d != 1)
     parts = standardize(x, dims, given.eps)
-    mean, variance, scale, count = (part.reshape(-1) for part in parts[1:])
-    _follow(given.running_mean, mean.detach(), count > 0, given.momentum)
+    mean, variance, scale, count = (part.detach().reshape(-1) for part in parts[1:])
+    _follow(given.running_mean, mean, count > 0, given.momentum)
     _follow(given.running_var, _unbiased(variance, count), count > 1, given.momentum)
     out = affine(parts.values, mask, given.weight, given.bias, _layout(values), dtype)
     return Result(out, Entries(mean, count > 0), Entries(scale, count > 0))
@@ -120,7 +120,9 @@ def normalize_batch(given: Arguments) -> Result:
 def _complete(given: Arguments) -> bool:
     """Whether a look at the mask shows that nothing is missing, so that torch's kernel can do all of it."""
     parameters = (given.running_mean, given.running_var, given.weight, given.bias)
-    if any(isinstance(parameter, Entries) for parameter in parameters) or not isinstance(given.input, Entries):
+    if any(isinstance(parameter, Entries) for parameter in parameters) or not isinstance(
+        given.input, Entries
+    ):
         return False
     return may_look_at(given.input.mask) and bool(given.input.mask.all())
 
@@ -129,7 +131,7 @@ def batch_norm(given: Arguments) -> Entries:
     """``torch.nn.functional.batch_norm``."""
     x = as_entries(given.input)
     if given.training:
-        F._verify_batch_size(list(x.values.shape))
+        F._verify_batch_size(list(x.values.shape))  # type: ignore[attr-defined]
         if _complete(given):
             return Entries(F.batch_norm(x.values, *given.safe(True)), x.mask)
     return normalize_batch(given).out
@@ -143,12 +145,12 @@ def instance_norm(given: Arguments) -> Entries:
         if given.running_mean is None or given.running_var is None:
             torch.instance_norm(values, None, None, None, None, False, 0.1, 1e-5, False)  # raises
         return _evaluated(x, given)
-    F._verify_spatial_size(list(values.shape))
+    F._verify_spatial_size(list(values.shape))  # type: ignore[attr-defined]
     dtype = _result_dtype(values, given)
     parts = standardize(x, tuple(range(2, values.ndim)), given.eps)
-    mean, variance, _, count = (part.flatten(1) for part in parts[1:])
+    mean, variance, _, count = (part.detach().flatten(1) for part in parts[1:])
     for running, observed, known in (
-        (given.running_mean, mean.detach(), count > 0),
+        (given.running_mean, mean, count > 0),
         (given.running_var, _unbiased(variance, count), count > 1),
     ):
         average, samples = kernels.masked_mean(observed, known, (0,), False)
@@ -157,11 +159,23 @@ def instance_norm(given: Arguments) -> Entries:
 
 
 PYTHON = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-NATIVE = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")
+NATIVE = (
+    "input",
+    "weight",
+    "bias",
+    "running_mean",
+    "running_var",
+    "training",
+    "momentum",
+    "eps",
+    "cudnn_enabled",
+)
 UPDATING = tuple(name for name in NATIVE if name != "training")
 
 
-def _body(rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], training: bool) -> Callable[..., Any]:
+def _body(
+    rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], training: bool
+) -> Callable[..., Any]:
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = {"training": training, **dict(zip(orders[function], args, strict=False)), **kwargs}
         found.pop("cudnn_enabled", None)
@@ -173,12 +187,18 @@ def _body(rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], 
 
 
 def _native(given: Arguments) -> tuple[Entries, ...]:
-    return tuple(normalize_batch(given))
+    out, *statistics = normalize_batch(given)
+    mean, variance, weight, bias, training, momentum, eps = given.safe(given.training)
+    if training:  # it would write to them
+        mean, variance = (None if running is None else running.clone() for running in (mean, variance))
+    sample = out.values.new_zeros((1, out.values.shape[1]))  # a batch of size 0 is refused here
+    _, *like = torch.native_batch_norm(sample, weight, bias, mean, variance, training, momentum, eps)
+    return out, *(Entries(e.values.to(t.dtype), e.mask) for e, t in zip(statistics, like, strict=True))
 
 
 def _with_reserve(given: Arguments) -> tuple[Entries, ...]:
-    result = normalize_batch(given)
-    nothing = result.out.mask.new_empty(0)
+    result = _native(given)
+    nothing = result[0].mask.new_empty(0)
     return *result, Entries(nothing.to(torch.uint8), nothing)
 
 

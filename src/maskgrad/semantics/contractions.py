@@ -1,4 +1,7 @@
-"""Contractions: the sum over the products whose factors are all specified; unspecified if there is none."""
+"""Contractions: the sum over the products whose factors are all specified; unspecified if there is none.
+
+Most are one line of a table: torch's name, and its equation in Einstein's notation, from which the mask follows.
+"""
 
 from __future__ import annotations
 
@@ -7,111 +10,193 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from maskgrad.patterns.eager import may_look_at
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, fill, intersection
+from maskgrad.semantics.equations import Equation, einsum_call, letters, written_out
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.products import any_product, bias_mask, safe, sum_of_products, values_of
+from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
+    from maskgrad.semantics.products import Operand
 
-__all__ = ["OPERATIONS", "linear", "matmul"]
+__all__ = ["OPERATIONS", "PATTERN", "linear", "matmul", "multiply"]
 
 PATTERN = "specified where at least one product has only specified factors"
-GRADIENT = "the other factor, where both are specified"
+GRADIENT = "the other factors, where all are specified"
+
+#: What torch calls the first factor; the second has a different name in each function.
+FIRST = ("input", "self", "x")
 
 
-def _safe(operand: Entries | Tensor) -> Tensor:
-    """Zero takes no part in a sum of products."""
-    return torch.where(operand.mask, operand.values, 0) if isinstance(operand, Entries) else operand
+def factors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operand, Operand, dict[str, Any]]:
+    """The two factors of a call, and its options."""
+    tensors: dict[str, Operand] = {k: v for k, v in kwargs.items() if isinstance(v, (Entries, Tensor))}
+    first = [value for name, value in tensors.items() if name in FIRST]
+    factors: list[Operand] = [*args, *first, *[v for name, v in tensors.items() if name not in FIRST]]
+    left, right = factors
+    return left, right, {name: value for name, value in kwargs.items() if name not in tensors}
 
 
-def _product(
-    function: Callable[..., Tensor],
-    left: Entries | Tensor,
-    right: Entries | Tensor,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """``function(left, right)`` in which an unspecified factor silences its partner, infinite or not.
-
-    0 * inf is NaN, so a specified infinity whose every partner is unspecified would still show. Where values may
-    be looked at (eagerly, on the CPU) such results are recomputed: finite products once, and IEEE's result only
-    where a non-finite factor really meets a specified one.
-    """
-    a, b = _safe(left), _safe(right)
-    rest = () if bias is None else (bias,)
-    result = function(a, b, *rest)
-    inexact = result.is_floating_point() or result.is_complex()
-    if not (inexact and may_look_at(result)) or bool(torch.isfinite(result.detach().sum())):
-        return result
-    broken_a, broken_b = ~torch.isfinite(a), ~torch.isfinite(b)
-    if not bool(broken_a.any() | broken_b.any()):
-        return result
-    meets = function(_indicator(left), broken_b.float()) + function(broken_a.float(), _indicator(right))
-    finite = function(torch.where(broken_a, 0, a), torch.where(broken_b, 0, b), *rest)
-    met = meets > 0
-    # IEEE's gradients belong to IEEE's results; where no result is broken, none arises on the way (0 * inf) either.
-    return torch.where(met, result, finite) if bool(met.any()) else finite
-
-
-def _indicator(operand: Entries | Tensor) -> Tensor:
-    """1 where specified: the product of indicators counts the products with only specified factors."""
-    if isinstance(operand, Entries):
-        return operand.mask.float()
-    return torch.ones_like(operand, dtype=torch.float32)
-
-
-def _covered(left: Entries | Tensor, right: Entries | Tensor, shape: torch.Size) -> Tensor:
-    """The mask of ``left @ right``, without a product where one side is fully specified."""
-    if not isinstance(right, Entries):
-        assert isinstance(left, Entries)  # dispatch calls a rule only with masked arguments
-        rows = left.mask.any(-1)
-        return (rows if right.ndim == 1 else rows.unsqueeze(-1)).expand(shape)
-    if not isinstance(left, Entries):
-        columns = right.mask.any(-2 if right.mask.ndim > 1 else -1)
-        return (columns if left.ndim == 1 or right.mask.ndim == 1 else columns.unsqueeze(-2)).expand(shape)
-    return torch.matmul(left.mask.float(), right.mask.float()) > 0
+def multiply(
+    left: Operand, right: Operand, function: Callable[..., Tensor] = torch.matmul, **options: Any
+) -> Entries:
+    """``left @ right`` for operands of any rank."""
+    equation = (
+        ("j" if values_of(left).ndim == 1 else "...ij")
+        + ("," + ("j" if values_of(right).ndim == 1 else "...jk"))
+        + "->..."
+        + ("" if values_of(left).ndim == 1 else "i")
+        + ("" if values_of(right).ndim == 1 else "k")
+    )
+    factors = (left, right)
+    values = sum_of_products(lambda a, b: function(a, b, **options), factors)
+    ranks = [values_of(factor).ndim for factor in factors]
+    return Entries(values, any_product(written_out(equation, ranks), factors, values.shape))
 
 
 def matmul(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """``matmul`` and its special cases by rank (``mm``, ``bmm``, ``mv``, ``dot``), which check shapes themselves."""
-    first = (kwargs["input"],) if "input" in kwargs else ()
-    left, right = (*args, *first, *(value for name, value in kwargs.items() if name != "input"))
-    function = torch.matmul if function is operator.imatmul else function
-    values = _product(function, left, right)
-    return Entries(values, _covered(left, right, values.shape))
+    """``matmul`` and its special cases by rank (``mm``, ``bmm``, ``mv``), which check shapes themselves."""
+    left, right, options = factors_of(args, kwargs)
+    return multiply(left, right, torch.matmul if function is operator.imatmul else function, **options)
 
 
-def _transposed(weight: Entries | Tensor) -> Entries | Tensor:
-    if isinstance(weight, Entries):
-        return Entries(weight.values, weight.mask.mT) if weight.mask.ndim > 1 else weight
-    return weight.mT if weight.ndim > 1 else weight
+def scalar_product(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``dot``, ``vdot`` and ``linalg.vecdot``, over the positions where both vectors are specified."""
+    x, y, options = factors_of(args[:2], kwargs)
+    dim = options.pop("dim", args[2] if len(args) > 2 else -1)
+    along = {"dim": dim} if function is torch.linalg.vecdot else {}
+    if not along and values_of(x).shape != values_of(y).shape:
+        function(values_of(x), values_of(y))  # torch says what is wrong with them
+    both = intersection((x, y))
+    assert both is not None  # dispatch calls a rule only with masked arguments
+    both = both.expand(torch.broadcast_shapes(values_of(x).shape, values_of(y).shape))
+    return Entries(function(fill(x, both, 0), fill(y, both, 0), **along), both.any(dim))
+
+
+def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``inner``: over the last dimension of both; a number multiplies."""
+    left, right, _ = factors_of(args, kwargs)
+    ranks = values_of(left).ndim, values_of(right).ndim
+    if 0 in ranks:
+        terms = letters(ranks[0]), letters(ranks[1])
+        equation = Equation(terms, max(terms, key=len))
+    else:
+        rows, columns, summed = _split(letters(ranks[0] + ranks[1] - 1), ranks[0] - 1, ranks[1] - 1)
+        equation = Equation((rows + summed, columns + summed), rows + columns)
+    values = sum_of_products(torch.inner, (left, right))
+    return Entries(values, any_product(equation, (left, right), values.shape))
+
+
+def _split(text: str, *sizes: int) -> list[str]:
+    """Consecutive parts of the given sizes, and the rest."""
+    parts = []
+    for size in sizes:
+        parts.append(text[:size])
+        text = text[size:]
+    return [*parts, text]
+
+
+OUTER = Equation(("i", "j"), "ij")
+
+
+def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``outer`` and ``ger``: every entry is one product."""
+    left, right, _ = factors_of(args, kwargs)
+    values = sum_of_products(torch.outer, (left, right))
+    return Entries(values, any_product(OUTER, (left, right), values.shape))
+
+
+def kron(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``kron``: every entry is one product."""
+    left, right, _ = factors_of(args, kwargs)
+    masks = [
+        f.mask
+        if isinstance(f, Entries)
+        else torch.ones((), dtype=torch.bool, device=f.device).expand(f.shape)
+        for f in (left, right)
+    ]
+    return Entries(torch.kron(safe(left), safe(right)), torch.kron(masks[0], masks[1]))
+
+
+def tensordot(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``tensordot`` over a number of dimensions, or over two lists of them."""
+    arguments = bound("a b dims", args, kwargs)
+    factors, dims = (arguments["a"], arguments["b"]), arguments.get("dims", 2)
+    values = sum_of_products(lambda a, b: torch.tensordot(a, b, dims), factors)
+    ranks = [values_of(factor).ndim for factor in factors]
+    if isinstance(dims, Tensor):
+        dims = dims.tolist() if dims.numel() > 1 else int(dims)
+    if isinstance(dims, (tuple, list)):
+        pairs = list(zip(dims[0], dims[1], strict=True))
+    else:
+        pairs = [(ranks[0] - dims + i, i) for i in range(dims)]
+    left, right = (list(term) for term in _split(letters(ranks[0] + ranks[1]), ranks[0]))
+    kept = "".join(
+        letter
+        for term, side in ((left, 0), (right, 1))
+        for i, letter in enumerate(term)
+        if i not in [pair[side] % ranks[side] for pair in pairs]
+    )
+    for i, j in pairs:
+        right[j] = left[i]
+    equation = Equation(("".join(left), "".join(right)), kept)
+    return Entries(values, any_product(equation, factors, values.shape))
+
+
+def einsum(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``einsum`` in all its forms: the products of all operands, those that lack a factor left out."""
+    text, operands = einsum_call((kwargs["equation"], *args) if "equation" in kwargs else args)
+    values = sum_of_products(lambda *factors: torch.einsum(text, *factors), operands)
+    equation = written_out(text, [values_of(operand).ndim for operand in operands])
+    return Entries(values, any_product(equation, operands, values.shape))
 
 
 def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``input @ weight.T + bias``; an unspecified bias leaves its outputs unspecified."""
-    arguments: dict[str, Any] = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
-    input, weight, bias = arguments["input"], arguments["weight"], arguments.get("bias")
-    safe_bias = torch.where(bias.mask, bias.values, 0) if isinstance(bias, Entries) else bias
-    values = _product(F.linear, input, weight, safe_bias)
-    masks = [_covered(input, _transposed(weight), values.shape)] if _is_masked(input, weight) else []
-    if isinstance(bias, Entries):
-        masks.append(bias.mask.expand(values.shape))
-    return Entries(values, masks[0] if len(masks) == 1 else masks[0] & masks[1])
+    arguments = bound("input weight bias", args, kwargs)
+    factors, bias = (arguments["input"], arguments["weight"]), arguments.get("bias")
+    values = sum_of_products(lambda x, w: F.linear(x, w, safe(bias)), factors, F.linear)
+    ranks = [values_of(factor).ndim for factor in factors]
+    equation = written_out("...j,ij->...i" if ranks[1] > 1 else "...j,j->...", ranks)
+    return Entries(values, bias_mask(any_product(equation, factors, values.shape), bias))
 
 
-def _is_masked(*operands: Entries | Tensor) -> bool:
-    return any(isinstance(operand, Entries) for operand in operands)
+def bilinear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``input1 @ weight[o] @ input2 + bias[o]`` for each output ``o``."""
+    arguments = bound("input1 input2 weight bias", args, kwargs)
+    factors, bias = tuple(arguments[name] for name in ("input1", "input2", "weight")), arguments.get("bias")
+    values = sum_of_products(lambda x, y, w: F.bilinear(x, y, w, safe(bias)), factors, F.bilinear)
+    equation = written_out("...i,...j,oij->...o", [values_of(factor).ndim for factor in factors])
+    return Entries(values, bias_mask(any_product(equation, factors, values.shape), bias))
+
+
+def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable[..., Any]:
+    """``beta * input + alpha * product``: specified where the product and the input are; beta = 0 ignores the input."""
+    equation = written_out(text, [len(term) for term in text.partition("->")[0].split(",")])
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+        # the old form has the numbers among the tensors: addmm(beta, input, alpha, mat1, mat2)
+        tensors = tuple(arg for arg in args if isinstance(arg, (Entries, Tensor)))
+        numbers = [arg for arg in args if not isinstance(arg, (Entries, Tensor))]
+        arguments = dict(zip(("beta", "alpha"), numbers, strict=False)) | bound(names, tensors, kwargs)
+        input, left, right = (arguments.pop(name) for name in names.split())
+        values = sum_of_products(lambda a, b: function(safe(input), a, b, **arguments), (left, right), pure)
+        mask = any_product(equation, (left, right), values.shape)
+        return Entries(values, mask if arguments.get("beta") == 0 else bias_mask(mask, input))
+
+    return body
 
 
 def _record(
     name: str, body: Callable[..., Any], extra: tuple[Any, ...] = (), reflected: Any = ()
 ) -> Operation:
-    functions, _, methods = functions_named(name, extra)
+    functions, in_place, methods = functions_named(name, extra)
     return Operation(
-        name,
+        name.split()[0],
         "contractions",
         functions,
         body,
@@ -119,6 +204,7 @@ def _record(
         GRADIENT,
         identity=0,
         methods=methods,
+        in_place=in_place,
         reflected=reflected,
     )
 
@@ -133,6 +219,21 @@ OPERATIONS: tuple[Operation, ...] = (
     _record("mm", matmul),
     _record("bmm", matmul),
     _record("mv", matmul),
-    _record("dot", matmul),
+    _record("dot", scalar_product),
+    _record("vdot", scalar_product),
+    _record("linalg.vecdot", scalar_product, (torch.linalg.vecdot,)),
+    _record("inner", inner),
+    _record("outer ger", outer),
+    _record("kron", kron),
+    _record("tensordot", tensordot),
+    _record("einsum", einsum),
     _record("linear", linear),
+    _record("bilinear", bilinear),
+    _record("addmm", plus_product("input mat1 mat2", "ij,jk->ik", torch.mm)),
+    _record("addmv", plus_product("input mat vec", "ij,j->i", torch.mv)),
+    _record("addr", plus_product("input vec1 vec2", "i,j->ij", torch.outer)),
+    _record("baddbmm", plus_product("input batch1 batch2", "bij,bjk->bik", torch.bmm)),
+    _record(
+        "addbmm", plus_product("input batch1 batch2", "bij,bjk->ik", lambda a, b: torch.bmm(a, b).sum(0))
+    ),
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.semantics.dimensions import as_dim, as_dims, mask_of_any
-from maskgrad.semantics.entries import Entries, intersection, specified
+from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
 from maskgrad.semantics.entries import fill as fill_operand
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
@@ -159,7 +159,7 @@ def _extremum_or_pair(
     if input.values.ndim == 0:
         return _structure(kind, [input, _position(input, dim, keepdim, largest)])
     index = first_winner(input, dim, largest)
-    values = torch.where(input.mask, input.values, 0).gather(dim, index)
+    values = torch.where(input.mask, input.values, filler_as(input.values.dtype, 0)).gather(dim, index)
     mask = input.mask.any(dim, keepdim=True)
     pair = [
         Entries(part if keepdim else part.squeeze(dim), mask if keepdim else mask.squeeze(dim))

@@ -27,13 +27,13 @@ GRADIENT = "moves back with the values"
 
 def arrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply the function to the values of all operands, and to their masks."""
-    operands = (
-        args[0]
-        if len(args) == 1 and isinstance(args[0], (list, tuple)) and type(args[0]) is not Entries
-        else args
-    )
-    values = function(*[o.values if isinstance(o, Entries) else o for o in operands], **kwargs)
-    return pair(values, function(*[mask_of(o) for o in operands], **kwargs))
+    in_sequence = len(args) == 1 and isinstance(args[0], (list, tuple)) and type(args[0]) is not Entries
+    operands = args[0] if in_sequence else args
+    values = [o.values if isinstance(o, Entries) else o for o in operands]
+    masks = [mask_of(o) for o in operands]
+    if in_sequence:
+        return pair(function(values, **kwargs), function(masks, **kwargs))
+    return pair(function(*values, **kwargs), function(*masks, **kwargs))
 
 
 def combinations(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:

@@ -1,7 +1,7 @@
 """Normalisation: statistics of the specified entries, applied to them; nothing else takes part.
 
-The result is specified where the input is (and weight and bias are). A group without entries stays unspecified, a group of
-one entry gives what PyTorch gives on a group of one entry. Halves are computed in float32.
+The result is specified where the input is (and weight and bias are). A group without entries stays unspecified, a group
+of one entry gives what PyTorch gives on a group of one entry. Halves are computed in float32.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Standardized(NamedTuple):
     mean: Tensor
     variance: Tensor
     scale: Tensor
-    count: Tensor
+    number: Tensor
 
 
 def as_entries(input: Entries | Tensor) -> Entries:
@@ -79,7 +79,9 @@ def standardize(input: Entries, dims: tuple[int, ...], eps: float) -> Standardiz
 
 def filled_with(parameter: Parameter, filler: float) -> Any:
     """A parameter as a plain tensor, safe where it is unspecified."""
-    return torch.where(parameter.mask, parameter.values, filler) if isinstance(parameter, Entries) else parameter
+    return (
+        torch.where(parameter.mask, parameter.values, filler) if isinstance(parameter, Entries) else parameter
+    )
 
 
 def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) -> Tensor:
@@ -109,7 +111,7 @@ def without_rows(values: Tensor) -> Tensor:
 
 
 def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
-    """Whether, as seen by a look at the mask, PyTorch's own kernels can do it: no group has a gap (tokens of a sentence)."""
+    """Whether no group has a gap, as in padded sentences, and PyTorch's own kernels will do; False if a look costs."""
     if not may_look_at(mask):
         return False
     count = kernels.masked_count(mask, tuple(dims), False)
@@ -150,8 +152,9 @@ def native_layer_norm(
     like = torch.native_layer_norm(probe, normalized_shape, filled_with(weight, 1), filled_with(bias, 1), eps)
     parts = standardize(x, _last(x, normalized_shape), eps)
     out = affine(parts.values, x.mask, weight, bias, normalized_shape, like[0].dtype)
-    present = parts.count > 0
-    return out, Entries(parts.mean.to(like[1].dtype), present), Entries(parts.scale.to(like[2].dtype), present)
+    # torch gives these two no gradient (native_group_norm's have one)
+    mean, scale = parts.mean.detach().to(like[1].dtype), parts.scale.detach().to(like[2].dtype)
+    return out, Entries(mean, parts.number > 0), Entries(scale, parts.number > 0)
 
 
 def rms_norm(
@@ -200,7 +203,9 @@ def group_norm(
     shape = x.values.shape
     safe_weight, safe_bias = filled_with(weight, 1), filled_with(bias, 1)
     dtype = F.group_norm(without_rows(x.values), num_groups, safe_weight, safe_bias, eps).dtype
-    F._verify_batch_size([shape[0] * shape[1] // num_groups, num_groups, *shape[2:]])
+    F._verify_batch_size(  # type: ignore[attr-defined]
+        [shape[0] * shape[1] // num_groups, num_groups, *shape[2:]]
+    )
     split = x.mask.unflatten(1, (num_groups, -1))
     if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
         values = F.group_norm(torch.where(x.mask, x.values, 0), num_groups, safe_weight, safe_bias, eps)
@@ -225,7 +230,7 @@ def native_group_norm(
     )
     out, parts = _grouped(x, group, weight, bias, eps, like[0].dtype)
     statistics = [
-        Entries(part.flatten(1).to(dtype), (parts.count > 0).flatten(1))
+        Entries(part.flatten(1).to(dtype), (parts.number > 0).flatten(1))
         for part, dtype in ((parts.mean, like[1].dtype), (parts.scale, like[2].dtype))
     ]
     return out, *statistics
@@ -240,7 +245,9 @@ def local_response_norm(
         return Entries(F.local_response_norm(values, size, alpha, beta, k), mask)
     safe = torch.where(mask, values, 0)
     rows = (safe * safe).reshape(values.shape[0], 1, values.shape[1], -1)
-    energy = F.avg_pool2d(F.pad(rows, (0, 0, size // 2, (size - 1) // 2)), (size, 1), stride=1).reshape(values.shape)
+    energy = F.avg_pool2d(F.pad(rows, (0, 0, size // 2, (size - 1) // 2)), (size, 1), stride=1).reshape(
+        values.shape
+    )
     return Entries(safe / torch.where(mask, energy * alpha + k, 1).pow(beta), mask)
 
 

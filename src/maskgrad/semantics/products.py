@@ -12,26 +12,21 @@ import torch
 
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.entries import Entries, fill
-from maskgrad.semantics.equations import Equation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
+    from maskgrad.semantics.equations import Equation
+
     Operand = Entries | Tensor
 
-__all__ = ["any_product", "bias_mask", "equation", "indicator", "safe", "sum_of_products", "values_of"]
+__all__ = ["any_product", "bias_mask", "indicator", "safe", "sum_of_products", "values_of"]
 
 #: Counts of products are floating-point sums. Algorithms that transform (FFT, Winograd) return them with rounding
 #: errors, so that "at least one" is a number above this.
 NONE_AT_ALL = 0.5
-
-
-def equation(text: str) -> Equation:
-    """``"ij,jk->ik"`` taken apart."""
-    left, _, result = text.partition("->")
-    return Equation(tuple(left.split(",")), result)
 
 
 def values_of(operand: Operand) -> Tensor:
@@ -78,12 +73,13 @@ def sum_of_products(
         return result
     present = [indicator(factor) for factor in factors]
     count = pure or function
-    meets = sum(
-        count(*[part.float() if i == j else present[j] for j in range(len(factors))])
-        for i, part in enumerate(broken)
-    )
+    met = torch.zeros((), dtype=torch.bool)
+    for i, part in enumerate(broken):
+        meets = count(*[part.float() if i == j else present[j] for j in range(len(factors))])
+        met = met | (meets > NONE_AT_ALL)
     finite = function(*[torch.where(part, 0, factor) for part, factor in zip(broken, zeroed, strict=True)])
-    return torch.where(meets > NONE_AT_ALL, result, finite)
+    # IEEE's gradients belong to IEEE's results; where no result is broken, none arises on the way (0 * inf) either.
+    return torch.where(met, result, finite) if bool(met.any()) else finite
 
 
 def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:
@@ -99,7 +95,9 @@ def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Siz
     """
     if not all(values_of(factor).numel() for factor in factors):  # no product, or no result
         return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
-    parts = [(f.mask, term) for f, term in zip(factors, equation.terms, strict=True) if isinstance(f, Entries)]
+    parts = [
+        (f.mask, term) for f, term in zip(factors, equation.terms, strict=True) if isinstance(f, Entries)
+    ]
     if not parts:
         return torch.ones((), dtype=torch.bool, device=values_of(factors[0]).device).expand(shape)
     while len(parts) > 1:

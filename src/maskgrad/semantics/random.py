@@ -1,7 +1,7 @@
 """Random operations: what they draw, keep or drop concerns the specified entries; the pattern stays.
 
-Random numbers are drawn for all entries, specified or not, so that on complete data the same seed gives what PyTorch gives, and
-so that cost and shapes do not depend on the mask. What lands under the mask is as arbitrary as what was there before.
+Random numbers are drawn for all entries, specified or not, so that on complete data a seed gives what it gives in
+PyTorch, and so that shapes do not depend on the mask. What lands under the mask is as arbitrary as what was there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from maskgrad.semantics.dimensions import mask_of_any
 from maskgrad.semantics.elementwise import elementwise
-from maskgrad.semantics.entries import Entries, intersection
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 
@@ -48,17 +48,6 @@ def native_dropout(input: Entries, p: float, train: bool | None) -> tuple[Entrie
     """Dropout, and which entries it kept."""
     values, kept = torch.native_dropout(input.values, p, train)
     return Entries(values, input.mask), Entries(kept, input.mask)
-
-
-def refill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """Rewrite the values of a copy by the in-place method that was called."""
-    x, *rest = args
-    mask = intersection(args)
-    assert mask is not None
-    mask = mask & (intersection(kwargs.values()) if kwargs and intersection(kwargs.values()) is not None else mask)
-    fresh = x.values.clone()
-    function(fresh, *rest, **kwargs)
-    return Entries(fresh, mask)
 
 
 def bernoulli_(input: Any, p: Any = 0.5, *, generator: torch.Generator | None = None) -> Entries:
@@ -109,33 +98,40 @@ def _dropout(name: str, training: bool) -> Operation:
     return Operation("nn.functional." + name, "random", functions, body, UNCHANGED, KEPT, in_place=in_place)
 
 
-def _refill(name: str) -> Operation:
-    """The operation that exists in place only, under the name without its underscore."""
-    function = getattr(torch.Tensor, name)
-    return Operation(
-        name,
-        "random",
-        (function,),
-        named(bernoulli_) if name == "bernoulli_" else _calling(function),
-        UNCHANGED,
-        "zero",
-        in_place=(function,),
-    )
+def _rewriting(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The body of a method that rewrites all values in place: it works on a copy, which dispatch writes back."""
 
-
-def _calling(method: Callable[..., Any]) -> Callable[..., Any]:
-    # dispatch passes the spelling that is not in place, and Tensor.normal exists for no such purpose
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return refill(method, args, kwargs)
+        x, *rest = args
+        fresh = x.values.clone()
+        method(fresh, *rest, **kwargs)
+        return Entries(fresh, x.mask)
 
     return body
 
 
-def _function(name: str, body: Callable[..., Any], filler: float | None = None, gradient: str = "zero") -> Operation:
+def _refill(name: str) -> Operation:
+    """A method that exists in place only."""
+    method = getattr(torch.Tensor, name)
+    body = named(bernoulli_) if name == "bernoulli_" else _rewriting(method)
+    return Operation(name, "random", (method,), body, UNCHANGED, "zero", in_place=(method,))
+
+
+def _function(
+    name: str, body: Callable[..., Any], filler: float | None = None, gradient: str = "zero"
+) -> Operation:
     functions, in_place, methods = functions_named(name, namespaces=(torch, torch.Tensor))
     in_place = () if name == "bernoulli" else in_place
     return Operation(
-        name, "random", functions, body, UNCHANGED, gradient, filler=filler, in_place=in_place, methods=methods
+        name,
+        "random",
+        functions,
+        body,
+        UNCHANGED,
+        gradient,
+        filler=filler,
+        in_place=in_place,
+        methods=methods,
     )
 
 

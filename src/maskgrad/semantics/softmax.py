@@ -64,7 +64,7 @@ def safe_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> 
 
 
 def _with_dim(rule: Callable[..., Entries]) -> Callable[..., Entries]:
-    """A body that accepts both signatures: ``torch.softmax(x, dim, dtype)``, ``F.softmax(x, dim, _stacklevel, dtype)``."""
+    """A body for both signatures: ``torch.softmax(x, dim, dtype)`` and ``F.softmax(x, dim, _stacklevel, dtype)``."""
     name = rule.__name__
     implicit = getattr(F, name, None)  # only these choose a dimension, with a warning, if none is given
 
@@ -78,7 +78,8 @@ def _with_dim(rule: Callable[..., Entries]) -> Callable[..., Entries]:
             elif extra is not None:
                 named["dtype"] = extra
         if named.get("dim") is None and function is implicit:
-            named["dim"] = F._get_softmax_dim(name, named["input"].mask.ndim, level)
+            ndim = named["input"].mask.ndim
+            named["dim"] = F._get_softmax_dim(name, ndim, level)  # type: ignore[attr-defined]
         return rule(**named)
 
     return body

@@ -11,7 +11,9 @@ from torch import Tensor
 GARBAGE = (math.nan, math.inf, -math.inf, 1e38)
 
 
-def specified(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> tuple[list[list], list[int]]:
+def specified(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool
+) -> tuple[list[list], list[int]]:
     """For each entry of the result, the list of the entries it is made of; and the shape of the result."""
     dims = {d % values.ndim for d in dim} if values.ndim else set()
     groups: dict[tuple[int, ...], list] = {}
@@ -25,7 +27,9 @@ def specified(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool)
     return list(groups.values()), shape
 
 
-def reduction(name: str, values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> tuple[Tensor, Tensor]:
+def reduction(
+    name: str, values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool
+) -> tuple[Tensor, Tensor]:
     groups, shape = specified(values, mask, dim, keepdim)
     add = math.fsum if values.is_floating_point() else sum
     results = [add(g) / (len(g) or 1) if name == "masked_mean" else add(g) for g in groups]
@@ -41,7 +45,14 @@ def merged(indices: Tensor, values: Tensor, reduce: str) -> tuple[list[int], Ten
     results = []
     for row in rows:
         entries = values[indices == row].double()
-        results.append({"sum": entries.sum(0), "mean": entries.mean(0), "amax": entries.amax(0), "amin": entries.amin(0)}[reduce])
+        results.append(
+            {
+                "sum": entries.sum(0),
+                "mean": entries.mean(0),
+                "amax": entries.amax(0),
+                "amin": entries.amin(0),
+            }[reduce]
+        )
     return rows, torch.stack(results) if results else values.double()
 
 
@@ -49,4 +60,6 @@ def soiled(values: Tensor, mask: Tensor, garbage: float) -> Tensor:
     """``values`` with ``garbage`` under the mask (the largest number for integers)."""
     if not values.is_floating_point():
         garbage = torch.iinfo(values.dtype).max if values.dtype != torch.bool else True
-    return values.masked_fill(~mask, min(garbage, torch.finfo(values.dtype).max) if garbage == 1e38 else garbage)
+    return values.masked_fill(
+        ~mask, min(garbage, torch.finfo(values.dtype).max) if garbage == 1e38 else garbage
+    )

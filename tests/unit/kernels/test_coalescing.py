@@ -23,7 +23,14 @@ ROUNDING = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 1e-3, torc
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_against_loops(body, reduce, dtype):
-    for n, num_rows, row in [(1, 1, ()), (50, 7, (3,)), (400, 90, ()), (60, 10**12, (2, 5)), (33, 5, (1,)), (0, 4, (3,))]:
+    for n, num_rows, row in [
+        (1, 1, ()),
+        (50, 7, (3,)),
+        (400, 90, ()),
+        (60, 10**12, (2, 5)),
+        (33, 5, (1,)),
+        (0, 4, (3,)),
+    ]:
         indices, values = torch.randint(0, num_rows, (n,)), torch.randn(n, *row).to(dtype)
         rows, merged = body.merge_rows(indices, values, num_rows, reduce)
         expected_rows, expected = oracles.merged(indices, values, reduce)
@@ -39,7 +46,7 @@ def test_against_loops(body, reduce, dtype):
 def test_integers(body, dtype):
     indices, values = torch.randint(0, 9, (100,)), torch.randint(-99, 99, (100, 3)).to(dtype)
     for reduce in ("sum", "amax", "amin"):
-        rows, merged = body.merge_rows(indices, values, 9, reduce)
+        _, merged = body.merge_rows(indices, values, 9, reduce)
         assert merged.dtype == dtype
         assert torch.equal(merged.double(), oracles.merged(indices, values, reduce)[1])
 
@@ -48,7 +55,9 @@ def test_small_integers_and_booleans_run_the_reference():
     indices = torch.tensor([1, 0, 1])
     for dtype in (torch.int8, torch.int16, torch.uint8):
         assert kernels.merge_rows(indices, torch.tensor([1, 2, 3], dtype=dtype), 2)[1].tolist() == [2, 4]
-        assert torch.ops.maskgrad.merge_rows(indices, torch.tensor([1, 2, 3], dtype=dtype), 2, "sum")[1].tolist() == [2, 4]
+        assert torch.ops.maskgrad.merge_rows(indices, torch.tensor([1, 2, 3], dtype=dtype), 2, "sum")[
+            1
+        ].tolist() == [2, 4]
     flags = torch.tensor([True, False, True])
     assert kernels.merge_rows(indices, flags, 2)[1].tolist() == [False, True]
 
@@ -93,7 +102,12 @@ def problems(draw):
     if indices is None:
         indices = torch.randint(0, num_rows, (n,), generator=generator)
     values = torch.randn(n, width, generator=generator, dtype=torch.float64)
-    return indices, values.round(decimals=draw(st.sampled_from([0, 9]))), num_rows, draw(st.sampled_from(REDUCTIONS))
+    return (
+        indices,
+        values.round(decimals=draw(st.sampled_from([0, 9]))),
+        num_rows,
+        draw(st.sampled_from(REDUCTIONS)),
+    )
 
 
 @given(problems())
@@ -104,7 +118,9 @@ def test_forward_and_backward_agree_with_the_reference(problem):
         leaf = values.clone().requires_grad_()
         with use_kernels(body):
             rows, merged = kernels.merge_rows(indices, leaf, num_rows, reduce)
-            (grad,) = torch.autograd.grad(merged, leaf, torch.arange(merged.numel()).double().cos().view_as(merged))
+            (grad,) = torch.autograd.grad(
+                merged, leaf, torch.arange(merged.numel()).double().cos().view_as(merged)
+            )
         results.append((rows, merged.detach(), grad))
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
@@ -136,8 +152,15 @@ def test_ties_share_the_gradient(body):
 def test_any_strides():
     indices = torch.randint(0, 50, (300,)).repeat_interleave(2)[::2]
     wide = torch.randn(300, 8, 3)
-    for values in (wide[:, ::2], wide.transpose(1, 2), wide[:, :1].expand(300, 8, 3), wide[0].expand(300, 8, 3)):
-        for mine, theirs in zip(cpu.merge_rows(indices, values, 50), reference.merge_rows(indices, values, 50), strict=True):
+    for values in (
+        wide[:, ::2],
+        wide.transpose(1, 2),
+        wide[:, :1].expand(300, 8, 3),
+        wide[0].expand(300, 8, 3),
+    ):
+        for mine, theirs in zip(
+            cpu.merge_rows(indices, values, 50), reference.merge_rows(indices, values, 50), strict=True
+        ):
             torch.testing.assert_close(mine, theirs)
 
 
@@ -157,17 +180,20 @@ def test_results_do_not_depend_on_the_number_of_threads():
 @pytest.mark.parametrize("index", [-1, 10, 2**40])
 def test_an_index_outside_the_table_is_named(index):
     indices, values = torch.tensor([1, index, 2]), torch.ones(3, 2)
-    with use_kernels("cpu"), pytest.raises(IndexError, match=rf"must lie in \[0, 10\).*indices\[1\] is {index}"):
+    with (
+        use_kernels("cpu"),
+        pytest.raises(IndexError, match=rf"must lie in \[0, 10\).*indices\[1\] is {index}"),
+    ):
         kernels.merge_rows(indices, values, 10)
 
 
 def test_mistakes_are_named():
     indices, values = torch.tensor([0, 1]), torch.ones(2)
-    with pytest.raises(ValueError, match="reduce must be one of sum, mean, amax, amin; got 'prod'"):
+    with pytest.raises(ValueError, match=r"reduce must be one of sum, mean, amax, amin; got 'prod'"):
         kernels.merge_rows(indices, values, 2, "prod")
-    with pytest.raises(TypeError, match="the mean of torch.int64 has no such dtype"):
+    with pytest.raises(TypeError, match=r"the mean of torch.int64 has no such dtype"):
         kernels.merge_rows(indices, values.long(), 2, "mean")
-    with pytest.raises(TypeError, match="indices must be a 1-D int64 tensor; got 1-D torch.int32"):
+    with pytest.raises(TypeError, match=r"indices must be a 1-D int64 tensor; got 1-D torch.int32"):
         kernels.merge_rows(indices.int(), values, 2)
     with pytest.raises(ValueError, match=r"values must have one row for each of 2 indices; got \(3,\)"):
         kernels.merge_rows(indices, torch.ones(3), 2)

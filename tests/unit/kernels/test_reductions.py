@@ -18,6 +18,12 @@ BODIES = [reference, cpu]
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
+@pytest.fixture(autouse=True)
+def _compiled_bodies_for_small_tensors_too():
+    with use_kernels("cpu"):
+        yield
+
+
 def check(name, body, values, mask, dim, keepdim):
     expected, count = oracles.reduction(name, values, mask, dim, keepdim)
     result, number = getattr(body, name)(values, mask, dim, keepdim)
@@ -75,7 +81,9 @@ def test_garbage_under_the_mask_is_never_read(body, dtype, garbage):
 
 
 @pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool]
+)
 def test_integers_add_up_to_int64(body, dtype):
     values = torch.randint(0, 100, (40, 9)).to(dtype)
     mask = torch.rand(40, 9) < 0.5
@@ -92,15 +100,17 @@ def test_large_integers_are_exact():
 @pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
 def test_the_mean_of_integers_needs_a_dtype(body):
     values, mask = torch.arange(6), torch.ones(6, dtype=torch.bool)
-    with pytest.raises(RuntimeError, match="could not infer output dtype.*Got: torch.int64; pass dtype"):
+    with pytest.raises(RuntimeError, match=r"could not infer output dtype.*Got: torch.int64; pass dtype"):
         body.masked_mean(values, mask, (0,), False)
-    with pytest.raises(RuntimeError, match="Optional dtype must be.*Got: torch.int32"):
+    with pytest.raises(RuntimeError, match=r"Optional dtype must be.*Got: torch.int32"):
         body.masked_mean(values, mask, (0,), False, torch.int32)
     assert body.masked_mean(values, mask, (0,), False, torch.float32)[0].item() == 2.5
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("values_dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32])
+@pytest.mark.parametrize(
+    "values_dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32]
+)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_dtype_casts_first(name, values_dtype, dtype):
     values, mask = (torch.randn(300, 7) * 9).to(values_dtype), torch.rand(300, 7) < 0.5
@@ -135,7 +145,10 @@ def layouts():
         "head mask": (torch.randn(2, 3, 70, 5), (torch.rand(2, 1, 1, 5) < 0.5).expand(2, 3, 70, 5)),
         "query mask": (torch.randn(2, 3, 7, 50), (torch.rand(2, 1, 7, 50) < 0.5).expand(2, 3, 7, 50)),
         "scalar mask": (values, torch.tensor(True).expand(6, 70, 5)),
-        "channels last": (torch.randn(2, 3, 20, 5).to(memory_format=torch.channels_last), torch.rand(2, 3, 20, 5) < 0.5),
+        "channels last": (
+            torch.randn(2, 3, 20, 5).to(memory_format=torch.channels_last),
+            torch.rand(2, 3, 20, 5) < 0.5,
+        ),
         "offset": (torch.randn(2101)[1:].view(6, 70, 5), mask),
     }
 
@@ -154,7 +167,9 @@ def test_any_strides(layout):
             assert result[0].is_contiguous()
 
 
-@pytest.mark.parametrize("shape", [(3, 40_000), (40_000, 3), (2, 20_000, 5), (1, 1_300_001), (5000, 300), (257, 2053)])
+@pytest.mark.parametrize(
+    "shape", [(3, 40_000), (40_000, 3), (2, 20_000, 5), (1, 1_300_001), (5000, 300), (257, 2053)]
+)
 def test_sums_cut_into_pieces_and_over_threads(shape):
     values, mask = torch.randn(shape), torch.rand(shape) < 0.5
     values = values.masked_fill(~mask, math.nan)
@@ -198,7 +213,14 @@ def problems(draw):
     values = torch.randn([shape[i] for i in order], generator=generator, dtype=torch.float64)
     values = values.permute([order.index(i) for i in range(len(shape))])
     mask = (torch.rand(expanded, generator=generator) < density).expand(shape)
-    return values, mask, dim, draw(st.booleans()), draw(st.sampled_from(oracles.GARBAGE)), draw(st.sampled_from(NAMES))
+    return (
+        values,
+        mask,
+        dim,
+        draw(st.booleans()),
+        draw(st.sampled_from(oracles.GARBAGE)),
+        draw(st.sampled_from(NAMES)),
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
@@ -285,7 +307,11 @@ def test_inputs_are_left_alone():
 
 
 def test_mistakes_in_the_mask_are_named():
-    with pytest.raises(TypeError, match=r"mask must be a Boolean tensor \(True = specified\); got torch.float32"):
+    with pytest.raises(
+        TypeError, match=r"mask must be a Boolean tensor \(True = specified\); got torch.float32"
+    ):
         kernels.masked_sum(torch.ones(3), torch.ones(3), (0,), False)
-    with pytest.raises(ValueError, match=r"mask must have the shape of values, \(3, 2\); got \(2,\); expand it"):
+    with pytest.raises(
+        ValueError, match=r"mask must have the shape of values, \(3, 2\); got \(2,\); expand it"
+    ):
         kernels.masked_mean(torch.ones(3, 2), torch.ones(2, dtype=torch.bool), (0,), False)

@@ -27,7 +27,11 @@ def samples():
         ("masked_spread", (torch.randn(6, 1, 4, requires_grad=True), mask, torch.float32), {}),
         ("masked_spread", (torch.randn(1, 4), mask, torch.bfloat16), {}),
         *[("merge_rows", (indices, rows, 5, reduce), {}) for reduce in ("sum", "mean", "amax", "amin")],
-        ("adagrad_rows_", (torch.randn(5, 2), torch.rand(5, 2), indices, rows.detach()), {**update, "eps": 1e-10}),
+        (
+            "adagrad_rows_",
+            (torch.randn(5, 2), torch.rand(5, 2), indices, rows.detach()),
+            {**update, "eps": 1e-10},
+        ),
         ("sgd_rows_", (torch.randn(5, 2), None, indices, rows.detach()), update),
         (
             "sgd_rows_",
@@ -58,7 +62,7 @@ def test_every_kernel_has_a_schema_a_reference_a_compiled_body_and_a_sample():
 def test_every_operator_runs_where_there_is_no_compiled_body():
     for name, args, kwargs in samples():
         moved = [a.detach().to("meta") if isinstance(a, torch.Tensor) else a for a in args]
-        kwargs = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
+        options = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
         if name == "merge_rows":  # the number of rows is not known without data
             continue
-        getattr(OPS, name)(*moved, **kwargs)
+        getattr(OPS, name)(*moved, **options)

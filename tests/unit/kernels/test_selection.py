@@ -11,8 +11,8 @@ import torch
 from maskgrad import kernels
 from maskgrad.kernels import selection, use_kernels, why
 
-LARGE = torch.randn(200, 200)
-MASK = torch.rand(200, 200) < 0.5
+LARGE = torch.randn(300, 300)
+MASK = torch.rand(300, 300) < 0.5
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +32,15 @@ def test_each_reason_for_the_reference():
     assert "torch.complex64" in why("masked_sum", x + 0j, m)
     assert "not on the CPU" in why("masked_sum", x.to("meta"), m)
     assert "not strided" in why("masked_sum", x, m.to_sparse())
-    assert "lazy view" in why("masked_sum", torch.randn(200, 200, dtype=torch.complex64).conj().imag, m)
+    assert "lazy view" in why("masked_sum", torch.randn(300, 300, dtype=torch.complex64).conj().imag, m)
     assert "subclass" in why("masked_sum", x.as_subclass(type("Sub", (torch.Tensor,), {})), m)
     with use_kernels("reference"):
         assert "forced by use_kernels" in why("masked_sum", x, m)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # PyTorch's own decompositions for jvp
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script:DeprecationWarning"
+)  # PyTorch's own decompositions for jvp
 def test_transforms_and_modes_run_the_reference():
     seen = []
 
@@ -63,7 +65,7 @@ def test_batched_gradients_of_a_compiled_forward():
     x = LARGE.clone().requires_grad_()
     for name in ("masked_sum", "masked_mean"):
         result, count = getattr(kernels, name)(x, MASK, (1,), False)
-        weights = torch.randn(3, 200)
+        weights = torch.randn(3, 300)
         (grads,) = torch.autograd.grad(result, x, weights, is_grads_batched=True)
         scale = 1 if name == "masked_sum" else count.clamp(min=1)
         torch.testing.assert_close(grads, torch.where(MASK, (weights / scale)[:, :, None], 0))
@@ -77,10 +79,12 @@ def test_compile_traces_the_reference_once_for_every_mask():
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     with torch.compiler.set_stance("default"):
         for density in (0.1, 0.5, 0.9):
-            x, mask = LARGE.clone().requires_grad_(), torch.rand(200, 200) < density
+            x, mask = LARGE.clone().requires_grad_(), torch.rand(300, 300) < density
             torch.testing.assert_close(compiled(x, mask), f(x, mask))
             compiled(x, mask).backward()
-            torch.testing.assert_close(x.grad, torch.autograd.grad(f(y := x.detach().requires_grad_(), mask), y)[0])
+            torch.testing.assert_close(
+                x.grad, torch.autograd.grad(f(y := x.detach().requires_grad_(), mask), y)[0]
+            )
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
@@ -91,7 +95,9 @@ def test_export_contains_no_operator_of_ours():
 
     program = torch.export.export(Model(), (LARGE, MASK))
     assert "maskgrad" not in str(program.graph)
-    torch.testing.assert_close(program.module()(LARGE, MASK), kernels.masked_mean(LARGE, MASK, (1,), False)[0])
+    torch.testing.assert_close(
+        program.module()(LARGE, MASK), kernels.masked_mean(LARGE, MASK, (1,), False)[0]
+    )
 
 
 def test_the_environment_variable_forces_one_body(monkeypatch):
@@ -105,15 +111,20 @@ def test_the_environment_variable_forces_one_body(monkeypatch):
 
 
 def test_an_unknown_body_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match="use_kernels.. takes one of reference, cpu; got 'gpu'"), use_kernels("gpu"):
+    with (
+        pytest.raises(ValueError, match=r"use_kernels.. takes one of reference, cpu; got 'gpu'"),
+        use_kernels("gpu"),
+    ):
         pass
     monkeypatch.setenv(selection.VARIABLE, "numba")
-    with pytest.raises(ValueError, match="MASKGRAD_KERNELS must be one of reference, cpu, or unset; got 'numba'"):
+    with pytest.raises(
+        ValueError, match=r"MASKGRAD_KERNELS must be one of reference, cpu, or unset; got 'numba'"
+    ):
         kernels.masked_sum(LARGE, MASK, (0,), False)
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 def test_importing_the_kernels_does_not_import_numba():

@@ -53,7 +53,9 @@ def test_sgd_follows_torch(body, options):
         values = torch.randn(16, 5)
         theirs.grad = torch.zeros(9, 5).index_add(0, indices, values)
         optimizer.step()
-        body.sgd_rows_(param, buffer if "momentum" in options else None, indices, values, first_step=first, **options)
+        body.sgd_rows_(
+            param, buffer if "momentum" in options else None, indices, values, first_step=first, **options
+        )
         torch.testing.assert_close(param, theirs.detach())
         if "momentum" in options:
             torch.testing.assert_close(buffer, optimizer.state[theirs]["momentum_buffer"])
@@ -109,7 +111,9 @@ def test_a_thousand_small_gradients_move_a_half_parameter(dtype):
 def test_duplicates_are_rounded_once():
     for body in BODIES:
         param = torch.zeros(2)
-        body.sgd_rows_(param, None, torch.ones(4, dtype=torch.int64), torch.tensor([1e8, 1.0, -1e8, 1.0]), lr=1.0)
+        body.sgd_rows_(
+            param, None, torch.ones(4, dtype=torch.int64), torch.tensor([1e8, 1.0, -1e8, 1.0]), lr=1.0
+        )
         assert param.tolist() == [0.0, -2.0]
 
 
@@ -122,7 +126,9 @@ def test_version_counters_move(body):
     with use_kernels(body):
         kernels.adagrad_rows_(param, other, indices, values, lr=0.1, weight_decay=0.0, eps=1e-10)
         kernels.sgd_rows_(param, state, indices, values, lr=0.1, momentum=0.9, first_step=first)
-    moved = [t._version > v for t, v in zip((param, state, first, other, indices, values), versions, strict=True)]
+    moved = [
+        t._version > v for t, v in zip((param, state, first, other, indices, values), versions, strict=True)
+    ]
     assert moved == [True, True, True, True, False, False]
 
 
@@ -159,7 +165,11 @@ def test_rows_with_gaps_are_updated_too():
 
 
 def test_many_rows_over_threads():
-    param, values, indices = torch.randn(40_000, 16), torch.randn(30_000, 16), torch.randint(0, 40_000, (30_000,))
+    param, values, indices = (
+        torch.randn(40_000, 16),
+        torch.randn(30_000, 16),
+        torch.randint(0, 40_000, (30_000,)),
+    )
     results = []
     for body in BODIES:
         p, s = param.clone(), torch.ones_like(param)

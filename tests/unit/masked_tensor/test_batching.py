@@ -24,7 +24,9 @@ class Samples(Dataset[dict[str, Any]]):
 
 
 def test_samples_are_stacked() -> None:
-    assert_entries(default_collate([poisoned([1.0, None]), poisoned([None, 4.0])]), [[1.0, None], [None, 4.0]])
+    assert_entries(
+        default_collate([poisoned([1.0, None]), poisoned([None, 4.0])]), [[1.0, None], [None, 4.0]]
+    )
 
 
 def test_samples_in_dictionaries_and_lists() -> None:

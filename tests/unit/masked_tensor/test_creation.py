@@ -42,25 +42,35 @@ class TestMasked:
     def test_data_of_any_dtype(self, dtype: torch.dtype) -> None:
         assert mg.masked(torch.ones(2, dtype=dtype), on(1, 0)).dtype == dtype
 
-    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32, torch.float16, torch.complex64])
+    @pytest.mark.parametrize(
+        "dtype", [torch.uint8, torch.int64, torch.float32, torch.float16, torch.complex64]
+    )
     def test_a_mask_must_be_boolean(self, dtype: torch.dtype) -> None:
-        message = re.escape(f"mask must have dtype torch.bool (True = specified), found {dtype}; write the condition")
+        message = re.escape(
+            f"mask must have dtype torch.bool (True = specified), found {dtype}; write the condition"
+        )
         with pytest.raises(TypeError, match=message):
             mg.masked(torch.zeros(3), torch.ones(3, dtype=dtype))
 
     @pytest.mark.parametrize("mask", [[True, False], np.array([True, False]), True])
     def test_a_mask_must_be_a_tensor(self, mask: Any) -> None:
-        with pytest.raises(TypeError, match=rf"mask must be a Boolean .* found {type(mask).__name__}; .*as_tensor"):
+        with pytest.raises(
+            TypeError, match=rf"mask must be a Boolean .* found {type(mask).__name__}; .*as_tensor"
+        ):
             mg.masked(torch.zeros(2), mask)
 
     @pytest.mark.parametrize(("data", "mask"), [((3,), (2,)), ((3,), (2, 3)), ((), (1,)), ((2, 3), (2,))])
     def test_a_mask_must_broadcast_to_the_data(self, data: tuple[int, ...], mask: tuple[int, ...]) -> None:
-        message = re.escape(f"shape of the data, {data}, found shape {mask}; insert dimensions with mask[:, None]")
+        message = re.escape(
+            f"shape of the data, {data}, found shape {mask}; insert dimensions with mask[:, None]"
+        )
         with pytest.raises(ValueError, match=message):
             mg.masked(torch.zeros(data), torch.ones(mask, dtype=torch.bool))
 
     def test_a_mask_must_be_on_the_device_of_the_data(self) -> None:
-        with pytest.raises(ValueError, match=r"mask must be on the device of the data, meta, found cpu; use mask.to"):
+        with pytest.raises(
+            ValueError, match=r"mask must be on the device of the data, meta, found cpu; use mask.to"
+        ):
             mg.masked(torch.zeros(3, device="meta"), on(1, 0, 1))
 
     def test_a_mask_must_be_strided(self) -> None:
@@ -69,11 +79,15 @@ class TestMasked:
 
     @pytest.mark.parametrize("data", [[1.0, 2.0], np.zeros(2), 1.0, None])
     def test_data_must_be_a_tensor(self, data: Any) -> None:
-        with pytest.raises(TypeError, match=rf"data must be a torch.Tensor, found {type(data).__name__}; .*as_tensor"):
+        with pytest.raises(
+            TypeError, match=rf"data must be a torch.Tensor, found {type(data).__name__}; .*as_tensor"
+        ):
             mg.masked(data, on(1, 0))
 
     def test_data_must_be_strided(self) -> None:
-        with pytest.raises(TypeError, match=r"data must be a strided tensor, found layout torch.sparse_coo; use"):
+        with pytest.raises(
+            TypeError, match=r"data must be a strided tensor, found layout torch.sparse_coo; use"
+        ):
             mg.masked(torch.eye(2).to_sparse(), on([1, 0], [0, 1]))
 
     def test_the_gradient_is_zero_under_the_mask(self) -> None:
@@ -139,7 +153,9 @@ class TestFromLengths:
 
     @pytest.mark.parametrize(("lengths", "found"), [([1, 4], "1 to 4"), ([-1, 2], "-1 to 2")])
     def test_lengths_must_fit(self, lengths: list[int], found: str) -> None:
-        with pytest.raises(ValueError, match=rf"lengths must lie between 0 and 3, the size of dim 1, found {found}"):
+        with pytest.raises(
+            ValueError, match=rf"lengths must lie between 0 and 3, the size of dim 1, found {found}"
+        ):
             mg.from_lengths(torch.zeros(2, 3), torch.tensor(lengths))
 
     @pytest.mark.parametrize("shape", [(3,), (2, 1), ()])
@@ -163,9 +179,13 @@ class TestFromLengths:
 
 class TestFromNumpy:
     def test_numpys_true_means_missing(self) -> None:
-        assert_entries(mg.from_numpy(np.ma.array([1.0, nan, 3.0], mask=[False, True, False])), [1.0, None, 3.0])
+        assert_entries(
+            mg.from_numpy(np.ma.array([1.0, nan, 3.0], mask=[False, True, False])), [1.0, None, 3.0]
+        )
 
-    @pytest.mark.parametrize("array", [np.array([1, 2]), np.ma.array([1, 2]), np.ma.array([1, 2], mask=False)])
+    @pytest.mark.parametrize(
+        "array", [np.array([1, 2]), np.ma.array([1, 2]), np.ma.array([1, 2], mask=False)]
+    )
     def test_no_mask_means_fully_specified(self, array: Any) -> None:
         assert_entries(mg.from_numpy(array), [1, 2], dtype=torch.int64)
 
@@ -186,7 +206,9 @@ class TestFromNumpy:
         assert np.array_equal(back.filled(0), array.filled(0))
 
     def test_refusals(self) -> None:
-        with pytest.raises(TypeError, match=r"array must be a numpy array, found Tensor; use mg.masked for tensors"):
+        with pytest.raises(
+            TypeError, match=r"array must be a numpy array, found Tensor; use mg.masked for tensors"
+        ):
             mg.from_numpy(torch.zeros(2))  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"can't convert np.ndarray"):
             mg.from_numpy(np.array(["a"]))

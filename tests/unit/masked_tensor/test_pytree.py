@@ -20,7 +20,9 @@ def test_the_leaves_are_values_and_mask() -> None:
 
 
 def test_the_leaves_have_names() -> None:
-    paths = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path({"x": poisoned([1.0, None])})[0]]
+    paths = [
+        pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path({"x": poisoned([1.0, None])})[0]
+    ]
     assert paths == ["['x'].values", "['x'].mask"]
 
 
@@ -63,7 +65,9 @@ def test_gradients_with_respect_to_the_data() -> None:
     assert_entries(rows, [[2.0, 0.0], [3.0, 4.0]])
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's, of itself
+@pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)  # torch's, of itself
 def test_forward_and_reverse_derivatives_agree() -> None:
     data, mask = torch.tensor([1.0, nan, 3.0]), on(1, 0, 1)
 

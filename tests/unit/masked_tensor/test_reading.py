@@ -28,7 +28,9 @@ def test_filled_with_a_tensor_that_broadcasts() -> None:
 @pytest.mark.parametrize(("value", "dtype"), [(0, torch.int32), (0.5, torch.float32), (1j, torch.complex64)])
 def test_filled_promotes_like_where(value: complex, dtype: torch.dtype) -> None:
     x = poisoned([1, None], torch.int32)
-    assert x.filled(value).dtype == torch.where(on(1, 0), torch.ones(2, dtype=torch.int32), value).dtype == dtype
+    assert (
+        x.filled(value).dtype == torch.where(on(1, 0), torch.ones(2, dtype=torch.int32), value).dtype == dtype
+    )
 
 
 def test_compressed_is_in_row_major_order() -> None:
@@ -53,7 +55,9 @@ def test_item() -> None:
 
 @pytest.mark.parametrize("read", [mg.MaskedTensor.item, float, int, bool, complex, range])
 def test_a_number_is_not_invented(read: type) -> None:
-    with pytest.raises(mg.UnspecifiedValueError, match=r"item\(\) .* not specified .*x.filled\(0.\).item\(\)"):
+    with pytest.raises(
+        mg.UnspecifiedValueError, match=r"item\(\) .* not specified .*x.filled\(0.\).item\(\)"
+    ):
         read(poisoned(None, torch.int64))
 
 
@@ -87,7 +91,7 @@ def test_a_sequence_of_rows() -> None:
 
 def test_containment_is_refused() -> None:
     with pytest.raises(TypeError, match=r"use \(masked == value\).any\(\)"):
-        1.0 in poisoned([1.0, None])
+        _ = 1.0 in poisoned([1.0, None])
 
 
 def test_raw_data_passes_gradients_at_specified_entries_only() -> None:
@@ -116,7 +120,12 @@ def test_properties_are_those_of_the_values() -> None:
     assert (x.shape, x.ndim, x.dtype, x.device) == (torch.Size([2, 2]), 2, torch.float16, torch.device("cpu"))
     assert (x.layout, x.is_leaf, x.requires_grad, x.grad_fn) == (torch.strided, True, True, None)
     y = x * 2
-    assert (y.is_leaf, type(y.grad_fn).__name__, y.is_cuda, y.is_sparse) == (False, "MulBackward0", False, False)
+    assert (y.is_leaf, type(y.grad_fn).__name__, y.is_cuda, y.is_sparse) == (
+        False,
+        "MulBackward0",
+        False,
+        False,
+    )
     assert (x.size(), x.size(0), x.dim(), x.numel(), x.stride()) == (x.shape, 2, 2, 4, (2, 1))
     assert (x.is_floating_point(), x.is_complex(), x.element_size(), x.nbytes) == (True, False, 2, 8)
     assert x.to_dense() is x

@@ -25,7 +25,9 @@ def through_torch_load(thing: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("travel", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, through_torch_load])
+@pytest.mark.parametrize(
+    "travel", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, through_torch_load]
+)
 def test_there_and_back(travel: Any) -> None:
     x = poisoned(ENTRIES, torch.float32, requires_grad=True)
     back = travel(x)
@@ -107,5 +109,5 @@ def test_damaged_files_are_refused(load: Any, mask: Any, kind: type[Exception], 
 
 
 def test_a_file_whose_values_are_no_tensor_is_refused() -> None:
-    with pytest.raises(TypeError, match="data must be a torch.Tensor, found list"):
+    with pytest.raises(TypeError, match=r"data must be a torch.Tensor, found list"):
         pickle.loads(pickle.dumps(Damaged([1.0], on(1))))

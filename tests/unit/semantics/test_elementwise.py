@@ -1,4 +1,4 @@
-"""Elementwise: specified where all operands are; what is under the mask reaches nothing, second derivatives included."""
+"""Elementwise: specified where all operands are; what is under the mask reaches nothing, to second order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
 
 def test_the_pattern_is_the_intersection() -> None:
     a, b = poisoned([1.0, 2.0, None, None]), poisoned([5.0, None, 6.0, None])
-    for result, known in ((a + b, 6.0), (a * b, 5.0), (torch.maximum(a, b), 5.0), (torch.hypot(a, b), 26**0.5)):
+    for result, known in (
+        (a + b, 6.0),
+        (a * b, 5.0),
+        (torch.maximum(a, b), 5.0),
+        (torch.hypot(a, b), 26**0.5),
+    ):
         assert_entries(result, [known, None, None, None])
 
 

@@ -30,6 +30,14 @@ def test_gradients_are_shared_among_equals() -> None:
     assert gradient(x.max(1).values, x).tolist() == [[0.0, 0.0, 1.0], [0.0] * 3, [1.0, 0.0, 0.0]]
 
 
+@pytest.mark.parametrize("hidden", [4.0, 9.0, inf])
+def test_an_equal_under_the_mask_gets_and_takes_no_share(hidden: float) -> None:
+    data = torch.tensor([1.0, hidden, 4.0], dtype=torch.float64, requires_grad=True)
+    x = mg.masked(data, on(1, 0, 1))
+    assert gradient(x.amax(), data).tolist() == gradient(x.max(0).values, data).tolist() == [0.0, 0.0, 1.0]
+    assert_entries(x.argmax(), 2)
+
+
 def test_specified_infinities_are_not_mistaken_for_nothing() -> None:
     x = poisoned([[-inf, None, -inf]], requires_grad=True)
     assert_entries(x.amax(1), [-inf])
@@ -95,6 +103,8 @@ def test_bad_dimensions() -> None:
 
 def test_second_derivatives_and_vmap() -> None:
     data = torch.tensor([2.0, nan, 3.0], dtype=torch.float64, requires_grad=True)
-    (first,) = torch.autograd.grad((mg.masked(data, on(1, 0, 1)).amax() ** 2).filled(0.0), data, create_graph=True)
+    (first,) = torch.autograd.grad(
+        (mg.masked(data, on(1, 0, 1)).amax() ** 2).filled(0.0), data, create_graph=True
+    )
     assert gradient(first, data).tolist() == [0.0, 0.0, 2.0]
     assert_entries(torch.vmap(lambda row: row.amax())(poisoned(X)), [4.0, None, 2.0])

@@ -2,9 +2,9 @@ r"""Merging rows that share an index: sort the indices, then reduce each run of 
 
 .. math:: \text{merged}_k = \operatorname{reduce}\{\, v_i : \text{indices}_i = r_k \,\}
 
-The values are neither permuted nor copied first: each is read once, each result written once. A run of one or two is added in
-the type of the values (exact, or rounded once), a longer one in float64 (integers in int64), in the order of the entries:
-the result is the same for any number of threads.
+The values are neither permuted nor copied first: each is read once, each result written once. A run of one or
+two is added in the type of the values (exact, or rounded once), a longer one in float64 (integers in int64), in
+the order of the entries: the result is the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -45,16 +45,32 @@ def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "su
 
 
 @compiled
-def _better(a: Any, b: Any, largest: bool) -> bool:
+def _better(a: Any, b: Any, largest: bool) -> Any:
     """Whether ``a`` replaces ``b`` as the extremum; NaN wins, as in torch.amax."""
     return a != a or (a > b if largest else a < b)
 
 
 @compiled
 def _merge(
-    v: Any, keys: Any, places: Any, starts: Any, width: int, reduce: int, wide: Any, out: Any, lo: int, hi: int
+    v: Any,
+    keys: Any,
+    places: Any,
+    starts: Any,
+    width: int,
+    reduce: int,
+    wide: Any,
+    out: Any,
+    lo: int,
+    hi: int,
 ) -> None:
     """Task k reduces run k. ``v`` and ``out`` are flat, with rows of ``width``."""
+    if width == 1 and reduce == _SUM:  # scalars: nothing but the sum is worth doing
+        for k in range(lo, hi):
+            s = wide
+            for i in range(starts[k], starts[k + 1]):
+                s += decode(v[keys[i] & places])
+            out[k] = s
+        return
     acc = np.full(width, wide)
     for k in range(lo, hi):
         start, stop = starts[k], starts[k + 1]

@@ -1,9 +1,10 @@
 """How loops are compiled, and how tensors reach them.
 
 Compiled functions take flat arrays, scalars and a range of tasks ``[lo, hi)``; they start no threads of their own (see
-``threads.py``) and hold no lock. Their machine code is cached on disk. Numba decides whether a cached file is stale by the
-source file of the function alone: **a compiled function never calls one that lives in another file**, except through the
-type-directed :func:`decode` below (after a change there, delete the ``__pycache__`` of this folder).
+``threads.py``) and hold no lock. Their machine code is cached on disk. Numba decides whether a cached file is
+stale by the source file of the function alone: **a compiled function never calls one that lives in another
+file**, except through the type-directed :func:`decode` below (after a change there, delete the ``__pycache__``
+of this folder).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _REORDER = {"reassoc", "contract"}
 
 def compiled(function: F) -> F:
     """Compile ``function`` in nopython mode on first call; exact floating-point order."""
-    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)  # type: ignore[return-value]
 
 
 def reordered(function: F) -> F:
     """As :func:`compiled`, for sums whose terms may be added in any order fixed at compile time."""
-    return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=_REORDER)(function)  # type: ignore[no-any-return]
+    return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=_REORDER)(function)  # type: ignore[return-value]
 
 
 def array(x: Tensor) -> Any:
@@ -57,7 +58,7 @@ def decode(x: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-@overload(decode, inline="always")
+@overload(decode)
 def _decode(x: Any) -> Any:
     if x == types.uint16:
         return _decode_bfloat16

@@ -1,9 +1,10 @@
 """Seeing a reduction over any dimensions of any strided tensor as one nest of three loops.
 
-Dimensions are ordered as the values lie in memory, and neighbours that are treated alike and can be walked with one stride
-(by values and mask) become one *axis*. The innermost axis has stride 1; the kernels walk it in blocks. If it is reduced, rows
-are summed; if it is kept, the nearest reduced axis is summed over columns. All other axes are *outer*: one flat counter,
-turned into offsets by sizes and strides, so that broadcast (stride 0) masks are never expanded.
+Dimensions are ordered as the values lie in memory, and neighbours that are treated alike and can be walked with
+one stride (by values and mask) become one *axis*. The innermost axis has stride 1; the kernels walk it in
+blocks. If it is reduced, rows are summed; if it is kept, the nearest reduced axis is summed over columns. All
+other axes are *outer*: one flat counter, turned into offsets by sizes and strides, so that broadcast (stride 0)
+masks are never expanded.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def axes(tensors: Sequence[Tensor], reduced: Sequence[int]) -> tuple[list[Axis],
     The strides of the first tensor decide the order.
     """
     shape = tensors[0].shape
-    order = sorted(range(len(shape)), key=lambda d: tensors[0].stride(d), reverse=True)
+    order = sorted(range(len(shape)), key=tensors[0].stride().__getitem__, reverse=True)
     merged: list[Axis] = []
     for d in order:
         if shape[d] == 1:

@@ -2,9 +2,9 @@ r"""Sums, means and counts over the specified entries: one pass over values and 
 
 .. math:: s_o = \sum_r m_{or} v_{or}, \qquad n_o = \sum_r m_{or}, \qquad \text{mean}_o = s_o / \max(1, n_o)
 
-:math:`m v` is a selection, never a product (0 * NaN is NaN). Entries are added in blocks of at most ``BLOCK`` in the type of the
-values (halves in float32), blocks in float64: less rounding than in ``torch.sum``. Where sums are cut into pieces depends on
-the shape alone, so results do not depend on the number of threads.
+:math:`m v` is a selection, never a product (0 * NaN is NaN). Entries are added in blocks of at most
+``BLOCK`` in the type of the values (halves in float32), blocks in float64: less rounding than in ``torch.sum``. Where
+sums are cut into pieces depends on the shape alone, so results do not depend on the number of threads.
 
 Legend: o outer, r reduced, k kept; prefixes v (values), m (mask), g (gradient) name the array an offset belongs to.
 Complex values are left to the reference.
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, flat, reordered
+from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
 from maskgrad.kernels.cpu.layout import Axis, axes, nest, offsets
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
@@ -71,7 +71,7 @@ def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _writable(out: Tensor, mask: Tensor, grad: Tensor) -> tuple[list[Axis], Axis, Tensor, Tensor]:
-    """The axes of ``out``, the inner one apart; its strides in mask and gradient are 0 or 1, after a copy if need be."""
+    """The axes of ``out``, the inner one apart; in mask and gradient its stride is 0 or 1, after a copy if need be."""
     merged, _ = axes((out, mask, grad), ())
     inner = merged.pop() if merged else Axis(1, False, (1, 0, 0))
     if inner.strides[1] > 1:
@@ -100,7 +100,9 @@ def _reduce(
             merged, order = axes((values, mask), dims)
     if not any(axis.reduced for axis in merged):  # reduced dimensions of size 1 only: a sum of one entry each
         merged.append(Axis(1, True, (1, 1)))
-    return _finish(*_partial_sums(values, mask, merged, dtype, mean), values.shape, order, dims, keepdim, dtype, mean)
+    return _finish(
+        *_partial_sums(values, mask, merged, dtype, mean), values.shape, order, dims, keepdim, dtype, mean
+    )
 
 
 def _storable(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -125,10 +127,14 @@ def _partial_sums(
     width, tiles = (inner.size, -(-inner.size // TILE)) if inner else (1, 1)
     pieces = 1
     if rows * tiles < MIN_TASKS:
-        pieces = -(-summed.size // (PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS)))
+        pieces = -(
+            -summed.size // (PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS))
+        )
     length = -(-summed.size // pieces)
     left = [*outer, Axis(pieces, True, ()), *([inner] if inner else [])]
     done = pieces == 1 and not any(axis.reduced for axis in outer)
+    zero: Any
+    wide: Any
     if not values.is_floating_point():
         zero, wide, total = np.int64(0), np.int64(0), torch.int64
     else:
@@ -217,7 +223,9 @@ def _rows(
         else:
             for r in range(start, stop, BLOCK):
                 end = min(r + BLOCK, stop)
-                block_s, block_n = _add_block(v[v_row + r : v_row + end], m[m_row + r : m_row + end], zero, one)
+                block_s, block_n = _add_block(
+                    v[v_row + r : v_row + end], m[m_row + r : m_row + end], zero, one
+                )
                 s += block_s
                 n += int(block_n)
         if mean:
@@ -301,7 +309,7 @@ def _spread(
     out: Any, m: Any, g: Any, sizes: Any, out_strides: Any, m_strides: Any, g_strides: Any, length: int, m_step: int,
     g_step: int, pieces: int, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """out = g where m, else 0. Task t writes piece t % pieces of row t // pieces; steps along a row are 0 or 1."""
+    """Write g where m holds, else 0. Task t writes piece t % pieces of row t // pieces."""
     for task in range(lo, hi):
         rest, start = task // pieces, task % pieces * PIECE
         stop = min(start + PIECE, length)

@@ -1,8 +1,9 @@
 r"""Sorting row indices together with the places they came from, and finding the runs of equal indices.
 
 Index and place share one 64-bit *key*, ``index << bits | place``, so that a pass moves one number. Passes of a
-least-significant-digit radix sort over the index bits alone suffice: places are in order to begin with, and each pass is
-stable. The work is O(n) and so is the memory; nothing depends on the number of rows but the number of passes.
+least-significant-digit radix sort over the index bits alone suffice: places are in order to begin with, and
+each pass is stable. The work is O(n) and so is the memory; nothing depends on the number of rows but the number
+of passes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DIGIT = 11  # bits a pass; its 2048 counters stay in the first-level cache
 
 
 class Runs(NamedTuple):
-    """Run k holds the entries ``keys[starts[k]:starts[k + 1]] & places``, in their order; all have index ``rows[k]``."""
+    """Run k: the entries ``keys[starts[k]:starts[k + 1]] & places``, in their order, all of index ``rows[k]``."""
 
     keys: Any
     places: Any

@@ -1,11 +1,11 @@
 """Running compiled loops on PyTorch's own threads.
 
-Two thread pools on the same cores get in each other's way: after a parallel operation, OpenMP's workers keep their core
-busy for some milliseconds, waiting for the next one, and a second pool's workers then share that core with them. Numba's
-pool is such a second pool (its wheel links another copy of OpenMP than PyTorch's), aborts the process when it is entered
-after a fork, and in its fallback build when two threads enter it at once. So Numba only compiles; the loops run as one
-parallel region of the OpenMP library that PyTorch itself uses. Where that library offers no such entry (macOS, Windows),
-plain Python threads do the work; all the same, the compiled loops hold no lock.
+Two thread pools on the same cores get in each other's way: after a parallel operation, OpenMP's workers keep
+their core busy for some milliseconds, waiting for the next one, and a second pool's workers then share that core
+with them. Numba's pool is such a second pool (its wheel links another copy of OpenMP than PyTorch's), aborts the
+process when it is entered after a fork, and in its fallback build when two threads enter it at once. So Numba only
+compiles; the loops run as one parallel region of the OpenMP library that PyTorch itself uses. Where that library
+offers no such entry (macOS, Windows), plain Python threads do the work, which the compiled loops let run together.
 
 The price is some 0.1 ms to start a region from Python, so loops below ``SERIAL`` elements stay on the calling thread.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,7 @@ def run(loop: Callable[..., Any], *arguments: Any, tasks: int, elements: int) ->
         return
     pieces = min(tasks, threads * _TASKS_PER_THREAD)
     bounds = [tasks * i // pieces for i in range(pieces + 1)]
-    queue = iter(list(zip(bounds, bounds[1:], strict=False)))  # next() on a list's iterator is atomic
+    queue = iter(list(itertools.pairwise(bounds)))  # next() on a list's iterator is atomic
     failures: list[BaseException] = []
 
     def work(_: object = None) -> None:
@@ -85,7 +86,7 @@ def _openmp() -> Callable[..., None] | None:
         return None
     entry.argtypes = [_Callback, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     entry.restype = None
-    return entry  # type: ignore[no-any-return]
+    return entry
 
 
 @functools.cache

@@ -6,9 +6,9 @@ With :math:`g` the sum of the row's gradients (negated if ``maximize``) plus ``w
 .. math:: \text{SGD:}\quad b \leftarrow \mu b + (1 - \tau) g \ \text{(the first time } b \leftarrow g), \qquad
           p \mathrel{-}= \text{lr} \cdot (g + \mu b \text{ if Nesterov}, \text{else } b \text{; without momentum } g)
 
-Indices are sorted first (see ``sorting.py``), so each touched row belongs to one task and is read and written once; merged
-gradients never reach memory. An index outside the table is found before anything is written.
-Half parameters and rows with gaps are left to the reference.
+Indices are sorted first (see ``sorting.py``), so each touched row belongs to one task and is read and written
+once; merged gradients never reach memory. An index outside the table is found before anything is written. Half
+parameters and rows with gaps are left to the reference.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def sgd_rows_(
     fresh = np.empty(0, np.uint8) if first_step is None or not buffered else array(first_step)
     run(
         _sgd, array(param.view(-1)), array(buffer.view(-1)), fresh, array(found.rows), *gradients, width, number(lr),
-        number(momentum), number(1 - dampening), number(weight_decay), number(-1 if maximize else 1), buffered, nesterov,
-        tasks=len(found.rows), elements=values.numel() * 3,
+        number(momentum), number(1 - dampening), number(weight_decay), number(-1 if maximize else 1), buffered,
+        nesterov, tasks=len(found.rows), elements=values.numel() * 3,
     )  # fmt: skip
 
 
@@ -107,8 +107,10 @@ def _gradients(param: Tensor, indices: Tensor, values: Tensor) -> tuple[Runs, tu
 
 
 @compiled
-def _merge_run(v: Any, keys: Any, places: Any, start: int, stop: int, width: int, sign: Any, wide: Any, g: Any) -> None:
-    """g = sign * the sum of the run: rounded once, whatever its length."""
+def _merge_run(
+    v: Any, keys: Any, places: Any, start: int, stop: int, width: int, sign: Any, wide: Any, g: Any
+) -> None:
+    """Let g = sign * the sum of the run: rounded once, whatever its length."""
     at = np.int64(keys[start] & places) * width
     a = v[at : at + width]
     if stop - start == 1:

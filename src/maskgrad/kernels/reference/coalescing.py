@@ -27,8 +27,8 @@ def merge_slots(slots: Tensor, values: Tensor, num_slots: int, counts: Tensor, r
     row = values.shape[1:]
     if reduce in ("amax", "amin"):
         target = slots.view(-1, *(1 for _ in row)).expand_as(values)
-        # Nothing of `start` is in the result, but scatter_reduce (torch 2.13) counts it among the ties in backward if it
-        # equals the extremum: a maximum of 0 would get half its gradient. NaN equals nothing.
+        # Nothing of `start` is in the result, but scatter_reduce (torch 2.13) counts it among the ties in
+        # backward if it equals the extremum: a maximum of 0 would get half its gradient. NaN equals nothing.
         start = values.new_full((num_slots, *row), float("nan") if values.is_floating_point() else 0)
         return start.scatter_reduce(0, target, values, reduce, include_self=False)
     if values.dtype == torch.bool:  # there is no index_add for Booleans; their sum is "any", as in coalesce
@@ -43,7 +43,7 @@ def merge_slots(slots: Tensor, values: Tensor, num_slots: int, counts: Tensor, r
 def merge_backward(
     grad: Tensor, indices: Tensor, rows: Tensor, values: Tensor, merged: Tensor, reduce: str
 ) -> Tensor:
-    """The gradient of the merged values, sent back to each entry; extrema share it among ties, as ``torch.amax`` does."""
+    """The gradient of the merged values, sent back to each entry; shared among ties, as ``torch.amax`` does."""
     slots = torch.searchsorted(rows, indices)
     spread = grad.index_select(0, slots)
     if reduce == "sum":
@@ -53,5 +53,7 @@ def merge_backward(
         return (spread / counts.index_select(0, slots)).to(values.dtype)
     best = merged.index_select(0, slots)
     hit = (values == best) | (values.isnan() & best.isnan())
-    ties = torch.zeros(merged.shape, dtype=torch.int64, device=values.device).index_add(0, slots, hit.to(torch.int64))
+    ties = torch.zeros(merged.shape, dtype=torch.int64, device=values.device).index_add(
+        0, slots, hit.to(torch.int64)
+    )
     return (spread / ties.index_select(0, slots)).masked_fill(~hit, 0).to(values.dtype)

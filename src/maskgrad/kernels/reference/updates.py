@@ -6,8 +6,8 @@ With :math:`g` the merged gradient of a touched row (negated first if ``maximize
 .. math:: \text{SGD:}\quad b \leftarrow \mu b + (1 - \tau) g \ \text{(the first time } b \leftarrow g), \qquad
           p \mathrel{-}= \text{lr} \cdot (g + \mu b \text{ if Nesterov}, \text{else } b \text{; without momentum } g)
 
-These are the formulas of ``torch.optim``. Rows without a gradient keep parameter and state bit for bit. Half parameters are
-updated in float32 and rounded once.
+These are the formulas of ``torch.optim``. Rows without a gradient keep parameter and state bit for bit. Half
+parameters are updated in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def sgd_rows_(
     maximize: bool = False,
     first_step: Tensor | None = None,
 ) -> None:
-    """SGD on the rows ``indices`` (n,); ``first_step`` (num_rows,) marks buffers not started, and is cleared for them."""
+    """SGD on the rows ``indices`` (n,); ``first_step`` (num_rows,) marks buffers to start, and is cleared."""
     rows, g = _merged_gradient(param, indices, values, maximize)
     p = _widened(param.index_select(0, rows))
     if weight_decay != 0:

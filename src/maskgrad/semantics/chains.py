@@ -1,0 +1,136 @@
+"""Products of several matrices: a product of one entry of each exists if all of them are specified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.semantics.contractions import GRADIENT, PATTERN, multiply
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.products import values_of
+from maskgrad.semantics.signatures import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from maskgrad.semantics.products import Operand
+
+__all__ = ["OPERATIONS"]
+
+# Products of entries along the paths i-j-k-l add up step by step, and a path with only specified factors exists exactly
+# if one leads from i to k and the last factor is specified: contractions of two factors compose, masks included.
+
+
+def times(left: Operand, right: Operand) -> Operand:
+    """One step of a chain."""
+    if isinstance(left, Entries) or isinstance(right, Entries):
+        return multiply(left, right)
+    return torch.matmul(left, right)
+
+
+def cheapest_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Where torch splits each part ``(i, j)`` of a chain, whose matrix ``i`` is ``(sizes[i], sizes[i + 1])``."""
+    count = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(count)}
+    split = {}
+    for length in range(1, count):
+        for i in range(count - length):
+            j = i + length
+            options = {
+                k: cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j)
+            }
+            # among equals torch takes the last split of three matrices, the first of more
+            order = reversed(options) if count == 3 else options
+            split[i, j] = min(order, key=options.__getitem__)
+            cost[i, j] = options[split[i, j]]
+    return split
+
+
+def multi_dot(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``linalg.multi_dot``: the order of the multiplications is the one that costs least."""
+    matrices = list(args[0] if args else kwargs["tensors"])
+    if len(matrices) < 2:
+        raise RuntimeError(f"multi_dot(): expected at least 2 tensors but got {len(matrices)}")
+    return _chain(matrices, "multi_dot", vectors_at_the_ends=True)
+
+
+def chain_matmul(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``chain_matmul``: matrices as separate arguments, at least one."""
+    return _chain(list(args), "chain_matmul", vectors_at_the_ends=False)
+
+
+def _chain(matrices: list[Operand], name: str, vectors_at_the_ends: bool) -> Entries:
+    ranks = [values_of(matrix).ndim for matrix in matrices]
+    for i, rank in enumerate(ranks):
+        at_an_end = vectors_at_the_ends and i in (0, len(ranks) - 1)
+        if rank != 2 and not (at_an_end and rank == 1):
+            allowed = "1D or 2D" if at_an_end else "2D"
+            raise RuntimeError(f"{name}(): tensor {i} must be {allowed} but got {rank}D")
+    shapes = [values_of(matrix).shape for matrix in matrices]
+    sizes = [shapes[0][0] if ranks[0] == 2 else 1, *(shape[0] for shape in shapes[1:])]
+    sizes.append(shapes[-1][-1] if ranks[-1] == 2 else 1)
+    splits = cheapest_splits(sizes)
+
+    def product(i: int, j: int) -> Operand:
+        if i == j:
+            return matrices[i]
+        k = splits[i, j]
+        return times(product(i, k), product(k + 1, j))
+
+    result = product(0, len(matrices) - 1)
+    assert isinstance(result, Entries)  # dispatch calls a rule only with masked arguments
+    return result
+
+
+def matrix_power(input: Entries, n: int) -> Entries:
+    """``n`` factors of the same matrices; none is the identity, which is created, hence specified."""
+    values, mask = input
+    if values.ndim < 2 or values.shape[-1] != values.shape[-2]:
+        torch.linalg.matrix_power(values, 0)  # torch says what is wrong
+    if n < 0:
+        raise UndefinedOnMaskedError(
+            f"linalg.matrix_power(n={n})",
+            "a matrix with missing entries has no inverse",
+            "Fill it first, x.filled(value), or take a fully specified block.",
+        )
+    if n == 0:
+        identity = torch.linalg.matrix_power(torch.where(mask, values, 0), 0)
+        return Entries(identity, torch.ones_like(mask))
+    result, power = None, input
+    while True:  # squares, as in torch
+        if n % 2:
+            result = power if result is None else multiply(result, power)
+        n //= 2
+        if not n:
+            assert result is not None
+            return result
+        power = multiply(power, power)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "linalg.multi_dot",
+        "contractions",
+        (torch.linalg.multi_dot,),
+        multi_dot,
+        PATTERN,
+        GRADIENT,
+        identity=0,
+    ),
+    Operation(
+        "chain_matmul", "contractions", (torch.chain_matmul,), chain_matmul, PATTERN, GRADIENT, identity=0
+    ),
+    Operation(
+        "linalg.matrix_power",
+        "contractions",
+        (torch.linalg.matrix_power, torch.matrix_power, torch.Tensor.matrix_power),
+        named(matrix_power),
+        "specified where a path of specified entries leads from row to column; everywhere for n = 0",
+        GRADIENT,
+        identity=0,
+        methods=("matrix_power",),
+    ),
+)

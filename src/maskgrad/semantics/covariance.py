@@ -1,0 +1,178 @@
+r"""Covariance and correlation of incomplete observations.
+
+Each coefficient is torch's for its two variables over the observations in which both are specified ("pairwise
+complete", as in pandas). With the mask :math:`m`, weights :math:`w` and variables :math:`x` that are centred by any
+constant, matrix products give all of them at once:
+
+.. math:: P_{ij} = \sum_o w_o x_{io} \bar x_{jo} - S_{ij} \bar S_{ji} / N_{ij}, \quad
+          S_{ij} = \sum_o w_o x_{io} m_{jo}, \quad N_{ij} = \sum_o w_o m_{io} m_{jo}.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from maskgrad import kernels
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries, fill
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.products import sum_of_products, values_of
+from maskgrad.semantics.signatures import named
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from maskgrad.semantics.products import Operand
+
+__all__ = ["OPERATIONS"]
+
+PATTERN = "specified where at least one observation has both variables"
+GRADIENT = "torch's, over the observations that have both variables; none where too few of them make it NaN"
+
+
+class Moments(NamedTuple):
+    """Of each pair of variables, over the observations that have both: (variables, variables)."""
+
+    #: P, the centred sum of products.
+    products: Tensor
+    #: The centred and the plain sum of the squares of the first variable.
+    squares: Tensor
+    plain_squares: Tensor
+    #: The number of observations, and the sum of their weights.
+    number: Tensor
+    weight: Tensor
+
+
+def moments(x: Tensor, mask: Tensor, weights: Tensor | None) -> Moments:
+    """The sums of which all coefficients are made, from (variables, observations), weights (observations,)."""
+    # Any constant may be taken from a variable; its own mean keeps the differences of squares accurate. No gradient
+    # flows through it, and one infinite entry must not spread to pairs in which it takes no part.
+    center, _ = kernels.masked_mean(x.detach(), mask & torch.isfinite(x.detach()), (1,), True)
+    x = torch.where(mask, x - center, 0)
+    weighted = x if weights is None else x * weights
+    here = Entries(torch.ones((), dtype=x.real.dtype, device=x.device).expand(mask.T.shape), mask.T)
+
+    def over_pairs(first: Tensor, second: Entries) -> Tensor:
+        return sum_of_products(torch.matmul, (Entries(first, mask), second))
+
+    present = mask.to(x.real.dtype)
+    count = present @ present.T
+    weight = count if weights is None else (present * weights) @ present.T
+    divisor = torch.where(weight > 0, weight, 1)
+    totals = over_pairs(weighted, Entries(here.values.to(x.dtype), here.mask))
+    products = over_pairs(weighted, Entries(x.mH, here.mask)) - totals * totals.mH / divisor
+    plain_squares = over_pairs((weighted * x.conj()).real, here)
+    squares = plain_squares - (totals * totals.conj()).real / divisor
+    # a single observation is its own mean, exactly
+    alone = count <= 1
+    return Moments(
+        torch.where(alone, 0, products), torch.where(alone, 0, squares), plain_squares, count, weight
+    )
+
+
+def cov(
+    input: Operand,
+    *,
+    correction: int = 1,
+    fweights: Operand | None = None,
+    aweights: Operand | None = None,
+) -> Entries:
+    """``torch.cov``: an observation whose weight is unspecified counts for no pair."""
+    if may_look_at(values_of(input)):
+        _let_torch_object(input, correction, fweights, aweights)
+    x, mask = _variables(input)
+    weights = None
+    for factor in (fweights, aweights):
+        if factor is not None:
+            if isinstance(factor, Entries):
+                mask = mask & factor.mask.reshape(1, -1)
+            part = _filled_with_ones(factor).reshape(-1)
+            weights = part if weights is None else weights * part
+    result = _result_type(values_of(input), aweights)
+    found = moments(x, mask, None if weights is None else weights.to(x.real.dtype))
+    freedom = found.weight - correction
+    if aweights is not None and correction != 0:
+        assert weights is not None  # aweights is one of its factors
+        present = mask.to(x.real.dtype)
+        squared = (
+            present * (weights * _filled_with_ones(aweights).reshape(-1)).to(present.dtype)
+        ) @ present.T
+        freedom = found.weight - correction * squared / torch.where(found.weight > 0, found.weight, 1)
+        if fweights is None and correction == 1:
+            freedom = torch.where(found.number <= 1, 0, freedom)
+    specified = found.number > 0
+    # without degrees of freedom torch divides by 0, and so do we, but no NaN goes back to other coefficients
+    usable = freedom > 0
+    quotient = found.products / torch.where(usable, freedom, 1)
+    hopeless = found.products.detach() / torch.zeros_like(freedom)
+    values = torch.where(usable | ~specified, quotient, hopeless)
+    # one variable has one coefficient, without dimensions
+    return Entries(values.squeeze().to(result), specified.squeeze())
+
+
+def corrcoef(input: Entries) -> Entries:
+    """``torch.corrcoef``: means and variances, too, are those of the pair's common observations."""
+    if may_look_at(input.values):
+        torch.corrcoef(torch.where(input.mask, input.values, 0)[:1].detach())  # torch says what is wrong
+    x, mask = _variables(input)
+    found = moments(x, mask, None)
+    specified = found.number > 0
+    # the variance of a constant is a difference of equal numbers: 0 up to rounding
+    rounding = found.plain_squares * found.number * torch.finfo(found.squares.dtype).eps
+    usable = (found.squares > rounding) & (found.squares > rounding).T
+    deviation = torch.where(usable, found.squares, 1).sqrt()
+    quotient = found.products / deviation / deviation.T
+    if quotient.is_complex():
+        quotient = torch.complex(quotient.real.clip(-1, 1), quotient.imag.clip(-1, 1))
+    else:
+        quotient = quotient.clip(-1, 1)
+    values = torch.where(usable | ~specified, quotient, torch.nan)
+    return Entries(values.squeeze().to(_result_type(input.values, None)), specified.squeeze())
+
+
+def _variables(input: Operand) -> tuple[Tensor, Tensor]:
+    """Safe values (variables, observations), wide enough for differences of squares, and their mask."""
+    values = values_of(input)
+    mask = input.mask if isinstance(input, Entries) else torch.ones_like(values, dtype=torch.bool)
+    if values.ndim < 2:
+        values, mask = values.reshape(1, -1), mask.reshape(1, -1)
+    wide = torch.float64 if values.device.type != "mps" else torch.float32
+    return torch.where(mask, values, 0).to(wide.to_complex() if values.is_complex() else wide), mask
+
+
+def _filled_with_ones(weights: Operand) -> Tensor:
+    return fill(weights, weights.mask, 1) if isinstance(weights, Entries) else weights
+
+
+def _result_type(values: Tensor, aweights: Operand | None) -> torch.dtype:
+    dtype = values.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    return dtype if aweights is None else torch.result_type(torch.empty(1, dtype=dtype), values_of(aweights))
+
+
+def _let_torch_object(
+    input: Operand, correction: int, fweights: Operand | None, aweights: Operand | None
+) -> None:
+    """Call torch on one variable, for its errors about shapes, dtypes and negative weights."""
+    sample = fill(input, input.mask, 0) if isinstance(input, Entries) else input.clone()
+    weights = [None if w is None else _filled_with_ones(w).detach() for w in (fweights, aweights)]
+    sample = sample[:1] if sample.ndim == 2 else sample
+    torch.cov(sample.detach(), correction=correction, fweights=weights[0], aweights=weights[1])
+
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    Operation(
+        rule.__name__,
+        "reductions",
+        functions_named(rule.__name__)[0],
+        named(rule),
+        PATTERN,
+        GRADIENT,
+        identity=0,
+        methods=(rule.__name__,),
+    )
+    for rule in (cov, corrcoef)
+)

@@ -1,0 +1,148 @@
+"""Distances and similarities over the coordinates in which both vectors are specified; nothing is rescaled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.semantics.entries import Entries, intersection
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.norms import vector_norm
+from maskgrad.semantics.products import safe, sum_of_products, values_of
+from maskgrad.semantics.signatures import bound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from maskgrad.semantics.products import Operand
+
+__all__ = ["OPERATIONS"]
+
+PATTERN = "specified where the two vectors have a coordinate in common"
+GRADIENT = "torch's, over the common coordinates"
+
+
+#: From this many rows on torch computes Euclidean distances with matrix products.
+MANY = 25
+
+
+def difference(x: Operand, y: Operand) -> Entries:
+    """``x - y``, where both are specified."""
+    mask = intersection((x, y))
+    assert mask is not None  # dispatch calls a rule only with masked arguments
+    values = safe(x) - safe(y)
+    return Entries(values, mask.expand(values.shape))
+
+
+def minkowski(difference: Entries, p: float) -> Entries:
+    """The p-norm along the last dimension."""
+    if p == 0:  # how many differ, NaN if that is not known; linalg.vector_norm takes NaN for a difference
+        differs = torch.where(difference.mask, difference.values, 0).abs().ceil().clamp(max=1)
+        return Entries(differs.sum(-1), difference.mask.any(-1))
+    return vector_norm(difference, p, -1)
+
+
+def cdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``cdist``: every row of ``x1`` with every row of ``x2``.
+
+    Euclidean distances of many rows come from matrix products, as in torch. The others need the differences of all
+    coordinates at once: rows x rows x coordinates.
+    """
+    arguments = bound("x1 x2 p compute_mode", args, {k if k != "x" else "x1": v for k, v in kwargs.items()})
+    x1, x2, p = arguments["x1"], arguments["x2"], arguments.get("p", 2.0)
+    mode = arguments.get("compute_mode", "use_mm_for_euclid_dist_if_necessary")
+    torch.cdist(values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, mode)  # torch says what is wrong
+    rows = values_of(x1).shape[-2], values_of(x2).shape[-2]
+    if p == 2 and (mode == "use_mm_for_euclid_dist" or (mode.endswith("if_necessary") and max(rows) > MANY)):
+        return euclidean_by_products(x1, x2)
+    return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
+
+
+def _each(x: Operand, dim: int) -> Operand:
+    if isinstance(x, Entries):
+        return Entries(x.values.unsqueeze(dim), x.mask.unsqueeze(dim))
+    return x.unsqueeze(dim)
+
+
+def euclidean_by_products(x: Operand, y: Operand) -> Entries:
+    """``|x|² - 2 x·y + |y|²`` over the common coordinates, each of the three a matrix product."""
+    left, right = (Entries(*_as_entries(operand)) for operand in (x, y))
+    one = torch.ones((), dtype=left.values.dtype, device=left.values.device)
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        factors = (
+            Entries(a.expand(left.mask.shape), left.mask),
+            Entries(b.expand(right.mask.shape), right.mask),
+        )
+        return sum_of_products(lambda u, v: u @ v.mT, factors)
+
+    u, v = safe(left), safe(right)
+    square = product(u * u, one) - 2 * product(u, v) + product(one, v * v)
+    common = left.mask.float() @ right.mask.float().mT > 0
+    # the root's derivative at 0 is infinite, torch's is 0; rounding may leave a negative square
+    flat = square <= 0
+    return Entries(torch.where(flat, 0, torch.where(flat, 1, square).sqrt()), common)
+
+
+def _as_entries(operand: Operand) -> tuple[Tensor, Tensor]:
+    if isinstance(operand, Entries):
+        return operand.values, operand.mask
+    return operand, torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
+
+
+def pdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``pdist``: every pair of rows, once."""
+    arguments = bound("input p", args, kwargs)
+    input, p = arguments["input"], arguments.get("p", 2.0)
+    F.pdist(input.values[:0].float(), p)  # torch says what is wrong
+    count = input.values.shape[0]
+    i, j = torch.triu_indices(count, count, 1, device=input.values.device)
+    rows = [Entries(input.values.index_select(0, k), input.mask.index_select(0, k)) for k in (i, j)]
+    return minkowski(difference(*rows), p)
+
+
+def dist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``dist``: the p-norm of the whole difference."""
+    arguments = bound("input other p", args, kwargs)
+    return vector_norm(difference(arguments["input"], arguments["other"]), arguments.get("p", 2))
+
+
+def pairwise_distance(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``pairwise_distance``: the p-norm of ``x1 - x2 + eps`` along the last dimension."""
+    arguments = bound("x1 x2 p eps keepdim", args, kwargs)
+    values, mask = difference(arguments["x1"], arguments["x2"])
+    shifted = Entries(values + arguments.get("eps", 1e-6), mask)
+    return vector_norm(shifted, arguments.get("p", 2.0), -1, arguments.get("keepdim", False))
+
+
+def cosine_similarity(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``cosine_similarity``: products and both norms over the common coordinates."""
+    arguments = bound("x1 x2 dim eps", args, kwargs)
+    x1, x2, dim = arguments["x1"], arguments["x2"], arguments.get("dim", 1)
+    both = intersection((x1, x2))
+    assert both is not None  # dispatch calls a rule only with masked arguments
+    both = both.expand(torch.broadcast_shapes(values_of(x1).shape, values_of(x2).shape))
+    present = both.any(dim, keepdim=True)
+    # two vectors of nothing are made vectors of ones, which have a finite derivative
+    neutral = present.logical_not().int()
+    vectors = [torch.where(both, values_of(x), neutral) for x in (x1, x2)]
+    values = F.cosine_similarity(vectors[0], vectors[1], dim, arguments.get("eps", 1e-8))
+    return Entries(values, present.squeeze(dim))
+
+
+def _record(name: str, function: Callable[..., Any], body: Callable[..., Any]) -> Operation:
+    functions, _, methods = functions_named(function.__name__)
+    return Operation(name, "distances", functions, body, PATTERN, GRADIENT, identity=0, methods=methods)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record("cdist", torch.cdist, cdist),
+    _record("dist", torch.dist, dist),
+    _record("nn.functional.pdist", F.pdist, pdist),
+    _record("nn.functional.pairwise_distance", F.pairwise_distance, pairwise_distance),
+    _record("nn.functional.cosine_similarity", F.cosine_similarity, cosine_similarity),
+)

@@ -1,0 +1,219 @@
+"""Embeddings: an unspecified index reads nothing, takes no part in a bag, and sends no gradient to the table.
+
+What lies under the mask of an index is never used as one, so it need not name a row. Tables and per-sample weights may
+be masked, too; then an entry of a bag goes over the specified entries of its rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.bags import Bags, pooled, split_offsets
+from maskgrad.semantics.entries import Entries, intersection
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.norms import vector_norm
+from maskgrad.semantics.signatures import bound, named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS", "embedding", "embedding_bag", "one_hot"]
+
+Operand = Entries | torch.Tensor
+
+
+def _parts(operand: Operand) -> tuple[Tensor, Tensor | None]:
+    """Values, and the mask if there is one."""
+    return operand if isinstance(operand, Entries) else (operand, None)
+
+
+def embedding(
+    input: Operand,
+    weight: Operand,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Entries:
+    """The row of each index; unspecified where the index is, and where the row's entries are."""
+    indices, known = _parts(input)
+    table, present = _parts(weight)
+    if known is not None:
+        indices = torch.where(known, indices, 0)
+    if max_norm is not None:
+        renormalise(weight, indices, known, max_norm, norm_type)
+    if known is not None and (sparse or scale_grad_by_freq):
+        values = _rows_of_known(indices, known, table, padding_idx, scale_grad_by_freq, sparse)
+    else:
+        # The gradient of an unspecified result is exactly 0: that is what row 0 receives for it.
+        values = F.embedding(
+            indices, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse
+        )
+    masks = [] if known is None else [known.unsqueeze(-1).expand(values.shape)]
+    if present is not None:
+        masks.append(F.embedding(indices, present))
+    return Entries(values, masks[0] if len(masks) == 1 else masks[0] & masks[1])
+
+
+def _rows_of_known(
+    indices: Tensor,
+    known: Tensor,
+    table: Tensor,
+    padding_idx: int | None,
+    scale_grad_by_freq: bool,
+    sparse: bool,
+) -> Tensor:
+    """The rows of the specified indices alone: only they are counted, only they are listed in a sparse gradient."""
+    place = known.reshape(-1).nonzero().squeeze(-1)
+    listed = indices.reshape(-1)[place]
+    rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    spread = rows.new_zeros(known.numel(), table.shape[-1]).index_copy(0, place, rows)
+    return spread.reshape(*known.shape, table.shape[-1])
+
+
+@torch.no_grad()
+def renormalise(
+    weight: Operand, indices: Tensor, known: Tensor | None, max_norm: float, norm_type: float
+) -> None:
+    """Scale the rows that are read down to ``max_norm``, in place; nothing else is touched."""
+    table, present = _parts(weight)
+    table = table.detach()
+    if not indices.numel():
+        return
+    read = indices.reshape(-1)
+    if known is not None:
+        # Any index that is read anyway can stand in for the others; if none is, the row is put back.
+        stand_in = torch.where(known, indices, 0).amax().reshape(1)
+        read = torch.where(known.reshape(-1), read, stand_in)
+        saved = table.index_select(0, stand_in)
+    if present is None:
+        torch.embedding_renorm_(table, read.contiguous(), max_norm, norm_type)
+    else:
+        rows = Entries(table.index_select(0, read), present.index_select(0, read))
+        length = vector_norm(rows, norm_type, 1, keepdim=True).values
+        scaled = rows.values * torch.where(length > max_norm, max_norm / (length + 1e-7), 1)
+        table.index_copy_(0, read, torch.where(rows.mask, scaled, rows.values))
+    if known is not None:
+        table.index_copy_(0, stand_in, torch.where(known.any(), table.index_select(0, stand_in), saved))
+
+
+def embedding_bag(
+    input: Operand,
+    weight: Operand,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Operand | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Entries:
+    """Sum, mean or maximum of the rows of the specified indices of each bag; a bag without any is unspecified."""
+    if _parts(weight)[0].dtype == torch.long and _parts(input)[0].is_floating_point():
+        warnings.warn(
+            "Argument order of nn.functional.embedding_bag was changed. "
+            "Usage `embedding_bag(weight, input, ...)` is deprecated, "
+            "and should now be `embedding_bag(input, weight, ...)`.",
+            stacklevel=2,
+        )
+        weight, input = input, weight
+    (indices, _), (table, present) = _parts(input), _parts(weight)
+    factors = None if per_sample_weights is None else _parts(per_sample_weights)[0]
+    check_bags(indices, table, factors, mode)
+    starts = split_offsets(indices, offsets, include_last_offset)
+    mask = intersection((input, per_sample_weights))
+    known = torch.ones_like(indices, dtype=torch.bool) if mask is None else mask
+    indices, known = torch.where(known, indices, 0).reshape(-1), known.reshape(-1)
+    if max_norm is not None:
+        renormalise(weight, indices, known, max_norm, norm_type)
+    # Where the length of the result may depend on the mask, nothing stands in for unspecified indices.
+    alone = sparse or scale_grad_by_freq or may_look_at(known)
+    bags = Bags.of(indices, known, starts, None if factors is None else factors.reshape(-1), alone)
+    options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
+    if present is not None:
+        return pooled(bags, table, present, mode, padding_idx, **options)
+    values = F.embedding_bag(
+        bags.indices,
+        table,
+        bags.starts,
+        mode=mode,
+        per_sample_weights=bags.factors,
+        padding_idx=padding_idx,
+        **options,
+    )[:-1]
+    return Entries(values, (bags.starts.diff() > 0).unsqueeze(-1).expand(values.shape))
+
+
+def check_bags(indices: Tensor, table: Tensor, factors: Tensor | None, mode: str) -> None:
+    """PyTorch's conditions on the arguments that are taken apart before PyTorch sees them."""
+    if factors is not None and indices.shape != factors.shape:
+        raise ValueError(
+            f"embedding_bag: If per_sample_weights ({factors.shape}) is not None, "
+            f"then it must have the same shape as the input ({indices.shape})"
+        )
+    if table.ndim != 2:
+        raise ValueError(f"weight has to be a 2D Tensor, but got Tensor of dimension {table.ndim}")
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError("mode has to be one of sum, mean or max")
+    if factors is not None and mode != "sum":
+        raise NotImplementedError(
+            "embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' "
+            f"(got mode='{mode}')."
+        )
+
+
+def one_hot(input: Entries, num_classes: int = -1) -> Entries:
+    """A vector with a single 1 for each index; all of it is unspecified where the index is."""
+    values = F.one_hot(torch.where(input.mask, input.values, 0), num_classes)
+    return Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
+
+
+def _embedding(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``F.embedding(input, weight)`` and ``torch.embedding(weight, indices)``, whose -1 means "no padding"."""
+    if function is F.embedding:
+        return embedding(*args, **kwargs)
+    arguments = bound("weight indices padding_idx scale_grad_by_freq sparse", args, kwargs)
+    padding_idx = arguments.pop("padding_idx", -1)
+    return embedding(
+        arguments.pop("indices"), padding_idx=None if padding_idx < 0 else padding_idx, **arguments
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "nn.functional.embedding",
+        "embeddings",
+        (F.embedding, torch.embedding),
+        _embedding,
+        "specified where the index is and the entry of its row is",
+        "added up in the rows of the specified indices; a sparse one lists no others",
+        filler=0,
+    ),
+    Operation(
+        "nn.functional.embedding_bag",
+        "embeddings",
+        (F.embedding_bag,),
+        named(embedding_bag),
+        "specified where the bag has a specified index and its row a specified entry",
+        "added up in the rows of the specified indices; a sparse one lists no others",
+    ),
+    Operation(
+        "nn.functional.one_hot",
+        "embeddings",
+        (F.one_hot,),
+        named(one_hot),
+        "specified where the index is",
+        "none",
+        filler=0,
+    ),
+)

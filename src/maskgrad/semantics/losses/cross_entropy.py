@@ -1,0 +1,216 @@
+"""Cross entropy: unspecified classes take no part in their sample, samples without label or classes none in the loss.
+
+``cross_entropy`` is ``nll_loss`` of ``log_softmax``: the softmax runs over the specified logits, then the label reads
+one of them. A label that points at an unspecified class leaves its position unspecified. Probabilities and label
+smoothing are sums over the classes of which everything is specified.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
+from maskgrad.semantics.products import values_of
+from maskgrad.semantics.reductions import sum
+from maskgrad.semantics.softmax import log_softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
+
+__all__ = ["OPERATIONS", "cross_entropy", "nll_loss"]
+
+Operand = Entries | torch.Tensor
+
+
+class Labels(NamedTuple):
+    """What the labels of a call say, position by position.
+
+    Attributes:
+        classes: the label where it counts, ``ignore_index`` elsewhere: safe to look up.
+        specified: the label, the entry of the class it points at, and the weight of that class are specified; or it is
+            ignored, at a position where something is.
+        counted: specified and not ignored: what a mean divides by.
+        weight: the weight of each position, None if all weigh the same.
+    """
+
+    classes: Tensor
+    specified: Tensor
+    counted: Tensor
+    weight: Tensor | None
+
+
+def class_dim(ndim: int) -> int:
+    """Classes lie along dimension 1; a single sample has no other dimension."""
+    return 1 if ndim > 1 else 0
+
+
+def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore_index: int) -> Labels:
+    """Find out what each label points at, without a look at anything that is unspecified."""
+    values, labels = values_of(scores), values_of(target)
+    dim = class_dim(values.ndim)
+    labels = labels.long() if labels.dtype == torch.uint8 else labels
+    classes = values.shape[dim] if values.ndim else 0
+    positions = values.shape[:dim] + values.shape[dim + 1 :]
+    if labels.shape != positions or labels.dtype != torch.int64 or not classes:
+        # PyTorch says what is wrong; where it finds nothing, there is no position at all.
+        F.nll_loss(values.detach(), torch.zeros_like(labels), reduction="none")
+    known = mask_of(target)
+    ignored = labels == ignore_index
+    if not classes:
+        return Labels(labels, known, known, None)
+    nearest = labels.clamp(0, classes - 1)
+    hit = torch.ones_like(known)
+    if isinstance(scores, Entries):
+        hit = scores.mask.gather(dim, nearest.unsqueeze(dim)).squeeze(dim)
+    if isinstance(weight, Entries):
+        hit = hit & weight.mask[nearest]
+    # A label outside the classes hits nothing, and PyTorch must see it to refuse it.
+    hit = hit | (labels != nearest)
+    counted = known & hit & ~ignored
+    specified = counted | (known & ignored & mask_of(scores).any(dim))
+    share = None
+    if weight is not None:
+        share = (torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight)[
+            nearest
+        ]
+    return Labels(torch.where(counted, labels, ignore_index), specified, counted, share)
+
+
+def label_loss(scores: Operand, labels: Labels, weight: Operand | None, ignore_index: int) -> Tensor:
+    """``-weight[label] * scores[label]`` where the label counts, 0 elsewhere."""
+    plain = torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight
+    return F.nll_loss(values_of(scores), labels.classes, plain, ignore_index=ignore_index, reduction="none")
+
+
+def reduce_labelled(loss: Tensor, labels: Labels, reduction: str) -> Entries:
+    """Reduce a loss per position; the mean leaves ignored positions out, too."""
+    if reduction != "mean":
+        return reduce_loss(Entries(loss, labels.specified), reduction)
+    counted = Entries(loss, labels.counted)
+    if labels.weight is None:
+        return reduce_loss(counted, "mean")
+    return weighted_mean(counted, labels.weight)
+
+
+def nll_loss(
+    input: Operand,
+    target: Operand,
+    weight: Operand | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Entries:
+    """Minus the log-probability that each label points at."""
+    reduction = reduction_named(size_average, reduce, reduction)
+    labels = read_labels(input, target, weight, ignore_index)
+    return reduce_labelled(label_loss(input, labels, weight, ignore_index), labels, reduction)
+
+
+def cross_entropy(
+    input: Operand,
+    target: Operand,
+    weight: Operand | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Entries:
+    """Minus the log-probability of each label, or the expected one under given probabilities."""
+    reduction = reduction_named(size_average, reduce, reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    if values_of(input).shape == values_of(target).shape:
+        if ignore_index >= 0:
+            raise RuntimeError("ignore_index is not supported for floating point target")
+        return reduce_loss(probability_loss(input, target, weight, label_smoothing), reduction)
+    labels = read_labels(input, target, weight, ignore_index)
+    scores = log_probabilities(input, labels.specified)
+    loss = label_loss(scores, labels, weight, ignore_index)
+    if label_smoothing > 0:
+        smooth = smoothing_loss(scores, weight).values
+        loss = (1 - label_smoothing) * loss + label_smoothing * torch.where(labels.counted, smooth, 0)
+    return reduce_labelled(loss, labels, reduction)
+
+
+def log_probabilities(input: Operand, positions: Tensor) -> Entries:
+    """The log-softmax over the specified classes, at the specified positions; nowhere else is anything read."""
+    values = values_of(input)
+    dim = class_dim(values.ndim)
+    here = positions.unsqueeze(dim).expand(values.shape)
+    return log_softmax(Entries(values, input.mask & here if isinstance(input, Entries) else here), dim)
+
+
+def smoothing_loss(scores: Entries, weight: Operand | None) -> Entries:
+    """The mean of ``-weight * scores`` over the classes of which both are specified."""
+    terms = class_terms(scores, weight)
+    loss, count = class_sum(torch.where(terms, -scores.values, 0), terms, weight)
+    return Entries(loss.values / count, loss.mask)
+
+
+def probability_loss(
+    input: Operand, target: Operand, weight: Operand | None, label_smoothing: float
+) -> Entries:
+    """``-sum(weight * target * log_softmax(input))`` over the classes of which everything is specified."""
+    values, probabilities = values_of(input), values_of(target)
+    if not probabilities.is_floating_point():
+        raise RuntimeError(
+            f"Expected floating point type for target with class probabilities, got {probabilities.dtype}"
+        )
+    dim = class_dim(values.ndim)
+    scores = log_probabilities(input, mask_of(target).any(dim))
+    terms = class_terms(Entries(scores.values, scores.mask & mask_of(target)), weight)
+    probabilities = torch.where(terms, probabilities, 0)
+    if label_smoothing > 0:
+        count = terms.sum(dim, keepdim=True).clamp(min=1)
+        probabilities = probabilities * (1 - label_smoothing) + label_smoothing / count
+    loss, _ = class_sum(-torch.where(terms, scores.values, 0) * probabilities, terms, weight)
+    return loss
+
+
+def class_terms(scores: Entries, weight: Operand | None) -> Tensor:
+    """Where the score of a class and its weight are specified."""
+    return (
+        scores.mask & along_classes(weight.mask, scores.mask.ndim)
+        if isinstance(weight, Entries)
+        else scores.mask
+    )
+
+
+def class_sum(values: Tensor, terms: Tensor, weight: Operand | None) -> tuple[Entries, Tensor]:
+    """The weighted sum over the classes, and their number (at least 1)."""
+    dim = class_dim(values.ndim)
+    if weight is not None:
+        factor = torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight
+        values = values * torch.where(terms, along_classes(factor, values.ndim), 0)
+    return sum(Entries(values, terms), dim), terms.sum(dim).clamp(min=1)
+
+
+def along_classes(weight: Tensor, ndim: int) -> Tensor:
+    """One number for each class, laid along their dimension."""
+    return weight.reshape(-1, *(1,) * (ndim - 2)) if ndim > 2 else weight
+
+
+PATTERN = (
+    "per position: the label and the class it points at are specified (probabilities: one class is); "
+    "reduced: specified where at least one position was"
+)
+
+OPERATIONS: tuple[Operation, ...] = (
+    loss_record(
+        F.cross_entropy,
+        cross_entropy,
+        "(softmax - target) / count over the specified classes",
+        identity=float("-inf"),
+        pattern=PATTERN,
+    ),
+    loss_record(F.nll_loss, nll_loss, "-weight / sum of weights at the entry of each label", pattern=PATTERN),
+)

@@ -1,0 +1,130 @@
+"""Connectionist temporal classification: time steps and labels are deleted, classes take no part in an alignment.
+
+- A time step without any specified class is deleted: the sequence is shorter.
+- A label that is unspecified is deleted from the target.
+- Alignments through an unspecified class do not count. A sequence of which no alignment is left, though there were
+  some, is unspecified; so is one whose time steps, or whose labels, are all gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.compaction import specified_first
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
+from maskgrad.semantics.products import values_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
+
+__all__ = ["OPERATIONS"]
+
+Operand = Entries | torch.Tensor
+
+#: The log-probability of an absent class. Its exponential is 0; unlike -inf, it has differences.
+ABSENT = -1e30
+
+
+def ctc_loss(
+    log_probs: Operand,
+    targets: Operand,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Entries:
+    """The negative log-likelihood of each target; the mean first divides each by the length of what is left of it."""
+    reduction = reduction_named(None, None, reduction)
+    values, classes = values_of(log_probs), mask_of(log_probs)
+    single = values.ndim == 2
+    if single:
+        values, classes = values.unsqueeze(1), classes.unsqueeze(1)
+    times, times_known = read_lengths(input_lengths, values.device)
+    sizes, sizes_known = read_lengths(target_lengths, values.device)
+    steps = classes.any(-1) & (torch.arange(len(values), device=values.device).unsqueeze(-1) < times)
+    labels, count = delete_labels(targets, sizes, sizes_known, single)
+    remaining = steps.sum(0)
+    known = times_known & sizes_known & ((remaining > 0) | (times == 0)) & ((count > 0) | (sizes == 0))
+    # A length that is no length is torch's to refuse.
+    remaining = torch.where((times < 0) | (times > len(values)), times, torch.where(known, remaining, 0))
+    if isinstance(log_probs, Entries):
+        order = specified_first(steps, 0).unsqueeze(-1).expand(values.shape)
+        values, classes = values.gather(0, order), classes.gather(0, order)
+        # Present classes have probability 1, absent ones 0: an alignment is left if the sum over them is not 0. Nor is
+        # there any, and the loss is infinite as in torch, if the sequence is too short for its target.
+        present = torch.where(classes, 0, ABSENT).to(values.dtype)
+        obstacles = F.ctc_loss(present, labels, remaining, count, blank, "none")
+        known = known & ((obstacles <= 0) | torch.isinf(obstacles))
+    values = torch.where(known.unsqueeze(-1), torch.where(classes, values, ABSENT), 0)
+    loss = F.ctc_loss(values, labels, remaining, count, blank, "none", zero_infinity)
+    if reduction == "mean":
+        loss = loss / count.clamp(min=1)
+    if single and reduction == "none":
+        loss, known = loss.squeeze(0), known.squeeze(0)
+    return reduce_loss(Entries(loss, known), reduction)
+
+
+def read_lengths(lengths: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The lengths as a vector, 0 where unspecified, and which of them are specified."""
+    if not isinstance(lengths, (Entries, torch.Tensor)):
+        lengths = torch.tensor(lengths, dtype=torch.int64)
+    values, known = values_of(lengths).reshape(-1).to(device), mask_of(lengths).reshape(-1).to(device)
+    return torch.where(known, values, 0), known
+
+
+def delete_labels(
+    targets: Operand, sizes: Tensor, sizes_known: Tensor, single: bool
+) -> tuple[Tensor, Tensor]:
+    """Each target without its unspecified labels, and how many are left."""
+    labels, listed = values_of(targets), mask_of(targets)
+    if labels.ndim == 1 and not single:
+        return _delete_concatenated(labels, listed, sizes, sizes_known)
+    if single:
+        labels, listed = labels.reshape(1, -1), listed.reshape(1, -1)
+    width = labels.shape[1]
+    kept = listed & (torch.arange(width, device=labels.device) < sizes.unsqueeze(-1))
+    count = torch.where((sizes < 0) | (sizes > width), sizes, kept.sum(1))
+    return torch.where(listed, labels, 0).gather(1, specified_first(kept, 1)), count
+
+
+def _delete_concatenated(
+    labels: Tensor, listed: Tensor, sizes: Tensor, sizes_known: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same for targets that lie one behind the other: only their lengths say where each begins."""
+    if may_look_at(sizes) and not bool(sizes_known.all()):
+        raise UndefinedOnMaskedError(
+            "nn.functional.ctc_loss",
+            "where each of the concatenated targets begins is not known while target_lengths is incomplete",
+            "Pass targets of shape (N, S).",
+        )
+    place = torch.arange(len(labels), device=labels.device)
+    owner = torch.searchsorted(sizes.cumsum(0), place, right=True)
+    count = torch.zeros_like(sizes).index_add(0, owner.clamp(max=len(sizes) - 1), listed.to(sizes.dtype))
+    return labels[listed], count
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    loss_record(
+        F.ctc_loss,
+        ctc_loss,
+        "torch's, over the remaining time steps, classes and labels",
+        identity=ABSENT,
+        pattern="per sequence: a time step, a label and an alignment are left; "
+        "reduced: specified where at least one sequence was",
+        twin=(
+            torch.ctc_loss,
+            "log_probs targets input_lengths target_lengths blank reduction zero_infinity",
+            ctc_loss,
+        ),
+    ),
+)

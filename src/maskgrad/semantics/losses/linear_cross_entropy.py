@@ -1,0 +1,133 @@
+"""Cross entropy of a linear layer's outputs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.semantics.contractions import linear
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.losses.cross_entropy import PATTERN, Labels, cross_entropy, reduce_labelled
+from maskgrad.semantics.losses.reduction import loss_record, reduction_named
+from maskgrad.semantics.products import values_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
+
+__all__ = ["OPERATIONS"]
+
+Operand = Entries | torch.Tensor
+
+
+def linear_cross_entropy(
+    input: Operand,
+    linear_weight: Operand,
+    target: Operand,
+    *,
+    linear_bias: Operand | None = None,
+    weight: Operand | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: Any = None,
+) -> Entries:
+    """``cross_entropy(linear(input, linear_weight, linear_bias), target)``.
+
+    With ``options`` the logits are made in chunks as long as every class is specified; else they are made at once,
+    which takes more memory and gives the same result.
+    """
+    reduction = reduction_named(None, None, reduction)
+    shape = shape_of_logits(input, linear_weight, linear_bias)
+    labelled = values_of(target).shape != shape
+    if not labelled and ignore_index is not None:
+        raise RuntimeError("ignore_index cannot be specified when target contains probabilities")
+    ignored = -100 if ignore_index is None else ignore_index
+    if (
+        options is not None
+        and labelled
+        and label_smoothing == 0.0
+        and values_of(linear_weight).ndim == 2
+        and not any(isinstance(operand, Entries) for operand in (linear_weight, linear_bias, weight))
+    ):
+        layer = {
+            "linear_weight": linear_weight,
+            "linear_bias": linear_bias,
+            "weight": weight,
+            "options": options,
+        }
+        return in_chunks(input, target, reduction, ignored, layer)
+    outputs = math.prod(shape[-1:] if values_of(input).ndim == 1 else shape[1:])
+    rows = reshaped(linear_weight, (outputs, values_of(input).shape[-1]))
+    bias = None if linear_bias is None else reshaped(linear_bias, (outputs,))
+    masked = any(isinstance(operand, Entries) for operand in (input, rows, bias))
+    logits = (linear if masked else _plain_linear)(F.linear, (input, rows, bias), {})
+    return cross_entropy(
+        reshaped(logits, shape), target, weight, None, ignored, None, reduction, label_smoothing
+    )
+
+
+def in_chunks(
+    input: Operand, target: Operand, reduction: str, ignore_index: int, layer: dict[str, Any]
+) -> Entries:
+    """PyTorch's own chunks: a sample without features counts as one without a label, and reads zeros."""
+    labels, weight = values_of(target), layer["weight"]
+    known = mask_of(target) & mask_of(input).any(-1)
+    counted = known & (labels != ignore_index)
+    index = torch.where(counted, labels, ignore_index)
+    features = torch.where(mask_of(input) & known.unsqueeze(-1), values_of(input), 0)
+    loss = F.linear_cross_entropy(
+        features, target=index, ignore_index=ignore_index, reduction="none", **layer
+    )
+    share = None if weight is None else weight[index.clamp(0, weight.shape[0] - 1)]
+    return reduce_labelled(loss, Labels(index, known, counted, share), reduction)
+
+
+def shape_of_logits(input: Operand, linear_weight: Operand, linear_bias: Operand | None) -> tuple[int, ...]:
+    """The shape of the layer's outputs, under PyTorch's conditions."""
+    x, w = values_of(input), values_of(linear_weight)
+    if x.ndim not in (1, 2):
+        raise RuntimeError(f"expected input with dimensionality 1 or 2, got {x.ndim}")
+    if w.ndim < 2:
+        raise RuntimeError(f"expected linear_weight with dimensionality at least 2, got {w.ndim}")
+    if x.shape[-1] != w.shape[-1]:
+        raise RuntimeError(
+            "expected equal input and linear_weight last dimensions (in_features), "
+            f"got {x.shape[-1]} and {w.shape[-1]}, respectively"
+        )
+    if linear_bias is not None and values_of(linear_bias).shape != w.shape[:-1]:
+        raise RuntimeError(
+            f"expected linear_bias shape {tuple(w.shape[:-1])}, got {tuple(values_of(linear_bias).shape)}"
+        )
+    if w.ndim > 2 and x.ndim == 1:
+        raise RuntimeError(
+            f"K-dimensional loss defined by linear_weight shape {tuple(w.shape)} requires batched input, "
+            f"(N, {x.shape[-1]}), got unbatched input with shape {tuple(x.shape)}"
+        )
+    return (*x.shape[:-1], *w.shape[:-1])
+
+
+def reshaped(operand: Any, shape: tuple[int, ...]) -> Any:
+    """An operand, masked or not, in another shape."""
+    if isinstance(operand, Entries):
+        return Entries(operand.values.reshape(shape), operand.mask.reshape(shape))
+    return operand.reshape(shape)
+
+
+def _plain_linear(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return F.linear(*args)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    loss_record(
+        F.linear_cross_entropy,
+        linear_cross_entropy,
+        "that of cross_entropy, through the layer",
+        pattern=PATTERN,
+    ),
+)

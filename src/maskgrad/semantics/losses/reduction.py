@@ -1,0 +1,85 @@
+"""How a loss per position becomes one number, and how the arguments that say so are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import _reduction as _Reduction
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.reductions import HALVES, mean, sum
+from maskgrad.semantics.signatures import bound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["loss_record", "reduce_loss", "reduction_named", "weighted_mean"]
+
+PATTERN = "intersection; reduced: specified where at least one position was"
+
+#: PyTorch's numbers for the reductions, in order.
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def reduction_named(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """The reduction meant, with its two legacy arguments taken into account; PyTorch judges what is none."""
+    if size_average is not None or reduce is not None:
+        reduction = _Reduction.legacy_get_string(size_average, reduce)
+    return REDUCTIONS[_Reduction.get_enum(reduction)]
+
+
+def reduce_loss(loss: Entries, reduction: str) -> Entries:
+    """Reduce a loss per position over the specified positions."""
+    return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
+
+
+def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Entries:
+    """The sum of losses, already weighted, divided by the sum of the weights of the same positions.
+
+    ``repeated`` says how often broadcasting has repeated each weight: PyTorch counts it once.
+    """
+    wide = torch.float32 if loss.values.dtype in HALVES else None
+    total = sum(loss, dtype=wide)
+    share = sum(Entries(weight, loss.mask), dtype=wide)
+    divisor = torch.where(share.mask, share.values, 1)
+    if repeated != 1:
+        divisor = divisor / repeated
+    return Entries((total.values / divisor).to(loss.values.dtype), total.mask)
+
+
+def loss_record(
+    function: Callable[..., Any],
+    rule: Callable[..., Any],
+    gradient: str,
+    filler: float | None = None,
+    identity: float | None = None,
+    pattern: str = PATTERN,
+    twin: tuple[Callable[..., Any], str, Callable[..., Any]] | None = None,
+) -> Operation:
+    """The record of one loss.
+
+    ``twin`` is the function of the namespace ``torch`` that ``torch.nn.functional`` calls, with the names of its
+    arguments and the rule: it takes the arguments in an order of its own, and the reduction as a number.
+    """
+
+    def body(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if twin is None or called is not twin[0]:
+            return rule(*args, **kwargs)
+        arguments = bound(twin[1], args, kwargs)
+        arguments["reduction"] = REDUCTIONS[arguments.get("reduction", 1)]
+        return twin[2](**arguments)
+
+    return Operation(
+        f"nn.functional.{function.__name__}",
+        "losses",
+        (function,) if twin is None else (function, twin[0]),
+        body,
+        pattern,
+        gradient,
+        filler=filler,
+        identity=identity,
+    )

@@ -1,0 +1,263 @@
+"""Losses that compare two tensors entry by entry: specified where both are."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.dimensions import mask_of_any
+from maskgrad.semantics.entries import Entries, fill, intersection, specified
+from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
+from maskgrad.semantics.products import values_of
+from maskgrad.semantics.reductions import sum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
+
+__all__ = ["OPERATIONS", "each_position"]
+
+Operand = Entries | torch.Tensor
+
+
+def each_position(
+    function: Callable[..., Tensor], operands: tuple[Operand, ...], filler: float, **options: Any
+) -> Entries:
+    """PyTorch's own loss of each position, of operands that are safe wherever one of them is unspecified."""
+    mask = intersection(operands)
+    assert mask is not None  # dispatch calls a rule only with masked arguments
+    filled = [fill(operand, mask, filler) for operand in operands]
+    loss = function(*filled, reduction="none", **options)
+    return Entries(loss, mask.expand(loss.shape))
+
+
+def _broadcast(*operands: Operand) -> tuple[Operand, ...]:
+    """Operands of one shape, with PyTorch's warning if the first two had different ones."""
+    shapes = [values_of(operand).shape for operand in operands]
+    if shapes[0] != shapes[1]:
+        warnings.warn(
+            f"Using a target size ({shapes[1]}) that is different to the input size ({shapes[0]}). This will likely "
+            "lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+            stacklevel=2,
+        )
+    shape = torch.broadcast_shapes(*shapes)
+    return tuple(
+        Entries(operand.values.expand(shape), operand.mask.expand(shape))
+        if isinstance(operand, Entries)
+        else operand.expand(shape)
+        for operand in operands
+    )
+
+
+def _weighted(
+    function: Callable[..., Tensor],
+    input: Operand,
+    target: Operand,
+    weight: Operand | None,
+    reduction: str,
+    by_weight: bool,
+    **options: Any,
+) -> Entries:
+    """A loss with a weight for each entry; ``by_weight``: the mean divides by the sum of the weights."""
+    if weight is None:
+        return reduce_loss(each_position(function, _broadcast(input, target), 1, **options), reduction)
+    size = values_of(weight).shape
+    if size != values_of(input).shape:
+        raise ValueError("Weights and input must have the same size.")
+    input, target, weight = _broadcast(input, target, weight)
+    mask = intersection((input, target, weight))
+    assert mask is not None  # dispatch calls a rule only with masked arguments
+    factor = fill(weight, mask, 0)
+    plain = function(fill(input, mask, 1), fill(target, mask, 1), reduction="none", **options)
+    loss = Entries(plain * factor, mask)
+    if reduction != "mean" or not by_weight:
+        return reduce_loss(loss, reduction)
+    return weighted_mean(loss, factor, repeated=factor.numel() // max(size.numel(), 1))
+
+
+def mse_loss(
+    input: Operand,
+    target: Operand,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Operand | None = None,
+) -> Entries:
+    """``(input - target)²``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
+    reduction = reduction_named(size_average, reduce, reduction)
+    return _weighted(F.mse_loss, input, target, weight, reduction, by_weight=True)
+
+
+def l1_loss(
+    input: Operand,
+    target: Operand,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Operand | None = None,
+) -> Entries:
+    """``|input - target|``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
+    reduction = reduction_named(size_average, reduce, reduction)
+    return _weighted(F.l1_loss, input, target, weight, reduction, by_weight=True)
+
+
+def smooth_l1_loss(
+    input: Operand,
+    target: Operand,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Entries:
+    """Squared below ``beta``, absolute above."""
+    reduction = reduction_named(size_average, reduce, reduction)
+    return _weighted(F.smooth_l1_loss, input, target, None, reduction, by_weight=False, beta=beta)
+
+
+def huber_loss(
+    input: Operand,
+    target: Operand,
+    reduction: str = "mean",
+    delta: float = 1.0,
+    weight: Operand | None = None,
+) -> Entries:
+    """``delta`` times the smooth L1 loss; with weights, the mean still divides by the number of entries."""
+    reduction = reduction_named(None, None, reduction)
+    return _weighted(F.huber_loss, input, target, weight, reduction, by_weight=False, delta=delta)
+
+
+def poisson_nll_loss(
+    input: Operand,
+    target: Operand,
+    log_input: bool = True,
+    full: bool = False,
+    size_average: bool | None = None,
+    eps: float = 1e-8,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Entries:
+    """The negative log-likelihood of counts."""
+    reduction = reduction_named(size_average, reduce, reduction)
+    options = {"log_input": log_input, "full": full, "eps": eps}
+    return reduce_loss(each_position(F.poisson_nll_loss, (input, target), 1, **options), reduction)
+
+
+def gaussian_nll_loss(
+    input: Operand,
+    target: Operand,
+    var: Operand | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Entries:
+    """The negative log-likelihood of normal variables, each with its variance."""
+    reduction = reduction_named(None, None, reduction)
+    variance = _variance(var, values_of(input))
+    mask = intersection((input, target, variance))
+    assert mask is not None  # dispatch calls a rule only with masked arguments
+    safe = fill(variance, mask, 1).clone()
+    with torch.no_grad():  # the gradient passes the limit, as in PyTorch
+        safe.clamp_(min=eps)
+    loss = 0.5 * (torch.log(safe) + (fill(input, mask, 1) - fill(target, mask, 1)) ** 2 / safe)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return reduce_loss(specified(loss, mask), reduction)
+
+
+def _variance(var: Operand | float, input: Tensor) -> Operand:
+    """``var`` in a shape that broadcasts to the input's, under PyTorch's conditions."""
+    if isinstance(var, float):
+        if var < 0:
+            raise ValueError("var has negative entry/entries")
+        return var * torch.ones_like(input)
+    values = values_of(var)
+    if may_look_at(values) and bool(((values < 0) & mask_of(var)).any()):
+        raise ValueError("var has negative entry/entries")
+    if values.shape == input.shape:
+        return var
+    if input.shape[:-1] == values.shape:
+        return (
+            Entries(values.unsqueeze(-1), var.mask.unsqueeze(-1))
+            if isinstance(var, Entries)
+            else values[..., None]
+        )
+    different = [
+        i for i, size in enumerate(input.shape) if values.ndim == input.ndim and values.shape[i] != size
+    ]
+    if [values.shape[i] for i in different] != [1]:
+        raise ValueError("var is of incorrect size")
+    return var
+
+
+def kl_div(
+    input: Operand,
+    target: Operand,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Entries:
+    """``target (log(target) - input)``; ``"batchmean"`` divides by the number of rows that have such a product."""
+    legacy = size_average is not None or reduce is not None
+    if reduction == "mean" and not legacy:
+        warnings.warn(
+            "reduction: 'mean' divides the total loss by both the batch size and the support size."
+            "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
+            "'mean' will be changed to behave the same as 'batchmean' in the next major release.",
+            stacklevel=2,
+        )
+    loss = each_position(F.kl_div, (input, target), 1, log_target=log_target)
+    if legacy or reduction != "batchmean":
+        return reduce_loss(loss, reduction_named(size_average, reduce, reduction))
+    total, shape = sum(loss), values_of(input).shape
+    if not shape:
+        return total
+    # A row of the input, which broadcasting may have repeated.
+    row = loss.mask.ndim - len(shape)
+    others = tuple(d for d in range(loss.mask.ndim) if d != row or shape[0] == 1)
+    rows = mask_of_any(loss.mask, others, False).sum()
+    return Entries(total.values / rows.clamp(min=1), total.mask)
+
+
+def kl_div_by_number(input: Operand, target: Operand, reduction: str, log_target: bool = False) -> Entries:
+    """``torch.kl_div``, which knows no ``"batchmean"`` and warns of nothing."""
+    return reduce_loss(each_position(F.kl_div, (input, target), 1, log_target=log_target), reduction)
+
+
+DIFFERENCE = "torch's, divided by the count, where both are specified"
+
+OPERATIONS: tuple[Operation, ...] = (
+    loss_record(F.mse_loss, mse_loss, "2 (input - target) / count where both are specified", filler=1),
+    loss_record(F.l1_loss, l1_loss, "sign(input - target) / count where both are specified", filler=1),
+    loss_record(F.smooth_l1_loss, smooth_l1_loss, DIFFERENCE, filler=1),
+    loss_record(F.huber_loss, huber_loss, DIFFERENCE, filler=1),
+    loss_record(
+        F.poisson_nll_loss,
+        poisson_nll_loss,
+        DIFFERENCE,
+        filler=1,
+        twin=(torch.poisson_nll_loss, "input target log_input full eps reduction", poisson_nll_loss),
+    ),
+    loss_record(
+        F.gaussian_nll_loss,
+        gaussian_nll_loss,
+        "torch's, divided by the count, where all are specified",
+        filler=1,
+    ),
+    loss_record(
+        F.kl_div,
+        kl_div,
+        DIFFERENCE,
+        filler=1,
+        twin=(torch.kl_div, "input target reduction log_target", kl_div_by_number),
+    ),
+)

@@ -1,0 +1,165 @@
+"""Scans: at a specified position, PyTorch's scan over the specified entries up to there.
+
+An unspecified entry is skipped and stays unspecified. Positions that ``cummax`` and ``cummin`` report count in the
+original tensor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.semantics.compaction import specified_last
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.entries import Entries, filler_as
+from maskgrad.semantics.extrema import lowest
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.signatures import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+
+PATTERN = "unchanged"
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
+    """Running sum of the specified entries."""
+    safe = torch.where(input.mask, input.values, filler_as(input.values.dtype, 0))
+    return Entries(safe.cumsum(dim, dtype=dtype), input.mask)
+
+
+def cumprod(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
+    """Running product of the specified entries.
+
+    They are moved to the back first, behind ones. Ones left among them would take part in the backward pass, in which
+    every running product, perhaps infinite, is multiplied by its gradient, there 0.
+    """
+    values, mask = input
+    dim = as_dim(dim, values.ndim)
+    order, rank = specified_last(mask, dim)
+    safe = torch.where(mask, values, filler_as(values.dtype, 1)).gather(dim, order)
+    return Entries(safe.cumprod(dim, dtype=dtype).gather(dim, rank), mask)
+
+
+def _running_extremum(input: Entries, dim: int, largest: bool) -> Any:
+    """Values and positions; an entry that never wins can only be reported where it stands itself.
+
+    A specified entry as extreme as the filler wins at its own position: torch reports the last of several equals.
+    """
+    filled = torch.where(input.mask, input.values, lowest(input.values.dtype, largest))
+    found = torch.cummax(filled, dim) if largest else torch.cummin(filled, dim)
+    return type(found)([Entries(part, input.mask) for part in found])
+
+
+def cummax(input: Entries, dim: int) -> Any:
+    """Running maximum of the specified entries, and its position in the original tensor."""
+    return _running_extremum(input, dim, True)
+
+
+def cummin(input: Entries, dim: int) -> Any:
+    """Running minimum of the specified entries, and its position in the original tensor."""
+    return _running_extremum(input, dim, False)
+
+
+def decaying_sum(terms: Tensor, decay: Tensor, dim: int) -> Tensor:
+    """S_i = terms_i + decay_i · S_(i+1): linear in the terms, in log(n) steps, without a branch or a quotient."""
+    size, step = terms.shape[dim], 1
+    while step < size:
+        rest = size - step
+        missing = torch.zeros_like(decay.narrow(dim, 0, step))
+        terms = terms + decay * torch.cat([terms.narrow(dim, step, rest), missing], dim)
+        decay = decay * torch.cat([decay.narrow(dim, step, rest), missing], dim)
+        step *= 2
+    return terms
+
+
+class _LogCumSumExp(torch.autograd.Function):
+    """log Σ_(i≤j) exp(x_i) over specified entries; its gradient is Σ_(j≥i) g_j exp(x_i − out_j).
+
+    torch's own backward takes the logarithm of the gradient, so its second derivative is NaN wherever a gradient is
+    0, as it is at every unspecified entry. This one is linear in the gradient.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, mask: Tensor, dim: int) -> Tensor:
+        return torch.where(mask, values, float("-inf")).logcumsumexp(dim)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values, mask, ctx.dim = inputs
+        ctx.save_for_backward(values, mask, output)
+        ctx.save_for_forward(values, mask, output)
+
+    @staticmethod
+    def _weights(ctx: Any) -> tuple[Tensor, Tensor]:
+        """exp(x_i − out_i), and exp(out_i − out_(i+1)) with a last one that has no effect."""
+        values, mask, out = ctx.saved_tensors
+        if out.dtype in HALVES:
+            values, out = values.float(), out.float()
+        # chosen before and after the difference: neither garbage nor an infinite sum next to it may meet the other
+        difference = torch.where(mask, values, 0) - torch.where(mask, out, 0)
+        following = torch.cat([out.narrow(ctx.dim, 1, out.shape[ctx.dim] - 1), out.narrow(ctx.dim, 0, 1)], ctx.dim)
+        # equal sums may be infinite
+        step = torch.where(out == following, 0, out - following)
+        last = torch.ones_like(mask.narrow(ctx.dim, 0, 1))
+        inner = torch.zeros_like(mask.narrow(ctx.dim, 1, mask.shape[ctx.dim] - 1))
+        step = torch.where(torch.cat([inner, last], ctx.dim), 0, step)
+        return difference.exp(), step.exp()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        _, mask, out = ctx.saved_tensors
+        share, decay = _LogCumSumExp._weights(ctx)
+        # nothing flows from unspecified results, whatever comes in there
+        total = decaying_sum(torch.where(mask, grad, 0).to(share.dtype), decay.conj(), ctx.dim)
+        return torch.where(mask, total * share.conj(), 0).to(out.dtype), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        _, mask, out = ctx.saved_tensors
+        share, decay = _LogCumSumExp._weights(ctx)
+        terms = (torch.where(mask, tangent, 0) * share).flip(ctx.dim)
+        # the same sum run from the other end: entry j decays by the step from j − 1 to j
+        return decaying_sum(terms, decay.roll(1, ctx.dim).flip(ctx.dim), ctx.dim).flip(ctx.dim).to(out.dtype)
+
+
+def logcumsumexp(input: Entries, dim: int) -> Entries:
+    """Running log-sum-exp of the specified entries."""
+    values, mask = input
+    dim = as_dim(dim, values.ndim)
+    if values.ndim == 0 or values.numel() == 0:
+        return Entries(values.logcumsumexp(dim), mask)
+    result: Tensor = _LogCumSumExp.apply(values, mask, dim)  # type: ignore[no-untyped-call]
+    return Entries(result, mask)
+
+
+def _record(rule: Callable[..., Any], identity: float | str, gradient: str) -> Operation:
+    functions, in_place, methods = functions_named(rule.__name__)
+    return Operation(
+        rule.__name__,
+        "scans",
+        functions,
+        named(rule),
+        PATTERN,
+        gradient,
+        identity=identity,
+        in_place=in_place,
+        methods=methods,
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record(cumsum, 0, "the sum of the gradients from there on"),
+    _record(cumprod, 1, "torch's on the specified entries"),
+    _record(cummax, "-inf", "to the entry that attains the maximum"),
+    _record(cummin, "inf", "to the entry that attains the minimum"),
+    _record(logcumsumexp, "-inf", "the gradients from there on, weighted by exp(x - result)"),
+)

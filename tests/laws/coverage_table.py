@@ -1,0 +1,92 @@
+"""Writes docs/coverage_table.md: ``python -m tests.laws.coverage_table`` (a minute or two, since it applies the laws)."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from tests.laws.laws import check_identity, check_non_interference, check_refusals, check_spellings, differentiable
+from tests.laws.notices import without_notices
+from tests.laws.operator_database import ENTRIES, OUTSIDE, OUTSIDE_BY_NAME, Entry
+from tests.laws.second_order import check_derivatives, has_second_derivatives
+from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of
+
+__all__ = ["PAGE", "laws_say", "table"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "coverage_table.md"
+COLUMNS = ("operation", "variant", "status", "family", "pattern of the result", "gradient")
+
+
+def table(statuses: dict[str, Status]) -> str:
+    """The page: counts, one row for each entry, and what is left out and why."""
+    entries = entries_to_answer_for()
+    counts = Counter(statuses[entry.id].name for entry in entries)
+    lines = [
+        f"Written by `python -m tests.laws.coverage_table` from the {len(ENTRIES)} entries of the operator database of "
+        f"PyTorch {torch.__version__.partition('+')[0]}.",
+        "",
+        *(f"- **{counts[name]} {name}**: {meaning}." for name, meaning in STATUSES.items() if counts[name]),
+        "",
+        row(COLUMNS),
+        row(["---"] * len(COLUMNS)),
+        *(row(cells(entry, statuses[entry.id])) for entry in sorted(entries, key=lambda entry: entry.id.strip("_"))),
+        "",
+        f"The other {len(ENTRIES) - len(entries)} entries are none of a masked tensor's business:",
+        "",
+        *(f"- {reason}: {', '.join(names)}." for reason, names in outside().items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def cells(entry: Entry, status: Status) -> tuple[str, ...]:
+    name, variant = f"`{entry.name}`", entry.variant.replace("_", " ")
+    if entry.operation is None or status.name in ("refused", "missing"):
+        return name, variant, status.name, "", status.reason, ""
+    gradient = entry.operation.gradient if differentiable(entry) else "none"
+    return name, variant, status.name, entry.operation.family, entry.operation.pattern, gradient
+
+
+def row(texts: object) -> str:
+    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"  # type: ignore[attr-defined]
+
+
+def outside() -> dict[str, list[str]]:
+    """Names (or beginnings of names) by the reason for which they are left out."""
+    found: dict[str, list[str]] = {}
+    for names in (OUTSIDE, OUTSIDE_BY_NAME):
+        for name, reason in names.items():
+            found.setdefault(reason, []).append(f"`{name}…`" if name.endswith((".", "_")) else f"`{name}`")
+    return found
+
+
+def laws_say(entry: Entry) -> Status:
+    """The entry's status after all laws have been applied to it."""
+    status = status_of(entry)
+    if status.name != "supported":
+        return status
+    try:
+        for check in (check_identity, check_non_interference, check_spellings, check_refusals):
+            check(entry)
+        if has_second_derivatives(entry):
+            check_derivatives(entry)
+    except Exception as error:
+        return Status("broken", str(error).splitlines()[0] if str(error) else type(error).__name__)
+    return status
+
+
+def main() -> int:
+    """Apply the laws to everything, write the page, and say what is broken."""
+    with without_notices():
+        statuses = {entry.id: laws_say(entry) for entry in entries_to_answer_for()}
+    PAGE.write_text(table(statuses), encoding="utf-8")
+    broken = {name: status.reason for name, status in statuses.items() if status.name == "broken"}
+    for name, reason in broken.items():
+        sys.stderr.write(f"{name}: {reason}\n")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""What PyTorch says of its own samples: warnings that concern nothing a law is about, each with its reason."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+__all__ = ["NOTICES", "without_notices"]
+
+#: The beginning of the message (a regular expression), and why it may be ignored here.
+NOTICES = {
+    r"Sparse CSR tensor support is in beta": "samples of operations on sparse tensors",
+    r"torch\.qr is deprecated": "used to make a sample",
+    r"`nn\.functional\.upsample_\w+` is deprecated": "deprecated, but in the database",
+    r"ComplexHalf support is experimental": "samples of chalf",
+    r"dropout2d: Received a 3D input": "a sample of dropout2d",
+    r"reduction: 'mean' divides the total loss": "a sample of kl_div",
+    r".*degrees of freedom is <= 0": "samples of var and std, whole or deleted, with too few entries",
+    r"An output with one or more elements was resized": "samples with out=",
+    r"Casting complex values to real discards": "conversions of complex samples",
+    r"The use of `x\.T` on tensors of dimension other than 2": "samples of T",
+    r"linear_cross_entropy: ``options`` ignored": "samples of linear_cross_entropy that torch does not take apart",
+    r"Using a target size": "samples of losses whose operands broadcast",
+}
+
+
+@contextlib.contextmanager
+def without_notices() -> Iterator[None]:
+    """Ignore these, and nothing else."""
+    with warnings.catch_warnings():
+        for message in NOTICES:
+            warnings.filterwarnings("ignore", message, UserWarning)
+        yield

@@ -1,0 +1,71 @@
+"""What is to be said of each entry of the database: the classification behind the coverage table."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import maskgrad as mg
+from tests.laws.evaluation import attempt
+from tests.laws.notices import without_notices
+from tests.laws.operands import Call, fully_specified
+from tests.laws.operator_database import ENTRIES, Entry, samples_of
+from tests.laws.oracles import oracle_of
+
+__all__ = ["STATUSES", "Status", "checked_entries", "entries_to_answer_for", "status_of"]
+
+#: Each status, with what it says.
+STATUSES = {
+    "supported": "a record says what it means, and it passed the laws",
+    "unproven": "a record says what it means, but the laws have no oracle for it yet",
+    "refused": "never: it has no meaning on incomplete data (`UndefinedOnMaskedError`)",
+    "missing": "not yet (`UnsupportedOperationError`)",
+    "broken": "it answers without a record, or breaks a law",
+}
+
+
+#: Making samples takes longer than asking; a few show whether the answer is "never".
+LOOKED_AT = 3
+
+
+class Status(NamedTuple):
+    name: str
+    reason: str = ""
+
+
+def entries_to_answer_for() -> list[Entry]:
+    """The database, less what no record could serve."""
+    return [entry for entry in ENTRIES if not entry.outside]
+
+
+@functools.cache
+def status_of(entry: Entry) -> Status:
+    """By its record, or by what happens to a fully specified sample."""
+    with without_notices():
+        return classify(entry)
+
+
+def classify(entry: Entry) -> Status:
+    calls = [call for sample in samples_of(entry, looked_at=LOOKED_AT) if (call := Call.of(entry, sample)).data]
+    if entry.operation is not None:
+        answers = [answer(entry, call) for call in calls]
+        if calls and all(isinstance(a, mg.UndefinedOnMaskedError) for a in answers):
+            return Status("refused", answers[0].reason)
+        return Status("supported" if oracle_of(entry.operation) else "unproven")
+    found = answer(entry, calls[0]) if calls else mg.UnsupportedOperationError(entry.name)
+    if isinstance(found, mg.UndefinedOnMaskedError):
+        return Status("refused", found.reason)
+    if isinstance(found, Exception):
+        return Status("missing")
+    return Status("broken", "it answers, but no record says what it means")
+
+
+def answer(entry: Entry, call: Call) -> object:
+    """The result of the call on fully specified data, or the exception."""
+    args, kwargs = call.masked(call.leaves(False), fully_specified(call))
+    return attempt(entry.function, args, kwargs)
+
+
+def checked_entries() -> list[Entry]:
+    """The entries that the laws are applied to."""
+    return [entry for entry in entries_to_answer_for() if status_of(entry).name == "supported"]

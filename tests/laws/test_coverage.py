@@ -1,0 +1,39 @@
+"""How much of PyTorch is covered, and that the documentation says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.laws.coverage_table import PAGE, table
+from tests.laws.operator_database import ENTRIES, OUTSIDE, OUTSIDE_BY_NAME
+from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of
+
+
+def statuses() -> dict[str, Status]:
+    return {entry.id: status_of(entry) for entry in entries_to_answer_for()}
+
+
+def test_at_least_two_hundred_float_operations_are_supported_and_none_is_broken() -> None:
+    floats = [entry for entry in entries_to_answer_for() if torch.float32 in entry.info.dtypes]
+    counts = Counter(statuses()[entry.id].name for entry in floats)
+    assert counts["supported"] >= 200
+    assert counts["broken"] == 0
+    assert set(counts) <= set(STATUSES)
+
+
+def test_what_is_left_out_is_in_the_database() -> None:
+    names = {entry.name for entry in ENTRIES}
+    assert set(OUTSIDE_BY_NAME) <= names
+    assert all(any(entry.id.startswith(start) for entry in ENTRIES) for start in OUTSIDE)
+    assert all(entry.operation is None for entry in ENTRIES if entry.outside)
+
+
+def test_the_committed_table_is_up_to_date() -> None:
+    committed = PAGE.read_text(encoding="utf-8")
+    version = torch.__version__.partition("+")[0]
+    if f"PyTorch {version}." not in committed:
+        pytest.skip(f"the table was made with another version of PyTorch than {version}, whose database differs")
+    assert committed == table(statuses()), "write it anew with: python -m tests.laws.coverage_table"

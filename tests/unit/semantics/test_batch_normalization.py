@@ -1,0 +1,307 @@
+"""Batch and instance normalisation: per channel, by deletion; running statistics; evaluation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+import maskgrad as mg
+
+pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
+
+nan, inf = float("nan"), float("inf")
+SHAPES = [(6, 4), (3, 4, 5), (2, 4, 2, 3), (2, 4, 1, 2, 2)]
+BATCH = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+INSTANCE = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
+
+
+def mask_for(shape: tuple[int, ...]) -> Tensor:
+    """Channel 0 has gaps, channel 1 no entry, channel 2 a single one, channel 3 all."""
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.6
+    channels = mask.transpose(0, 1)
+    channels[0, :1] = True
+    channels[1:3] = False
+    channels[2].reshape(-1)[0] = True
+    mask[(0, 2, *[0] * (len(shape) - 2))] = True
+    channels[3] = True
+    return mask
+
+
+def module_for(kind: dict[int, Any], shape: tuple[int, ...], **options: Any) -> nn.Module:
+    module = kind[len(shape)](4, affine=True, dtype=torch.float64, **options)
+    for parameter in (module.weight, module.bias):
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(5))
+    return module
+
+
+@pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_channel_is_standardized_without_its_unspecified_entries(
+    shape: tuple[int, ...], garbage: float
+) -> None:
+    mask, x = mask_for(shape), torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    module = module_for(BATCH, shape)
+    reference = copy.deepcopy(module)
+    running = [torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)]
+    dirty = torch.where(mask, x, garbage).detach().requires_grad_()
+    cotangent = torch.randn(shape, dtype=torch.float64)
+    with torch.autograd.detect_anomaly(check_nan=True):
+        result = module(mg.masked(dirty, mask))
+        (result.filled(0.0) * cotangent).sum().backward()
+    assert result.mask.equal(mask)
+    total = torch.zeros((), dtype=torch.float64)
+    for channel in range(4):
+        here = mask[:, channel]
+        left = x[:, channel][here]
+        if not len(left):
+            continue
+        mean, variance = running[0][channel : channel + 1], running[1][channel : channel + 1]
+        weight, bias = reference.weight[channel : channel + 1], reference.bias[channel : channel + 1]
+        # torch.batch_norm, unlike F.batch_norm, takes a single value; of its variance it then knows nothing
+        expected = torch.batch_norm(left[:, None], weight, bias, mean, variance, True, 0.1, 1e-5, False)[:, 0]
+        torch.testing.assert_close(result.filled(0.0)[:, channel][here], expected)
+        total = total + (expected * cotangent[:, channel][here]).sum()
+    total.backward()
+    assert dirty.grad is not None
+    assert x.grad is not None
+    torch.testing.assert_close(dirty.grad, torch.where(mask, x.grad, 0))
+    torch.testing.assert_close(module.weight.grad, reference.weight.grad)
+    torch.testing.assert_close(module.bias.grad, reference.bias.grad)
+    assert module.num_batches_tracked == 1
+    running[1][2] = 1.0
+    torch.testing.assert_close(module.running_mean, running[0])
+    torch.testing.assert_close(module.running_var, running[1])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_evaluation_is_elementwise(shape: tuple[int, ...]) -> None:
+    mask, x = mask_for(shape), torch.randn(shape, dtype=torch.float64)
+    for kind in (BATCH, INSTANCE):
+        if len(shape) not in kind:
+            continue
+        module = module_for(kind, shape, track_running_stats=True)
+        module.running_mean.normal_()
+        module.running_var.uniform_(0.5, 2.0)
+        module.eval()
+        before = copy.deepcopy(module.state_dict())
+        dirty = torch.where(mask, x, nan).requires_grad_()
+        result = module(mg.masked(dirty, mask))
+        assert result.mask.equal(mask)
+        torch.testing.assert_close(result.filled(0.0), torch.where(mask, module(x), 0))
+        result.sum().backward()
+        assert dirty.grad is not None
+        assert dirty.grad.isfinite().all()
+        assert not dirty.grad[~mask].count_nonzero()
+        for name, value in before.items():
+            assert module.state_dict()[name].equal(value)
+
+
+@pytest.mark.parametrize("momentum", [0.3, None])
+def test_running_statistics_follow_several_batches(momentum: float | None) -> None:
+    module, reference = nn.BatchNorm1d(1, momentum=momentum), nn.BatchNorm1d(1, momentum=momentum)
+    for _ in range(3):
+        x, mask = torch.randn(10, 1), torch.rand(10, 1) < 0.7
+        module(mg.masked(torch.where(mask, x, nan), mask))
+        reference(x[mask][:, None])
+    torch.testing.assert_close(module.running_mean, reference.running_mean)
+    torch.testing.assert_close(module.running_var, reference.running_var)
+
+
+def test_complete_data_runs_torchs_kernel() -> None:
+    x, whole = torch.randn(5, 4), torch.ones(5, 4, dtype=torch.bool)
+    module, reference = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    assert module(mg.masked(x, whole)).filled(0.0).equal(reference(x))
+    assert module.running_var.equal(reference.running_var)
+
+
+def test_without_running_statistics_evaluation_uses_the_batch() -> None:
+    mask, x = mask_for((6, 4)), torch.randn(6, 4)
+    module = nn.BatchNorm1d(4, track_running_stats=False)
+    right = module(mg.masked(x, mask))
+    assert module.eval()(mg.masked(x, mask)).filled(0.0).equal(right.filled(0.0))
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:])
+def test_instance_norm(shape: tuple[int, ...]) -> None:
+    mask, x = mask_for(shape), torch.randn(shape, dtype=torch.float64)
+    module = module_for(INSTANCE, shape, track_running_stats=True)
+    dirty = torch.where(mask, x, nan).requires_grad_()
+    result = module(mg.masked(dirty, mask))
+    assert result.mask.equal(mask)
+    means: list[list[Tensor]] = [[] for _ in range(4)]
+    variances: list[list[Tensor]] = [[] for _ in range(4)]
+    for n in range(shape[0]):
+        for channel in range(4):
+            left = x[n, channel][mask[n, channel]]
+            if not len(left):
+                continue
+            expected = F.layer_norm(left, left.shape) * module.weight[channel] + module.bias[channel]
+            torch.testing.assert_close(result.filled(0.0)[n, channel][mask[n, channel]], expected)
+            means[channel].append(left.mean())
+            if len(left) > 1:
+                variances[channel].append(left.var())
+    for channel in range(4):
+        mean = 0.1 * torch.stack(means[channel]).mean() if means[channel] else torch.zeros(()).double()
+        variance = (
+            0.9 + 0.1 * torch.stack(variances[channel]).mean()
+            if variances[channel]
+            else torch.ones(()).double()
+        )
+        torch.testing.assert_close(module.running_mean[channel], mean)
+        torch.testing.assert_close(module.running_var[channel], variance)
+    result.sum().backward()
+    assert dirty.grad is not None
+    assert dirty.grad.isfinite().all()
+    assert not dirty.grad[~mask].count_nonzero()
+
+
+def test_instance_norm_tracks_as_torch_does_on_complete_data() -> None:
+    x = torch.randn(3, 2, 5)
+    module, reference = (nn.InstanceNorm1d(2, track_running_stats=True) for _ in range(2))
+    result = module(mg.masked(x, torch.ones(3, 2, 5, dtype=torch.bool)))
+    torch.testing.assert_close(result.filled(0.0), reference(x))
+    torch.testing.assert_close(module.running_mean, reference.running_mean)
+    torch.testing.assert_close(module.running_var, reference.running_var)
+    assert nn.InstanceNorm1d(2)(mg.masked(x[0], torch.tensor(True))).shape == (2, 5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_masked_parameters_and_statistics(training: bool) -> None:
+    x = torch.randn(6, 3)
+    known = torch.tensor([True, False, True])
+    w, b = (mg.masked(torch.tensor([2.0, nan, 3.0]), known) for _ in "wb")
+    mean, variance = mg.masked(torch.zeros(3), known), mg.masked(torch.ones(3), known)
+    result = F.batch_norm(x, mean, variance, w, b, training)
+    assert result.mask.equal(known.expand(6, 3))
+    ones = torch.tensor([2.0, 1.0, 3.0])
+    statistics = torch.zeros(3), torch.ones(3)
+    right = F.batch_norm(x, *statistics, ones, ones, training)
+    torch.testing.assert_close(result.filled(0.0)[:, known], right[:, known])
+    # what is unspecified stays so, untouched
+    assert mean.mask.equal(known)
+    torch.testing.assert_close(mean.get_data()[known], statistics[0][known])
+    assert mean.get_data()[1] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_computed_in_float32(dtype: torch.dtype) -> None:
+    x, mask = (50 + torch.randn(9, 4)).to(dtype), mask_for((9, 4))
+    module = nn.BatchNorm1d(4)
+    result = module(mg.masked(x, mask))
+    assert result.dtype == dtype
+    precise = nn.BatchNorm1d(4)
+    right = precise(mg.masked(x.float(), mask))
+    torch.testing.assert_close(result.filled(0.0), right.filled(0.0).to(dtype))
+    assert module.running_mean.dtype == torch.float32
+    torch.testing.assert_close(module.running_mean, precise.running_mean)
+    native = torch.native_batch_norm(mg.masked(x, mask), None, None, None, None, True, 0.1, 1e-5)
+    plain = torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)
+    assert [part.dtype for part in native] == [part.dtype for part in plain]
+
+
+NATIVE: dict[str, Callable[..., Any]] = {
+    "native_batch_norm": torch.native_batch_norm,
+    "_native_batch_norm_legit": torch._native_batch_norm_legit,
+    "aten._native_batch_norm_legit": torch.ops.aten._native_batch_norm_legit,
+    "aten._batch_norm_with_update": lambda x, w, b, m, v, _, momentum, eps: (
+        torch.ops.aten._batch_norm_with_update(x, w, b, m, v, momentum, eps)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_native_spellings(name: str) -> None:
+    x, mask = torch.randn(6, 4), mask_for((6, 4))
+    w, b, mean, variance = torch.randn(4), torch.randn(4), torch.zeros(4), torch.ones(4)
+    results = NATIVE[name](mg.masked(torch.where(mask, x, nan), mask), w, b, mean, variance, True, 0.1, 1e-5)
+    again = torch.zeros(4), torch.ones(4)
+    right = torch.batch_norm(mg.masked(x, mask), w, b, *again, True, 0.1, 1e-5, False)
+    torch.testing.assert_close(results[0].filled(0.0), right.filled(0.0))
+    torch.testing.assert_close(mean, again[0])
+    present = mask.any(0)
+    for part, exact in (
+        (results[1], lambda v: v.mean()),
+        (results[2], lambda v: (v.var(correction=0) + 1e-5).rsqrt()),
+    ):
+        assert part.mask.equal(present)
+        for channel in (0, 2, 3):
+            torch.testing.assert_close(part.filled(0.0)[channel], exact(x[:, channel][mask[:, channel]]))
+    assert len(results) == (4 if "update" in name else 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda x: nn.BatchNorm1d(4)(x[:1]), ValueError, "more than 1 value per channel"),
+        (lambda x: F.instance_norm(x[:, :, :1]), ValueError, "more than 1 spatial element"),
+        (
+            lambda x: F.batch_norm(x, torch.zeros(3), torch.ones(3)),
+            RuntimeError,
+            "running_mean should contain",
+        ),
+        (
+            lambda x: F.batch_norm(x, torch.zeros(3), torch.ones(3), training=True),
+            RuntimeError,
+            "running_mean should",
+        ),
+        (
+            lambda x: F.batch_norm(x, None, None, torch.ones(3), training=True),
+            RuntimeError,
+            "weight should contain",
+        ),
+        (lambda x: F.batch_norm(x, None, None), RuntimeError, "must be defined in evaluation mode"),
+        (lambda x: F.instance_norm(x, use_input_stats=False), RuntimeError, "Expected running_mean"),
+        (lambda x: nn.BatchNorm1d(3)(x), RuntimeError, "running_mean should contain"),
+    ],
+)
+def test_torchs_errors(call: Callable[..., Any], error: type[Exception], text: str) -> None:
+    for x in (torch.ones(2, 4, 1), mg.masked(torch.ones(2, 4, 1), torch.ones(2, 4, 1, dtype=torch.bool))):
+        x = x if "1 value" not in text else x[..., 0]
+        with pytest.raises(error, match=text):
+            call(x)
+
+
+def test_second_derivatives() -> None:
+    mask = mask_for((6, 4))
+    w = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+
+    def composed(x: Tensor, w: Tensor) -> Tensor:
+        return F.batch_norm(mg.masked(x, mask), None, None, w, None, True, 0.1, 0.1).filled(0.0)
+
+    assert torch.autograd.gradcheck(composed, (x, w))
+    assert torch.autograd.gradgradcheck(composed, (x, w))
+
+
+@pytest.mark.parametrize("kind", [BATCH, INSTANCE])
+def test_one_graph(kind: dict[int, Any]) -> None:
+    shape = (3, 4, 5)
+    mask, x = mask_for(shape), torch.randn(shape, dtype=torch.float64)
+    module, reference = (module_for(kind, shape, track_running_stats=True) for _ in range(2))
+    compiled = torch.compile(
+        lambda x, mask: module(mg.masked(x, mask)).filled(0.0), fullgraph=True, backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(x, mask), reference(mg.masked(x, mask)).filled(0.0))
+    torch.testing.assert_close(module.running_mean, reference.running_mean)
+    torch.testing.assert_close(module.running_var, reference.running_var)
+
+
+def test_a_batch_of_nothing_changes_nothing() -> None:
+    module = nn.BatchNorm1d(4)
+    before = copy.deepcopy(module.state_dict())
+    x = torch.full((6, 4), nan, requires_grad=True)
+    result = module(mg.masked(x, torch.zeros(6, 4, dtype=torch.bool)))
+    result.sum().backward()
+    assert not result.mask.any()
+    assert x.grad is not None
+    assert not x.grad.count_nonzero()
+    assert not module.weight.grad.count_nonzero()
+    assert module.running_mean.equal(before["running_mean"])
+    assert module.running_var.equal(before["running_var"])

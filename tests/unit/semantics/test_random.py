@@ -1,0 +1,199 @@
+"""Random operations: torch's numbers for a seed, the pattern unchanged, nothing drawn from under the mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+import maskgrad as mg
+
+nan, inf = float("nan"), float("inf")
+GARBAGE = (nan, inf, -inf, 1e38)
+SHAPE = (3, 4, 5)
+MASK = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0)) < 0.6
+
+
+def seeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    torch.manual_seed(7)
+    return function(*args, **kwargs)
+
+
+DROPOUTS: dict[str, Callable[..., Any]] = {
+    "dropout": F.dropout,
+    "torch.dropout": lambda x: torch.dropout(x, 0.5, train=True),
+    "dropout1d": F.dropout1d,
+    "dropout2d": lambda x: F.dropout2d(x[:, :, None])[:, :, 0],
+    "dropout3d": lambda x: F.dropout3d(x[:, :, None, None])[:, :, 0, 0],
+    "alpha_dropout": lambda x: F.alpha_dropout(x, training=True),
+    "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x, training=True),
+    "torch.feature_dropout": lambda x: torch.feature_dropout(x, 0.3, True),
+    "native_dropout": lambda x: torch.native_dropout(x, 0.3, True)[0],
+    "rrelu": lambda x: F.rrelu(x - 100, training=True),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropouts_draw_as_torch_does_and_keep_the_pattern(name: str, garbage: float) -> None:
+    function, x = DROPOUTS[name], torch.randn(SHAPE, requires_grad=True)
+    dirty = torch.where(MASK, x, garbage).detach().requires_grad_()
+    result = seeded(function, mg.masked(dirty, MASK))
+    assert result.mask.equal(MASK)
+    right = seeded(function, x)
+    if (
+        name == "rrelu"
+    ):  # draws for negative entries only, so that its numbers depend on which entries are there
+        slopes = (result / (x.detach() - 100)).compressed()
+        assert slopes.min() > 1 / 8 - 1e-6
+        assert slopes.max() < 1 / 3 + 1e-6
+    else:
+        torch.testing.assert_close(result.filled(0.0), torch.where(MASK, right, 0))
+    (found,) = torch.autograd.grad(result.filled(0.0).sum(), dirty)
+    (expected,) = torch.autograd.grad(right[MASK].sum(), x)
+    assert found.isfinite().all()
+    assert not found[~MASK].count_nonzero()
+    if name != "rrelu":
+        torch.testing.assert_close(found, expected)
+
+
+def test_which_entries_were_kept() -> None:
+    values, kept = torch.native_dropout(mg.masked(torch.ones(SHAPE), MASK), 0.5, True)
+    assert kept.dtype == torch.bool
+    assert kept.mask.equal(MASK)
+    assert (values.filled(0.0) != 0).equal(kept.filled(False))
+
+
+MODULES = (
+    nn.Dropout(), nn.Dropout(inplace=True), nn.Dropout1d(), nn.AlphaDropout(), nn.FeatureAlphaDropout(), nn.RReLU(),
+    nn.RReLU(inplace=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", MODULES, ids=repr)
+def test_modules_work_unmodified(module: nn.Module) -> None:
+    x = mg.masked(torch.where(MASK, torch.randn(SHAPE), nan), MASK)
+    before = x.clone()
+    result = module(x)
+    assert result.mask.equal(MASK)
+    assert (result is x) == getattr(module, "inplace", False)
+    if not isinstance(module, nn.RReLU):
+        result = module.eval()(before)
+        torch.testing.assert_close(result.filled(0.0), before.filled(0.0))
+    module.train()
+
+
+def test_dropout_in_place() -> None:
+    x = mg.masked(torch.ones(SHAPE), MASK)
+    assert torch.dropout_(x, 1.0, True) is x
+    assert not x.filled(1.0)[MASK].count_nonzero()
+    assert F.dropout(x, 0.3, True, True) is x
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        F.dropout(x, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("normal_", (1.0, 2.0)), ("uniform_", (-1.0, 1.0)), ("exponential_", (2.0,)), ("cauchy_", ()),
+        ("log_normal_", ()), ("geometric_", (0.5,)), ("random_", (3, 9)), ("bernoulli_", ()), ("bernoulli_", (0.2,)),
+    ],
+)  # fmt: skip
+def test_methods_that_rewrite_all_values(name: str, args: tuple[Any, ...]) -> None:
+    x = torch.full((5, 4), nan).t()
+    masked = mg.masked(x.clone(), MASK[0, 0, :1].expand(4, 5))
+    mask = masked.mask
+    right = seeded(getattr(x, name), *args)
+    assert seeded(getattr(masked, name), *args) is masked
+    assert masked.mask.equal(mask)
+    assert masked.get_data()[mask].equal(right[mask])
+    generator = torch.Generator().manual_seed(7)
+    getattr(masked, name)(*args, generator=generator)
+    assert masked.get_data()[mask].equal(right[mask])
+
+
+def test_rewriting_a_leaf_is_refused_as_in_torch() -> None:
+    x = mg.masked(torch.ones(3, requires_grad=True), torch.tensor([True, True, False]))
+    with pytest.raises(RuntimeError, match="leaf"):
+        x.normal_()
+    leaf = torch.ones(3, requires_grad=True)
+    y = mg.masked(leaf, torch.tensor([True, True, False])) * 2
+    y.uniform_()
+    assert not torch.autograd.grad(y.sum().filled(0.0), leaf)[0].any()
+    with torch.no_grad():
+        x.normal_()
+    assert x.mask.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_bernoulli(garbage: float) -> None:
+    p = torch.rand(SHAPE)
+    masked = mg.masked(torch.where(MASK, p, garbage), MASK)
+    right = seeded(torch.bernoulli, p)
+    for function in (torch.bernoulli, lambda x: x.bernoulli(), lambda x: torch.bernoulli(x, generator=None)):
+        result = seeded(function, masked)
+        assert result.mask.equal(MASK)
+        assert result.filled(0.0).equal(torch.where(MASK, right, 0))
+    result = masked.bernoulli(1.0)
+    assert result.mask.equal(MASK)
+    assert result.filled(0.0)[MASK].all()
+    drawn = mg.masked(torch.zeros(SHAPE), torch.tensor(True)).bernoulli_(masked)
+    assert drawn.mask.equal(MASK)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("replacement", [True, False])
+def test_multinomial_draws_specified_positions_only(replacement: bool, garbage: float) -> None:
+    mask = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 0]]).bool()
+    x = torch.where(mask, torch.rand(3, 4) + 0.1, garbage)
+    result = torch.multinomial(mg.masked(x, mask), 3, replacement)
+    assert result.dtype == torch.int64
+    # without replacement one entry allows one draw
+    allowed = [[True] * 3, [False] * 3, [True, replacement, replacement]]
+    assert result.mask.tolist() == allowed
+    for row in range(3):
+        assert mask[row][result.get_data()[row][result.mask[row]]].all()
+    if not replacement:
+        assert sorted(result[0].tolist()) == [0, 2, 3]
+
+
+def test_multinomial_is_torchs_on_complete_data() -> None:
+    x = torch.rand(3, 4)
+    for weights in (x, x[0]):
+        whole = mg.masked(weights, torch.ones(weights.shape, dtype=torch.bool))
+        assert seeded(torch.multinomial, whole, 2).filled(0).equal(seeded(torch.multinomial, weights, 2))
+    assert seeded(whole.multinomial, num_samples=9, replacement=True).shape == (9,)
+    with pytest.raises(RuntimeError, match="sum of probabilities"):
+        torch.multinomial(mg.masked(torch.zeros(2), torch.tensor([True, False])), 1)
+    with pytest.raises(RuntimeError, match="cannot sample"):
+        torch.multinomial(whole, 9)
+
+
+@pytest.mark.parametrize("garbage", [*GARBAGE, -1.0])
+def test_drawing_from_distributions_entry_by_entry(garbage: float) -> None:
+    rate = torch.rand(SHAPE) + 0.5
+    masked = mg.masked(torch.where(MASK, rate, garbage), MASK)
+    for result in (torch.normal(masked, 1.0), torch.normal(0.0, masked), torch.poisson(masked)):
+        assert result.mask.equal(MASK)
+        assert result.compressed().isfinite().all()
+    assert torch.normal(masked, mg.masked(rate, MASK.flip(0))).mask.equal(MASK & MASK.flip(0))
+    chance = mg.masked(torch.where(MASK, rate / 2, garbage), MASK)
+    assert torch.binomial(torch.full(SHAPE, 5.0), chance).mask.equal(MASK)
+    whole = mg.masked(rate, torch.tensor(True))
+    assert seeded(torch.normal, whole, 2.0).filled(0.0).equal(seeded(torch.normal, rate, 2.0))
+
+
+def test_one_graph() -> None:
+    def step(x: Tensor, mask: Tensor) -> Any:
+        y = F.dropout(mg.masked(x, mask), 0.5)
+        return y.filled(0.0), torch.multinomial(y.abs() + 1, 1).filled(-1)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    values, drawn = compiled(torch.ones(4, 5), torch.rand(4, 5) < 0.5)
+    assert set(values.unique().tolist()) <= {0.0, 2.0}
+    assert drawn.shape == (4, 1)
