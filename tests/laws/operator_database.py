@@ -74,7 +74,7 @@ UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
 )
 
 #: How many samples of an entry are used: the first ones, and some spread over the others.
-FIRST, SPREAD, LOOKED_AT = 4, 4, 64
+FIRST, SPREAD, LOOKED_AT = 3, 3, 64
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,10 @@ def samples_of(
 ) -> list[Sample]:
     """The same samples in every run: the first few, and some spread over the next sixty."""
     torch.manual_seed(0)
-    drawn = itertools.islice(entry.info.sample_inputs("cpu", dtype or entry.dtype, requires_grad=False), looked_at)
-    samples = [Sample((s.input, *s.args), dict(s.kwargs)) for s in drawn]
+    drawn = iter(entry.info.sample_inputs("cpu", dtype or entry.dtype, requires_grad=False))
+    samples = [Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, looked_at)]
+    if not any(leaf.numel() for sample in samples for leaf in sample.tensors()):  # unfold begins with empty batches
+        samples += [Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, 2 * LOOKED_AT)]
     usable = [s for s in samples if not any(unused(s) for _, unused in UNUSED_SAMPLES)]
     if len(usable) <= count:
         return usable

@@ -25,7 +25,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["BODIES", "KERNELS", "kernels_in_use", "runs_on_cpu", "use_kernels", "why"]
+__all__ = [
+    "BODIES",
+    "KERNELS",
+    "is_plain",
+    "is_transformed",
+    "kernels_in_use",
+    "runs_on_cpu",
+    "use_kernels",
+    "why",
+]
 
 VARIABLE = "MASKGRAD_KERNELS"
 BODIES = ("reference", "cpu")
@@ -72,14 +81,15 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     if values.dtype not in dtypes:
         return f"there is no compiled kernel for {values.dtype}"
     for tensor in (values, *others):
-        if tensor is not None and not _plain(tensor):
+        if tensor is not None and not is_plain(tensor):
             return "a tensor is a subclass, not on the CPU, not strided, or a lazy view"
-    if _transformed():
+    if is_transformed():
         return "a transform, a forward-mode derivative or a dispatch mode is active"
     return "" if numba_works() else "numba cannot be imported"
 
 
-def _plain(x: Tensor) -> bool:
+def is_plain(x: Tensor) -> bool:
+    """An ordinary tensor in the memory of the CPU: no subclass, no other layout, no lazy view."""
     return (
         type(x) in _PLAIN
         and x.device.type == "cpu"
@@ -88,7 +98,8 @@ def _plain(x: Tensor) -> bool:
     )
 
 
-def _transformed() -> bool:
+def is_transformed() -> bool:
+    """Whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is at work."""
     return bool(
         torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from maskgrad.kernels.selection import is_plain, is_transformed
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -19,9 +21,5 @@ def may_look_at(values: Tensor) -> bool:
     a check of input or a shortcut, not the meaning of a result; the one exception is written down in
     docs/decisions/0004-broken-partners-of-nothing.md.
     """
-    return (
-        not torch.compiler.is_compiling()
-        and type(values) in (torch.Tensor, torch.nn.Parameter)
-        and values.device.type == "cpu"
-        and not torch._C._functorch.peek_interpreter_stack()
-    )
+    # first, because what follows cannot be traced
+    return not torch.compiler.is_compiling() and is_plain(values) and not is_transformed()

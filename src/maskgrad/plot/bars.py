@@ -65,9 +65,17 @@ def bars(
     ax.set_yticks(range(len(groups)), list(groups))
     ax.invert_yaxis()  # the first group on top
     ax.margins(x=0.14)  # room for the numbers
-    if len(names) > 1:
-        ax.legend(fontsize=TICK_SIZE, frameon=False, labelcolor=INK)
-    dress(ax, title, xlabel, None)
+    if len(names) > 1:  # between title and bars, where it can hide neither
+        ax.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=len(names),
+            borderaxespad=0.2,
+            fontsize=TICK_SIZE,
+            frameon=False,
+            labelcolor=INK,
+        )
+    dress(ax, title, xlabel, None, pad=36 if len(names) > 1 else 12)
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
     return ax

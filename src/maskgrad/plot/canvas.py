@@ -24,7 +24,7 @@ TITLE_SIZE, LABEL_SIZE, TICK_SIZE = 14, 12, 11
 def require_matplotlib() -> None:
     """Raise the error that names the extra, if matplotlib is not installed."""
     try:
-        import matplotlib  # noqa: F401, ICN001
+        import matplotlib  # noqa: F401
     except ImportError:
         raise MissingDependencyError("matplotlib", "plot", "maskgrad.plot") from None
 
@@ -47,10 +47,10 @@ def axes_to_draw_into(ax: Axes | None) -> Axes:
     return pyplot.subplots(layout="constrained")[1]
 
 
-def dress(ax: Axes, title: str | None, xlabel: str | None, ylabel: str | None) -> None:
+def dress(ax: Axes, title: str | None, xlabel: str | None, ylabel: str | None, *, pad: float = 12) -> None:
     """Title, labels and letters large enough to read."""
     if title is not None:
-        ax.set_title(title, fontsize=TITLE_SIZE, loc="left", pad=12, color=INK)
+        ax.set_title(title, fontsize=TITLE_SIZE, loc="left", pad=pad, color=INK)
     if xlabel is not None:
         ax.set_xlabel(xlabel, fontsize=LABEL_SIZE, color=INK)
     if ylabel is not None:

@@ -21,6 +21,7 @@ def curves(
     xlabel: str | None = "epoch",
     ylabel: str | None = None,
     level: tuple[str, float] | None = None,
+    legend: bool = True,
 ) -> Axes:
     """Draw one curve for each series, over 1, 2, 3, ...
 
@@ -31,6 +32,7 @@ def curves(
         xlabel: what is counted.
         ylabel: what the values are, with their unit.
         level: name and height of a horizontal line to compare with.
+        legend: explain the curves; False where the axes beside it do.
 
     Returns:
         The axes.
@@ -61,10 +63,12 @@ def curves(
         )
     if level is not None:
         ax.axhline(level[1], label=level[0], color=INK, linewidth=1)
+    longest = max((len(values) for values in series.values()), default=0)
+    ax.set_xlim(0.5, max(longest, 1) + 0.5)  # there is no epoch 0
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(axis="y", color="#dddddd", linewidth=0.8)
     ax.set_axisbelow(True)
-    if ax.get_legend_handles_labels()[1]:
+    if legend and ax.get_legend_handles_labels()[1]:
         ax.legend(fontsize=TICK_SIZE, frameon=False, labelcolor=INK, handlelength=2.6)
     dress(ax, title, xlabel, ylabel)
     return ax

@@ -113,7 +113,7 @@ def normalize_batch(given: Arguments) -> Result:
     mean, variance, scale, count = (part.detach().reshape(-1) for part in parts[1:])
     _follow(given.running_mean, mean, count > 0, given.momentum)
     _follow(given.running_var, _unbiased(variance, count), count > 1, given.momentum)
-    out = affine(parts.values, mask, given.weight, given.bias, _layout(values), dtype)
+    out = affine(parts.values, parts.scale, mask, given.weight, given.bias, _layout(values), dtype)
     return Result(out, Entries(mean, count > 0), Entries(scale, count > 0))
 
 
@@ -155,7 +155,7 @@ def instance_norm(given: Arguments) -> Entries:
     ):
         average, samples = kernels.masked_mean(observed, known, (0,), False)
         _follow(running, average, samples > 0, given.momentum)
-    return affine(parts.values, mask, given.weight, given.bias, _layout(values), dtype)
+    return affine(parts.values, parts.scale, mask, given.weight, given.bias, _layout(values), dtype)
 
 
 PYTHON = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")

@@ -12,7 +12,14 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["positions_along", "previous_specified", "ranks", "size_along", "specified_first", "specified_last"]
+__all__ = [
+    "positions_along",
+    "previous_specified",
+    "ranks",
+    "size_along",
+    "specified_first",
+    "specified_last",
+]
 
 
 def size_along(x: Tensor, dim: int) -> int:

@@ -70,7 +70,8 @@ def standardize(input: Entries, dims: tuple[int, ...], eps: float) -> Standardiz
     """``(x - mean) / sqrt(variance + eps)`` over the specified entries of each group that ``dims`` span."""
     values, mask = widened(input.values), input.mask
     mean, count = kernels.masked_mean(values, mask, dims, True)
-    deviation = torch.where(mask, torch.where(mask, values, 0) - mean, 0)
+    # A difference is linear: what is under the mask reaches no gradient, and is replaced before anything else happens.
+    deviation = torch.where(mask, values - mean, 0)
     variance = (deviation * deviation).sum(dims, keepdim=True) / count.clamp(min=1)
     # A group of nothing has the variance 0, and eps may be 0.
     scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
@@ -92,14 +93,32 @@ def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) 
     return mask
 
 
+def known_finite(few: Tensor) -> bool:
+    """Whether a look at numbers that are few (weights, statistics) shows that none of them is infinite or NaN."""
+    few = few.detach()
+    return may_look_at(few) and bool(torch.isfinite(few.sum()))
+
+
 def affine(
-    values: Tensor, mask: Tensor, weight: Parameter, bias: Parameter, shape: Sequence[int], dtype: torch.dtype
+    values: Tensor,
+    scale: Tensor,
+    mask: Tensor,
+    weight: Parameter,
+    bias: Parameter,
+    shape: Sequence[int],
+    dtype: torch.dtype,
 ) -> Entries:
-    """``values * weight + bias`` with parameters laid out in ``shape``, rounded once, to ``dtype``."""
+    """``values * weight + bias`` with parameters laid out in ``shape``, rounded once, to ``dtype``.
+
+    ``values`` were 0 where unspecified, and have been multiplied by ``scale``.
+    """
     mask = parameters_mask(mask, shape, weight, bias)
     if weight is not None:
-        # Filled again: 0 * inf in the backward pass, for an infinite weight of an unspecified entry, reaches nothing.
-        values = torch.where(mask, values, 0) * filled_with(weight, 1).to(values.dtype).reshape(shape)
+        weight = filled_with(weight, 1).to(values.dtype).reshape(shape)
+        if not (known_finite(weight) and known_finite(scale)):
+            # 0 * inf, of an infinite weight or scale and an unspecified entry, must not reach the other's gradient.
+            values = torch.where(mask, values, 0)
+        values = values * weight
     if bias is not None:
         values = values + filled_with(bias, 1).to(values.dtype).reshape(shape)
     return Entries(values.to(dtype), mask)
@@ -140,7 +159,8 @@ def layer_norm(
     if eps > 0 and complete_or_empty(x.mask, dims):
         values = F.layer_norm(torch.where(x.mask, x.values, 0), normalized_shape, safe_weight, safe_bias, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
-    return affine(standardize(x, dims, eps).values, x.mask, weight, bias, normalized_shape, dtype)
+    parts = standardize(x, dims, eps)
+    return affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, dtype)
 
 
 def native_layer_norm(
@@ -151,7 +171,7 @@ def native_layer_norm(
     probe = x.values.new_empty((0, *x.values.shape))
     like = torch.native_layer_norm(probe, normalized_shape, filled_with(weight, 1), filled_with(bias, 1), eps)
     parts = standardize(x, _last(x, normalized_shape), eps)
-    out = affine(parts.values, x.mask, weight, bias, normalized_shape, like[0].dtype)
+    out = affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, like[0].dtype)
     # torch gives these two no gradient (native_group_norm's have one)
     mean, scale = parts.mean.detach().to(like[1].dtype), parts.scale.detach().to(like[2].dtype)
     return out, Entries(mean, parts.number > 0), Entries(scale, parts.number > 0)
@@ -174,8 +194,8 @@ def rms_norm(
     values = torch.where(x.mask, widened(x.values), 0)
     square, count = kernels.masked_mean(values * values, x.mask, dims, True)
     eps = torch.finfo(values.dtype).eps if eps is None else eps
-    scaled = values * torch.rsqrt(torch.where(count > 0, square + eps, 1))
-    return affine(scaled, x.mask, weight, None, normalized_shape, dtype)
+    scale = torch.rsqrt(torch.where(count > 0, square + eps, 1))
+    return affine(values * scale, scale, x.mask, weight, None, normalized_shape, dtype)
 
 
 def _channels(x: Tensor) -> tuple[int, ...]:
@@ -187,7 +207,8 @@ def _grouped(
 ) -> tuple[Entries, Standardized]:
     split = Entries(x.values.unflatten(1, (groups, -1)), x.mask.unflatten(1, (groups, -1)))
     parts = standardize(split, tuple(range(2, split.mask.ndim)), eps)
-    return affine(parts.values.flatten(1, 2), x.mask, weight, bias, _channels(x.values), dtype), parts
+    values = parts.values.flatten(1, 2)
+    return affine(values, parts.scale, x.mask, weight, bias, _channels(values), dtype), parts
 
 
 def group_norm(

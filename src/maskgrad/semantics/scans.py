@@ -54,7 +54,8 @@ def _running_extremum(input: Entries, dim: int, largest: bool) -> Any:
     """
     filled = torch.where(input.mask, input.values, lowest(input.values.dtype, largest))
     found = torch.cummax(filled, dim) if largest else torch.cummin(filled, dim)
-    return type(found)([Entries(part, input.mask) for part in found])
+    kind: Any = type(found)
+    return kind([Entries(part, input.mask) for part in found])
 
 
 def cummax(input: Entries, dim: int) -> Any:
@@ -106,7 +107,9 @@ class _LogCumSumExp(torch.autograd.Function):
             values, out = values.float(), out.float()
         # chosen before and after the difference: neither garbage nor an infinite sum next to it may meet the other
         difference = torch.where(mask, values, 0) - torch.where(mask, out, 0)
-        following = torch.cat([out.narrow(ctx.dim, 1, out.shape[ctx.dim] - 1), out.narrow(ctx.dim, 0, 1)], ctx.dim)
+        following = torch.cat(
+            [out.narrow(ctx.dim, 1, out.shape[ctx.dim] - 1), out.narrow(ctx.dim, 0, 1)], ctx.dim
+        )
         # equal sums may be infinite
         step = torch.where(out == following, 0, out - following)
         last = torch.ones_like(mask.narrow(ctx.dim, 0, 1))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dim, as_dims, drop, mask_of_any
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
@@ -31,7 +32,7 @@ GRADIENT = "torch's, over the specified entries"
 def _absent(input: Entries, dims: tuple[int, ...]) -> Tensor:
     """The values with -inf for what is unspecified, and zeros in slices of which nothing is."""
     values, mask = input
-    present = mask_of_any(mask, dims, keepdim=True)
+    present = kernels.masked_count(mask, dims, True) > 0
     return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))
 
 

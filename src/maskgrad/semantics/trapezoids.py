@@ -82,7 +82,7 @@ def _areas(y: Entries, x: Entries, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def _unit_trapezoid(y: Entries, dx: float, dim: int) -> Tensor:
-    """torch's formula for equal steps: the sum, less half of the two outermost points."""
+    """Torch's formula for equal steps: the sum, less half of the two outermost points."""
     values, mask = y
     wide = values.float() if values.dtype in HALVES else values
     total, _ = kernels.masked_sum(wide, mask, (dim,), False, None)

@@ -113,6 +113,14 @@ def test_an_infinite_weight_of_an_unspecified_entry_spoils_nothing() -> None:
     assert grad.isfinite().all()
 
 
+def test_a_real_nan_stays_in_its_row() -> None:
+    x = torch.tensor([[nan, 1.0, 7.0], [2.0, 4.0, 3.0]])
+    w = torch.ones(3, requires_grad=True)
+    result = F.layer_norm(mg.masked(x, torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()), (3,), w)
+    (grad,) = torch.autograd.grad(result.filled(0.0).sum(), w)
+    assert grad.isnan().tolist() == [True, True, False]
+
+
 def test_one_entry_gives_what_torch_gives_for_one_entry() -> None:
     x = torch.tensor([[nan, 5.0, nan]], requires_grad=True)
     w, b = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0, 30.0])

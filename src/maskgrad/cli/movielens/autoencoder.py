@@ -68,8 +68,9 @@ class ItemAutoencoderLearner:
         for index in order.split(BATCH_SIZE):
             target = self.ratings_MU[self.rated[index]]
             output = self.module(forget(target, FORGOTTEN))
-            # over the ratings that exist: 98 % of `target` takes no part
-            loss = F.mse_loss(output, target)
+            # Over the ratings that exist: 98 % of `target` takes no part.
+            # PyTorch's annotations know of no other type than Tensor.
+            loss = F.mse_loss(output, target)  # type: ignore[arg-type]
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -78,5 +79,5 @@ class ItemAutoencoderLearner:
     @torch.no_grad()
     def predict(self, users: Tensor, movies: Tensor) -> Tensor:
         """Stars for (N,) pairs of user and movie; the baseline's where the movie has no rating to read."""
-        difference_MU = self.module(self.ratings_MU).filled(0.0)
+        difference_MU: Tensor = self.module(self.ratings_MU).filled(0.0)
         return self.baseline.predict(users, movies) + difference_MU[movies, users]

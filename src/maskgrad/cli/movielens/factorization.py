@@ -42,7 +42,8 @@ class Factorization(nn.Module):
         """Stars for (B,) pairs of user and movie."""
         match = (self.user_factors(users) * self.movie_factors(movies)).sum(dim=1)
         biases = self.user_bias(users) + self.movie_bias(movies)
-        return self.get_buffer("mean") + biases.squeeze(1) + match
+        stars: Tensor = self.get_buffer("mean") + biases.squeeze(1) + match
+        return stars
 
 
 class FactorizationLearner:

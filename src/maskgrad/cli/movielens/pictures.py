@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from maskgrad import plot
 from maskgrad.cli.movielens.report import Report
-from maskgrad.plot.canvas import figure
+from maskgrad.cli.movielens.training import History
+from maskgrad.plot.canvas import INK, TICK_SIZE, figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["NAMES", "draw"]
 
@@ -56,12 +61,32 @@ def _draw_learning_curves(report: Report, path: Path) -> Path:
                 "held out": history.held_out,
             },
             panel,
+            legend=panel is panels[0],
             title=name.capitalize(),
             ylabel="RMSE (stars)" if panel is panels[0] else None,
             level=("held out, biases only", baseline.rmse) if baseline else None,
         )
+        _mark_kept(panel, history)
     picture.savefig(path)
     return path
+
+
+def _mark_kept(panel: Axes, history: History) -> None:
+    """A dot where the parameters were taken from, with what they do on the held-out ratings."""
+    if history.kept is None:
+        return
+    at = (history.best_epoch, history.kept.rmse)
+    panel.plot(*at, "o", markersize=7, color=INK)
+    panel.annotate(
+        f"epoch {at[0]} kept: {at[1]:.3f} held out",
+        at,
+        xytext=(0, -14),
+        textcoords="offset points",
+        ha="center",
+        va="top",
+        fontsize=TICK_SIZE,
+        color=INK,
+    )
 
 
 def _draw_step_times(report: Report, path: Path) -> Path:
@@ -70,7 +95,8 @@ def _draw_step_times(report: Report, path: Path) -> Path:
         {"whole training step": report.median_ms("whole"), "optimizer.step()": report.median_ms("optimizer")},
         picture.subplots(),
         title="Matrix factorization with sparse gradients: time per step",
-        xlabel=f"median time (ms) on {report.settings.device}, same model and batches in turns",
+        xlabel=f"median of {len(report.times.whole['mg.optim.Adagrad'])} steps (ms) on "
+        f"{report.settings.device}, same model, same batches in turns",
     )
     picture.savefig(path)
     return path

@@ -87,7 +87,6 @@ class Report:
                 "epochs": self.settings.epochs,
                 "seed": self.settings.seed,
                 "device": str(self.settings.device),
-                "threads": torch.get_num_threads(),
             },
             "kernels": mg.kernels_in_use(),
             "versions": {

@@ -13,18 +13,18 @@ __all__ = ["print_tables"]
 
 def print_tables(report: Report, console: Console) -> None:
     """Print what ``report`` has: errors of the predictions, times of a step, memory."""
-    console.print()
-    if report.scores:
+    if report.scores and report.split:
+        console.print(f"\nErrors on {len(report.split.held_out):,} held-out ratings, in stars:")
         console.print(_errors(report))
     if report.median_ms("whole"):
+        console.print("\nTime per step of the factorization, median (ms), same model, same batches in turns:")
         console.print(_step_times(report))
     for kind, size in peak_memory(report.settings.device).items():
         console.print(f"Peak memory of the {kind}: {size / 2**20:,.0f} MiB")
 
 
 def _errors(report: Report) -> Table:
-    held_out = len(report.split.held_out) if report.split else 0
-    table = Table(title=f"Errors on {held_out:,} held-out ratings (stars)", title_justify="left")
+    table = Table()
     table.add_column("model")
     for name in ("RMSE", "MAE", "epoch kept"):
         table.add_column(name, justify="right")
@@ -38,10 +38,7 @@ def _errors(report: Report) -> Table:
 
 
 def _step_times(report: Report) -> Table:
-    table = Table(
-        title="Time per step of the factorization, median (ms), same model and batches in turns",
-        title_justify="left",
-    )
+    table = Table()
     table.add_column("optimizer")
     for name in ("whole step", "optimizer.step()"):
         table.add_column(name, justify="right")

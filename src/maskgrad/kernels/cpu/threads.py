@@ -67,7 +67,8 @@ def _region(threads: int, work: Callable[..., None]) -> None:
     futures = [_python_threads(threads - 1).submit(work) for _ in range(threads - 1)]
     work()
     for future in futures:
-        future.result()
+        if not future.cancel():  # one that has not started (a busy machine) finds nothing left to do
+            future.result()
 
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

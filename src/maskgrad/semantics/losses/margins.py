@@ -93,17 +93,27 @@ def multilabel_margin_loss(
     input, target = _at_least_one_class(input), _at_least_one_class(target)
     values, labels = values_of(input), values_of(target)
     if labels.shape != values.shape or labels.dtype != torch.int64 or not values.ndim or not values.shape[-1]:
-        labels = torch.zeros_like(labels)
-        if not isinstance(target, Entries) or labels.shape != values.shape:
-            F.multilabel_margin_loss(values.detach(), labels)  # PyTorch says what is wrong
+        F.multilabel_margin_loss(values.detach(), torch.zeros_like(labels))  # PyTorch says what is wrong
     classes, listed = mask_of(input), mask_of(target)
     specified = classes.any(-1) & listed.any(-1)
     x = torch.where(classes, values, float("-inf"))  # no margin is violated by -inf
     x = torch.where(specified.unsqueeze(-1), x, 0)
-    loss = F.multilabel_margin_loss(x, _remaining(labels, listed, classes), reduction="none")
-    count = classes.sum(-1).clamp(min=1)
-    loss = loss * (values.shape[-1] / count).to(loss.dtype)
-    return reduce_loss(Entries(loss, specified), reduction)
+    remaining = _remaining(labels, listed, classes)
+    if torch.compiler.is_compiling():
+        total = _violations(x, remaining)
+    else:
+        total = F.multilabel_margin_loss(x, remaining, reduction="none") * values.shape[-1]
+    return reduce_loss(Entries(total / classes.sum(-1).clamp(min=1), specified), reduction)
+
+
+def _violations(x: Tensor, labels: Tensor) -> Tensor:
+    """The sum over pairs, which PyTorch's kernel takes too; compiled, torch 2.13 counts pairs after the last label."""
+    listed = labels >= 0
+    label = labels.clamp(min=0)
+    is_label = torch.zeros_like(labels).scatter_add(-1, label, listed.to(labels.dtype)) > 0
+    distance = F.relu(1 - x.gather(-1, label).unsqueeze(-1) + x.unsqueeze(-2))
+    pairs = listed.unsqueeze(-1) & ~is_label.unsqueeze(-2)
+    return torch.where(pairs, distance, 0).sum((-2, -1))
 
 
 def _remaining(labels: Tensor, listed: Tensor, classes: Tensor) -> Tensor:

@@ -1,0 +1,162 @@
+"""Histograms: unspecified entries are not counted, and do not widen the range. Counts are specified, 0 included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.signatures import named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS", "bincount", "histc", "histogram", "histogramdd"]
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def _complete(result: Tensor) -> Entries:
+    return Entries(result, mask_of(result))
+
+
+def _bounds(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and largest specified number of each column; 0 and 1, torch's range of nothing, if there is none."""
+    low = torch.where(mask, points, float("inf")).amin(0, keepdim=True)
+    high = torch.where(mask, points, float("-inf")).amax(0, keepdim=True)
+    return torch.where(mask.any(), low, 0), torch.where(mask.any(), high, 1)
+
+
+def histc(input: Entries, bins: int = 100, min: float = 0, max: float = 0) -> Entries:
+    """How many specified entries lie in each of ``bins`` equal parts of the range."""
+    values, mask = input[0].detach().reshape(-1), input[1].reshape(-1)
+    if not values.is_floating_point() or not values.numel():
+        return _complete(torch.histc(values, bins, min, max))
+    if min != max:  # torch does not count NaN
+        return _complete(torch.histc(torch.where(mask, values, torch.nan), bins, min, max))
+    # The range is that of the data: unspecified entries take the place of the smallest one, and are subtracted there.
+    # Halves could not count them.
+    wide = values.float() if values.dtype in HALVES else values
+    (low,), (high,) = _bounds(wide, mask)
+    low = torch.where(mask.any(), low, 0)
+    counts = torch.histc(torch.where(mask, wide, low), bins)
+    # a range of one number is widened to both sides
+    single = ~mask.any() | (low == high)
+    lowest_bin = torch.arange(bins, device=values.device) == torch.where(single, bins // 2, 0)
+    return _complete((counts - torch.where(lowest_bin, (~mask).sum(), 0)).to(values.dtype))
+
+
+def _check_edges(bins: Any, name: str) -> None:
+    parts = bins if type(bins) in (list, tuple) else [bins]
+    if any(isinstance(part, Entries) for part in parts):
+        raise UndefinedOnMaskedError(
+            name,
+            "an edge that is missing leaves its two bins, and their number, undetermined",
+            "Delete the missing edges first, bins.compressed(), if their neighbours are to be joined.",
+        )
+
+
+def _weighted(points: Tensor, mask: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Points (n + 2, D) and weights (n + 2): unspecified points weigh 0, and so do two that span the range."""
+    columns = mask.unsqueeze(-1)
+    low, high = _bounds(points, columns)
+    safe = torch.where(columns, points, low)
+    ones = torch.ones_like(points[:, 0]) if weight is None else weight
+    weights = torch.where(mask, ones, 0)
+    return torch.cat([safe, low, high]), torch.cat([weights, weights.new_zeros(2)])
+
+
+def histogram(input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False) -> Any:
+    """Counts, or sums of weights, of the specified entries between edges; an unspecified weight does not count."""
+    _check_edges(bins, "histogram()")
+    values, mask, weights = _operands(input, weight)
+    points, total = _weighted(
+        values.reshape(-1, 1), mask.reshape(-1), None if weights is None else weights.reshape(-1)
+    )
+    options = {} if range is None else {"range": range}
+    found = torch.histogram(points.squeeze(1), bins, weight=total, density=density, **options)
+    kind: Any = torch.return_types.histogram
+    return kind([_complete(part) for part in found])
+
+
+def histogramdd(input: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False) -> Any:
+    """The same in several dimensions; a point counts if all its coordinates are specified."""
+    _check_edges(bins, "histogramdd()")
+    values, mask, weights = _operands(input, weight, coordinates=True)
+    flat = None if weights is None else weights.reshape(-1)
+    points, total = _weighted(values.flatten(0, -2), mask.reshape(-1), flat)
+    options = {} if range is None else {"range": range}
+    hist, edges = torch.histogramdd(points, bins, weight=total, density=density, **options)
+    kind: Any = torch.return_types.histogramdd
+    return kind([_complete(hist), tuple([_complete(edge) for edge in edges])])
+
+
+def _operands(input: Any, weight: Any, coordinates: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Values, where they and their weights are specified, and weights."""
+    values = input.values if isinstance(input, Entries) else input
+    mask = mask_of(input)
+    if coordinates:
+        if values.ndim < 2:
+            raise RuntimeError(
+                f"torch.histogramdd: input tensor should have at least 2 dimensions, but got {values.ndim}"
+            )
+        mask = mask.all(-1)
+    if values.dtype not in (torch.float32, torch.float64):
+        raise NotImplementedError(f"histograms are implemented for float32 and float64, found {values.dtype}")
+    if weight is None:
+        return values.detach(), mask, None
+    weights = weight.values if isinstance(weight, Entries) else weight
+    if weights.shape != mask.shape:
+        raise RuntimeError(
+            f"weight must have one entry for each of the input's, shape {tuple(mask.shape)}; "
+            f"found {tuple(weights.shape)}"
+        )
+    if weights.dtype != values.dtype:
+        raise RuntimeError(f"weight must have the dtype of input, {values.dtype}; found {weights.dtype}")
+    return values.detach(), mask & mask_of(weight), weights.detach()
+
+
+def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Entries:
+    """How often each number occurs among the specified entries; their largest decides the length of the result."""
+    values, mask = (input.values if isinstance(input, Entries) else input), mask_of(input)
+    if values.ndim != 1:
+        raise RuntimeError(
+            f"bincount only supports 1-d non-negative integral inputs, found {values.ndim} dimensions"
+        )
+    if weights is None:
+        return _complete(torch.bincount(values[mask], minlength=minlength))
+    plain = weights.values if isinstance(weights, Entries) else weights
+    if plain.shape != values.shape:
+        raise RuntimeError(
+            f"weights should be 1-d and have the same length as input, {len(values)}; found shape {tuple(plain.shape)}"
+        )
+    mask = mask & mask_of(weights)
+    return _complete(torch.bincount(values[mask], plain.detach()[mask], minlength))
+
+
+def _record(rule: Callable[..., Any], filler: float | None = None) -> Operation:
+    functions, _, methods = functions_named(rule.__name__)
+    return Operation(
+        rule.__name__,
+        "histograms",
+        functions,
+        named(rule),
+        "fully specified",
+        "none",
+        filler=filler,
+        methods=methods,
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record(histc),
+    _record(histogram),
+    _record(histogramdd),
+    _record(bincount),
+)

@@ -1,0 +1,174 @@
+"""Order statistics: medians, k-th smallest entries and modes of what is specified; quantiles live next door.
+
+Medians and k-th entries are selected, not sorted, in linear time: unspecified entries are filled so that they do
+not move the rank that is asked for. A filler that ties with a specified entry may be selected in its place; the
+value is right then, and the position is looked up again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.semantics.compaction import positions_along, size_along
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.extrema import lowest
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.signatures import named
+from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS", "kthvalue", "median", "mode", "nanmedian"]
+
+PATTERN = "specified where at least one entry was"
+CHOSEN = "to the entry that is selected"
+
+
+def _specified_instead(index: Tensor, filled: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """The selected position, or the first specified one with the same value if a filler was selected."""
+    alike = mask & same(filled, filled.gather(dim, index))
+    return torch.where(mask.gather(dim, index), index, alike.to(torch.uint8).argmax(dim, keepdim=True))
+
+
+def _balanced(input: Entries, dim: int) -> Tensor:
+    """Fillers below and above all entries, so many that the lower median of all is that of the specified ones."""
+    values, mask = input
+    count = mask.sum(dim, keepdim=True)
+    below = (size_along(mask, dim) - 1) // 2 - (count - 1).clamp(min=0) // 2
+    low, high = (torch.full_like(values, lowest(values.dtype, largest)) for largest in (True, False))
+    filler = torch.where((~mask).cumsum(dim) <= below, low, high)
+    return torch.where(mask, values.detach(), filler)
+
+
+def _median_position(input: Entries, dim: int, ignore_nan: bool) -> Tensor:
+    values, mask = input
+    if ignore_nan and values.is_floating_point():
+        filled = torch.where(mask, values.detach(), torch.nan)
+        index = torch.nanmedian(filled, dim, keepdim=True).indices
+    else:
+        filled = _balanced(input, dim)
+        index = torch.median(filled, dim, keepdim=True).indices
+    return _specified_instead(index, filled, mask, dim)
+
+
+class _SharedByEquals(torch.autograd.Function):
+    """Entry ``index`` of a vector, its gradient shared by its equals: torch's for medians of everything."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, mask: Tensor, index: Tensor) -> Tensor:
+        return torch.where(mask, values, 0).gather(0, index)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values, mask, _ = inputs
+        ctx.save_for_backward(values, mask, output)
+        ctx.save_for_forward(values, mask, output)
+
+    @staticmethod
+    def _share(ctx: Any) -> Tensor:
+        values, mask, output = ctx.saved_tensors
+        equals = (mask & same(values.detach(), output.detach())).to(output.dtype)
+        share: Tensor = equals / equals.sum().clamp(min=1)
+        return share
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        share = _SharedByEquals._share(ctx)
+        return torch.where(share != 0, grad, 0) * share, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        share = _SharedByEquals._share(ctx)
+        return (torch.where(share != 0, tangent, 0) * share).sum(0, keepdim=True)
+
+
+def _median(input: Entries, dim: int | None, keepdim: bool, ignore_nan: bool) -> Any:
+    values, mask = input
+    if dim is not None:
+        dim = as_dim(dim, values.ndim)
+        kind = torch.return_types.nanmedian if ignore_nan else torch.return_types.median
+        index = _median_position(input, dim, ignore_nan)
+        return _pair(kind, input, index, dim, keepdim)
+    if values.numel() == 0:
+        return Entries(torch.median(values), mask.any())
+    flat = Entries(values.reshape(-1), mask.reshape(-1))
+    index = _median_position(flat, 0, ignore_nan)
+    if not values.is_floating_point():
+        return Entries(read(flat, 0, index).squeeze(0), mask.any())
+    result: Tensor = _SharedByEquals.apply(*flat, index)  # type: ignore[no-untyped-call]
+    return Entries(result.squeeze(0), mask.any())
+
+
+def _pair(
+    kind: Any, input: Entries, index: Tensor, dim: int, keepdim: bool, mask: Tensor | None = None
+) -> Any:
+    """Values and positions, from positions along the kept dimension."""
+    if mask is None:
+        mask = input.mask.any(dim, keepdim=True)
+    parts = [Entries(part, mask) for part in (read(input, dim, index), index)]
+    return kind(parts if keepdim else [Entries(v.squeeze(dim), m.squeeze(dim)) for v, m in parts])
+
+
+def median(input: Entries, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower median of the specified entries, along a dimension with its position; NaN if one of them is."""
+    return _median(input, dim, keepdim, False)
+
+
+def nanmedian(input: Entries, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower median of the specified entries that are not NaN; NaN if all specified ones are."""
+    return _median(input, dim, keepdim, True)
+
+
+def kthvalue(input: Entries, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """The k-th smallest specified entry and its position; unspecified where there are fewer than k."""
+    values, mask = input
+    dim = as_dim(dim, values.ndim)
+    filled = torch.where(mask, values.detach(), extreme(values.dtype, True))
+    index = torch.kthvalue(filled, k, dim, keepdim=True).indices
+    index = _specified_instead(index, filled, mask, dim)
+    enough = mask.sum(dim, keepdim=True) >= k
+    return _pair(torch.return_types.kthvalue, input, index, dim, keepdim, enough)
+
+
+def mode(input: Entries, dim: int = -1, keepdim: bool = False) -> Any:
+    """The most frequent specified entry, the smallest of several, and the position of its last occurrence."""
+    values, mask = input
+    dim = as_dim(dim, values.ndim)
+    if size_along(values, dim) == 0:
+        torch.mode(values, dim)  # raises, unless the result has no entries either
+        empty = values.sum(dim, keepdim=True).to(torch.int64)
+        return _pair(torch.return_types.mode, Entries(values.sum(dim, keepdim=True), mask.any(dim, keepdim=True)),
+                     empty, dim, keepdim)  # fmt: skip
+    order = sorted_positions(input, dim)
+    ordered, positions = read(input, dim, order).detach(), positions_along(mask, dim)
+    # runs of equals; NaN equals nothing
+    begins = (ordered != ordered.roll(1, dim)) | (positions == 0)
+    start = torch.where(begins, positions, 0).cummax(dim).values
+    length = torch.where(positions < mask.sum(dim, keepdim=True), positions - start + 1, 0)
+    index = order.gather(dim, length.argmax(dim, keepdim=True))
+    return _pair(torch.return_types.mode, input, index, dim, keepdim)
+
+
+def _record(rule: Callable[..., Any], pattern: str, gradient: str) -> Operation:
+    functions, _, methods = functions_named(rule.__name__)
+    return Operation(
+        rule.__name__, "order_statistics", functions, named(rule), pattern, gradient, methods=methods
+    )
+
+
+SHARED = f"{CHOSEN}; without dim shared by those equal to it"
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record(median, PATTERN, SHARED),
+    _record(nanmedian, PATTERN, SHARED),
+    _record(kthvalue, "specified where at least k entries were", CHOSEN),
+    _record(mode, PATTERN, CHOSEN),
+)

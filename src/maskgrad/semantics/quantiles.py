@@ -1,0 +1,108 @@
+"""Quantiles of the specified entries, in all of torch's interpolations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.signatures import named
+from maskgrad.semantics.sorting import read, sorted_positions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS", "nanquantile", "quantile"]
+
+
+def _interpolated(ordered: Tensor, rank: Tensor, interpolation: str) -> Tensor:
+    """Read sorted values (…, n) at fractional ranks (…, q), as torch does."""
+    if interpolation == "lower":
+        rank = rank.floor()
+    elif interpolation == "higher":
+        rank = rank.ceil()
+    elif interpolation == "nearest":
+        rank = rank.round()
+    below = rank.detach().to(torch.int64)
+    values = ordered.gather(-1, below)
+    if interpolation not in ("linear", "midpoint"):
+        return values
+    weights = torch.full_like(rank, 0.5) if interpolation == "midpoint" else rank - below
+    return torch.lerp(values, ordered.gather(-1, rank.detach().ceil().to(torch.int64)), weights)
+
+
+def _quantile(
+    input: Entries, q: Any, dim: int | None, keepdim: bool, interpolation: str, ignore_nan: bool
+) -> Entries:
+    values, mask = input
+    q_mask = None
+    if isinstance(q, Entries):
+        q_mask, q = q.mask, torch.where(q.mask, q.values, 0.5)
+    # torch's own checks of dtype, q and interpolation, on one number
+    torch.quantile(values.detach().new_zeros(1), q, interpolation=interpolation)
+    if values.numel() == 0:
+        raise RuntimeError("quantile() input tensor must be non-empty")
+    ndim = values.ndim
+    at = as_dim(-1 if dim is None else dim, ndim)
+    if dim is None or ndim == 0:
+        rows = Entries(values.reshape(-1), mask.reshape(-1))
+    else:
+        rows = Entries(values.movedim(at, -1), mask.movedim(at, -1))
+    known = rows.mask
+    if ignore_nan:
+        rows = Entries(rows.values, known & ~torch.isnan(rows.values))
+    last = rows.values.ndim - 1
+    order = sorted_positions(rows, last)
+    ordered = read(rows, last, order)
+    count = rows.mask.sum(-1, keepdim=True)
+    end = (count - 1).clamp(min=0)
+    points = torch.as_tensor(q, dtype=values.dtype, device=values.device)
+    rank = points.reshape(-1) * end.to(values.dtype)
+    if not ignore_nan:  # NaN sorts last, and any rank reads it
+        has_nan = ordered.detach().gather(-1, end).isnan()
+        rank = torch.where(has_nan, end.to(values.dtype), rank)
+    result = _interpolated(ordered, rank, interpolation)  # (…, q)
+    present = known.any(-1, keepdim=True)
+    if ignore_nan:  # nothing but NaN is left
+        result = torch.where((count == 0) & present, torch.nan, result)
+    pattern = present.expand(result.shape)
+    if q_mask is not None:
+        pattern = pattern & q_mask.reshape(-1)
+    # the dimension of q comes first, or goes if q has none
+    parts = [part.movedim(-1, 0) if points.ndim else part.squeeze(-1) for part in (result, pattern)]
+    if keepdim:
+        lead = list(points.shape)
+        shape = [1] * ndim if dim is None else [1 if d == at else size for d, size in enumerate(values.shape)]
+        parts = [part.reshape(lead + shape) for part in parts]
+    return Entries(parts[0], parts[1])
+
+
+def quantile(
+    input: Entries, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Entries:
+    """Quantiles of the specified entries; NaN if one of them is."""
+    return _quantile(input, q, dim, keepdim, interpolation, False)
+
+
+def nanquantile(
+    input: Entries, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Entries:
+    """Quantiles of the specified entries that are not NaN; NaN if all specified ones are."""
+    return _quantile(input, q, dim, keepdim, interpolation, True)
+
+
+def _record(rule: Callable[..., Any]) -> Operation:
+    functions, _, methods = functions_named(rule.__name__)
+    pattern = "specified where at least one entry was, and q"
+    gradient = "to the one or two entries between which the quantile lies"
+    return Operation(
+        rule.__name__, "order_statistics", functions, named(rule), pattern, gradient, methods=methods
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = (_record(quantile), _record(nanquantile))

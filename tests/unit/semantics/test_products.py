@@ -1,0 +1,272 @@
+"""Sums of products against loops that look at one product at a time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import maskgrad as mg
+from maskgrad.semantics.equations import einsum_call, letters, written_out
+from tests.poison import assert_entries, gradient, inf, leaf, nan, poisoned
+
+GARBAGE = (nan, inf, -inf, 1e38)
+
+
+def operands(shapes: Sequence[tuple[int, ...]], density: float, garbage: float) -> tuple[list[Tensor], list[Tensor]]:
+    masks = [torch.rand(shape) < density for shape in shapes]
+    values = [torch.where(m, torch.randn(m.shape, dtype=torch.float64), garbage).requires_grad_() for m in masks]
+    return values, masks
+
+
+def by_loops(terms: Sequence[str], result: str, values: Sequence[Tensor], masks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """One product at a time, those with an unspecified factor never made."""
+    sizes = {c: n for term, v in zip(terms, values, strict=True) for c, n in zip(term, v.shape, strict=True)}
+    shape = [sizes[c] for c in result]
+    sums: dict[tuple[int, ...], Any] = {}
+    for index in itertools.product(*(range(n) for n in sizes.values())):
+        at = dict(zip(sizes, index, strict=True))
+        places = [tuple(at[c] for c in term) for term in terms]
+        if all(m[p] for m, p in zip(masks, places, strict=True)):
+            where = tuple(at[c] for c in result)
+            sums[where] = sums.get(where, 0) + math.prod(v[p] for v, p in zip(values, places, strict=True))
+    places = list(itertools.product(*(range(n) for n in shape)))
+    flat = [sums.get(place, torch.zeros((), dtype=torch.float64)) for place in places]
+    known = torch.tensor([place in sums for place in places], dtype=torch.bool)
+    return torch.stack(flat).reshape(shape), known.reshape(shape)
+
+
+def check(function: Callable[..., Any], terms: Sequence[str], result: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Every choice of masked operands, at two densities: mask, values, gradients."""
+    for chosen in itertools.product([False, True], repeat=len(shapes)):
+        if not any(chosen):
+            continue
+        for density, garbage in itertools.product((0.5, 0.2), GARBAGE[:2]):
+            values, masks = operands(shapes, density, garbage)
+            for i, masked in enumerate(chosen):
+                if not masked:
+                    masks[i] = torch.ones_like(masks[i])
+                    values[i] = torch.randn(shapes[i], dtype=torch.float64).requires_grad_()
+            parts = [mg.masked(v, m) if c else v for v, m, c in zip(values, masks, chosen, strict=True)]
+            found = function(*parts)
+            expected, known = by_loops(terms, result, values, masks)
+            assert found.mask.shape == known.shape
+            assert torch.equal(found.mask, known)
+            torch.testing.assert_close(found.filled(0), torch.where(known, expected, 0))
+            weights = torch.randn(known.shape, dtype=torch.float64)
+            wanted = torch.autograd.grad((torch.where(known, expected, 0) * weights).sum() + sum(0 * v[m].sum() for v, m in zip(values, masks, strict=True)), values)
+            grads = torch.autograd.grad((found.filled(0) * weights).sum(), values)
+            torch.testing.assert_close(grads, wanted)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 3), (3, 2)]),
+        ("ij,jk", [(2, 3), (3, 2)]),
+        ("ji,jk->ki", [(3, 2), (3, 2)]),
+        ("ii->i", [(3, 3)]),
+        ("iji->j", [(3, 2, 3)]),
+        ("iii", [(3, 3, 3)]),
+        ("ij->ji", [(2, 3)]),
+        ("ba", [(2, 3)]),
+        ("ij,j", [(2, 3), (3,)]),
+        ("i,i->", [(3,), (3,)]),
+        ("i,j->ji", [(2,), (3,)]),
+        ("ij,jk,kl->il", [(2, 3), (3, 2), (2, 2)]),
+        ("ij,ij,ij->i", [(2, 3), (2, 3), (2, 3)]),
+        ("bij , bjk -> bik", [(2, 2, 2), (2, 2, 2)]),
+        ("ii,ij->j", [(2, 2), (2, 3)]),
+        ("ijj,k->ki", [(2, 3, 3), (2,)]),
+    ],
+)
+def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    terms, result = written_out(equation, [len(shape) for shape in shapes])
+    check(lambda *parts: torch.einsum(equation, *parts), terms, result, shapes)
+
+
+def test_einsum_with_an_ellipsis_broadcasts() -> None:
+    (a, b), (p, q) = operands([(2, 1, 2, 3), (4, 3, 2)], 0.4, nan)
+    found = torch.einsum("...ij,...jk->...ik", mg.masked(a, p), mg.masked(b, q))
+    other = torch.matmul(mg.masked(a, p), mg.masked(b, q))
+    assert found.shape == (2, 4, 2, 2)
+    assert torch.equal(found.mask, (p.double() @ q.double()) > 0)
+    torch.testing.assert_close(found.filled(0), other.filled(0))
+    summed = torch.einsum("...ij->ij", mg.masked(a, p))  # what the ellipsis hides is summed over
+    assert torch.equal(summed.mask, p.any(0).any(0))
+    assert torch.einsum("...i,...i", mg.masked(a, p), mg.masked(a, p)).shape == (2, 1, 2)
+
+
+def test_einsum_size_one_broadcasts() -> None:
+    a, b = poisoned([[1.0], [None]]), poisoned([[1.0, None], [3.0, 4.0]])
+    assert_entries(torch.einsum("ij,ij->ij", a, b), [[1.0, None], [None, None]])
+    assert_entries(torch.einsum("ij,ij->i", a, torch.ones(2, 5).double()), [5.0, None])
+
+
+def test_einsum_spellings() -> None:
+    a, b = poisoned([[1.0, None], [None, 2.0]]), poisoned([[1.0, 2.0], [None, None]])
+    expected = [[1.0, 2.0], [None, None]]
+    assert_entries(torch.einsum("ij,jk->ik", [a, b]), expected)
+    assert_entries(torch.einsum("ij,jk->ik", (a, b)), expected)
+    assert_entries(torch.einsum(a, [0, 1], b, [1, 2], [0, 2]), expected)
+    assert_entries(torch.einsum(a, [0, 1], b, [1, 2]), expected)
+    assert_entries(torch.einsum(a, [..., 0, 1], b, [..., 1, 30], [..., 0, 30]), expected)
+    assert_entries(torch.einsum(a.filled(0), [0, 1], b, [1, 2], [0, 2]), [[1.0, 2.0], [None, None]][:1] + [[0.0, 0.0]])
+
+
+def test_einsum_mistakes_are_torchs() -> None:
+    a = poisoned([[1.0, None]])
+    with pytest.raises(ValueError, match="subscript"):
+        torch.einsum(a, [0, 99])
+    with pytest.raises(RuntimeError, match="einsum"):
+        torch.einsum("ijk->i", a)
+    with pytest.raises(RuntimeError, match="einsum"):
+        torch.einsum("ij,ij->ik", a, a)
+
+
+def test_equations() -> None:
+    assert written_out("...ij,...j", [4, 2]) == (("ABij", "Bj"), "ABi")
+    assert written_out("ba", [2]) == (("ba",), "ab")
+    assert written_out("bA", [2]).result == "Ab"
+    assert einsum_call(["i,i", 1, 2]) == ("i,i", [1, 2])
+    assert len(set(letters(52))) == 52
+    with pytest.raises(ValueError, match="53 dimensions"):
+        letters(53)
+
+
+def test_long_chains_do_not_overflow_the_count() -> None:
+    n = 30
+    equation = ",".join(letters(n + 1)[i : i + 2] for i in range(n)) + f"->{letters(n + 1)[0]}{letters(n + 1)[n]}"
+    factors = [mg.masked(torch.full((40, 40), 1e-2), torch.ones(40, 40).bool()) for _ in range(n)]
+    factors[3] = mg.masked(torch.full((40, 40), 1e-2), torch.zeros(40, 40).bool().index_fill(1, torch.tensor([0]), True))
+    assert torch.einsum(equation, *factors).mask.all()
+
+
+@pytest.mark.parametrize(
+    ("function", "terms", "result", "shapes"),
+    [
+        (torch.inner, ["ai", "bi"], "ab", [(2, 3), (2, 3)]),
+        (torch.inner, ["abi", "i"], "ab", [(2, 2, 3), (3,)]),
+        (torch.inner, ["", "i"], "i", [(), (3,)]),
+        (torch.outer, ["i", "j"], "ij", [(2,), (3,)]),
+        (torch.ger, ["i", "j"], "ij", [(2,), (3,)]),
+        (torch.vdot, ["i", "i"], "", [(4,), (4,)]),
+        (lambda a, b: torch.linalg.vecdot(a, b, dim=0), ["ij", "ij"], "j", [(3, 2), (3, 2)]),
+        (lambda a, b: torch.tensordot(a, b, 1), ["ij", "jk"], "ik", [(2, 3), (3, 2)]),
+        (lambda a, b: torch.tensordot(a, b, dims=0), ["i", "j"], "ij", [(2,), (3,)]),
+        (lambda a, b: torch.tensordot(a, b, dims=([0, -1], [1, 0])), ["iaj", "jib"], "ab", [(2, 2, 3), (3, 2, 2)]),
+        (lambda a, b: torch.tensordot(a, b, torch.tensor(2)), ["aij", "ijb"], "ab", [(2, 2, 2), (2, 2, 2)]),
+        (F.bilinear, ["bi", "bj", "oij"], "bo", [(2, 2), (2, 3), (2, 2, 3)]),
+        (lambda a, b: F.linear(a, b), ["bi", "oi"], "bo", [(2, 3), (2, 3)]),
+        (lambda a, b, c: torch.linalg.multi_dot([a, b, c]), ["ij", "jk", "kl"], "il", [(2, 3), (3, 2), (2, 2)]),
+        (lambda a, b, c, d: torch.linalg.multi_dot((a, b, c, d)), ["j", "jk", "kl", "l"], "", [(2,), (2, 3), (3, 2), (2,)]),
+        (torch.chain_matmul, ["ij", "jk"], "ik", [(2, 3), (3, 2)]),
+    ],
+)  # fmt: skip
+def test_products_of_plain_and_masked_factors(function: Any, terms: Any, result: str, shapes: Any) -> None:
+    check(function, terms, result, shapes)
+
+
+def test_kron() -> None:
+    assert_entries(torch.kron(poisoned([1.0, None]), poisoned([[2.0, 3.0]])), [[2.0, 3.0, None, None]])
+    assert_entries(poisoned([1, None], torch.int64).kron(torch.tensor([2, 3])), [2, 3, None, None], torch.int64)
+    assert_entries(torch.kron(poisoned([True, None], torch.bool), torch.tensor([True])), [True, None], torch.bool)
+
+
+class TestPlusProduct:
+    A, B = [[1.0, None], [None, None]], [[2.0, 3.0], [4.0, 5.0]]
+
+    def test_specified_where_product_and_input_are(self) -> None:
+        c = poisoned([[10.0, None], [30.0, 40.0]], requires_grad=True)
+        a, b = poisoned(self.A, requires_grad=True), poisoned(self.B, requires_grad=True)
+        for result in (torch.addmm(c, a, b, beta=2, alpha=3), c.addmm(a, b, alpha=3, beta=2)):
+            assert_entries(result, [[26.0, None], [None, None]])
+        assert gradient(result, c).tolist() == [[2.0, 0.0], [0.0, 0.0]]
+        assert gradient(result, a).tolist() == [[6.0, 0.0], [0.0, 0.0]]
+        assert gradient(result, b).tolist() == [[3.0, 0.0], [0.0, 0.0]]
+
+    def test_beta_zero_ignores_the_input_and_its_mask(self) -> None:
+        c = poisoned([[None, None], [None, None]])
+        assert_entries(torch.addmm(c, poisoned(self.A), poisoned(self.B), beta=0), [[2.0, 3.0], [None, None]])
+
+    def test_only_the_input_is_masked(self) -> None:
+        eye = torch.eye(2).double()
+        assert_entries(torch.addmm(poisoned([1.0, None]), eye, eye), [[2.0, None], [1.0, None]])
+
+    @pytest.mark.filterwarnings("ignore:This overload of")
+    def test_the_old_form_with_numbers_among_the_tensors(self) -> None:
+        c, a, b = torch.ones(2, 2).double(), poisoned(self.A), poisoned(self.B)
+        expected = [[8.0, 11.0], [None, None]]
+        assert_entries(torch.addmm(2, c, 3, a, b), expected)
+        assert_entries(mg.masked(c).addmm(2, 3, a, b), expected)
+        assert_entries(torch.addmm(2, c, a, b), [[4.0, 5.0], [None, None]])
+
+    def test_in_place(self) -> None:
+        c = mg.masked(torch.ones(2, 2).double())
+        assert c.addmm_(poisoned(self.A), poisoned(self.B)) is c
+        assert_entries(c, [[3.0, 4.0], [None, None]])
+
+    def test_the_others(self) -> None:
+        a, b, v = poisoned(self.A), poisoned(self.B), poisoned([1.0, None])
+        zeros = torch.zeros(2, 2).double()
+        assert_entries(torch.addmv(v, b, v), [3.0, None])
+        assert_entries(torch.addr(zeros, v, torch.ones(2).double()), [[1.0, 1.0], [None, None]])
+        assert_entries(torch.baddbmm(zeros, a[None], b[None]), [[[2.0, 3.0], [None, None]]])
+        pair = torch.stack([a, b])
+        assert_entries(torch.addbmm(zeros, pair, pair), [[1.0 + 16.0, 21.0], [28.0, 37.0]])
+        assert_entries(zeros.addbmm(pair, pair, alpha=2), [[34.0, 42.0], [56.0, 74.0]])
+
+
+def test_an_infinite_factor_among_three_is_silent_without_partners() -> None:
+    a, b, w = poisoned([[1.0, None]]), leaf([1.0, 2.0]), leaf([[1.0, 1.0], [inf, inf]])
+    assert_entries(F.bilinear(a, b, w), [[3.0]])
+    assert_entries(F.bilinear(mg.masked(leaf([1.0, 0.0])), b, w), [[nan]])
+    assert_entries(torch.vdot(poisoned([1.0, None]), leaf(2.0, inf)), 2.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves(dtype: torch.dtype) -> None:
+    assert_entries(torch.einsum("ij,j->i", poisoned([[1, None], [None, None]], dtype), torch.ones(2, dtype=dtype)), [1, None], dtype)
+
+
+def test_no_products_at_all() -> None:
+    a = mg.masked(torch.ones(2, 0))
+    assert_entries(torch.einsum("ij,kj->ik", a, torch.ones(3, 0)), [[None] * 3] * 2)
+    assert torch.einsum("ij,jk->ik", mg.masked(torch.ones(0, 2)), torch.ones(2, 3)).shape == (0, 3)
+
+
+def test_non_contiguous_operands() -> None:
+    a = poisoned([[1.0, None, 2.0], [None, None, 3.0]])
+    assert_entries(torch.einsum("ji,kj->ik", a.t()[::2], torch.ones(1, 2).double()), [[3.0], [3.0]])
+
+
+def test_compiled_and_vectorised() -> None:
+    a, b, c = poisoned([[1.0, None], [None, None]]), poisoned([[2.0, 3.0], [4.0, 5.0]]), torch.ones(2, 2).double()
+
+    def f(a: Any, b: Any, c: Any) -> Any:
+        return torch.einsum("ij,jk,kl->il", a, b, c), torch.addmm(c, a, b, alpha=2), torch.tensordot(a, b, 1), F.bilinear(a, b, c[None])
+
+    for found, expected in zip(torch.compile(f, fullgraph=True, backend="eager")(a, b, c), f(a, b, c), strict=True):
+        assert torch.equal(found.mask, expected.mask)
+        torch.testing.assert_close(found.filled(0), expected.filled(0))
+    stacked = torch.vmap(lambda x, y: torch.einsum("i,ij->j", x, y), in_dims=(0, None))(a, b)
+    assert_entries(stacked, [[2.0, 3.0], [None, None]])
+
+
+def test_second_derivatives() -> None:
+    a, b = leaf([1.0, nan], [2.0, 3.0]), leaf([3.0, inf], [1.0, 2.0])
+
+    def f(p: Tensor, q: Tensor) -> Tensor:
+        x = mg.masked(a.detach().masked_scatter(~a.isnan(), p), ~a.isnan())
+        y = mg.masked(b.detach().masked_scatter(~b.isinf(), q), ~b.isinf())
+        return torch.einsum("ij,jk,ki->i", x, y, x).filled(0.0)
+
+    points = [torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    assert torch.autograd.gradcheck(f, points)
+    assert torch.autograd.gradgradcheck(f, points)
