@@ -12,7 +12,14 @@ from torch import Tensor
 from tests.laws.contraction_oracle import sum_of_products
 from tests.laws.reduced import Named, reduced
 
-__all__ = ["cross_entropy", "linear_cross_entropy", "multi_margin", "multilabel_margin", "multilabel_soft_margin", "nll"]
+__all__ = [
+    "cross_entropy",
+    "linear_cross_entropy",
+    "multi_margin",
+    "multilabel_margin",
+    "multilabel_soft_margin",
+    "nll",
+]
 
 Result = tuple[Tensor, Tensor]
 

@@ -27,14 +27,20 @@ EXACT = (0.0, 0.0)
 
 
 def parts_of(result: Any) -> list[Any]:
-    """A result as a list: one tensor, or a tuple or list of them."""
-    return list(result) if isinstance(result, (tuple, list)) else [result]
+    """A result as a list: one tensor, or a tuple or list of them, perhaps nested (the edges of a histogram)."""
+    return (
+        [part for inner in result for part in parts_of(inner)]
+        if isinstance(result, (tuple, list))
+        else [result]
+    )
 
 
 def assert_result(result: Any, values: Any, masks: Sequence[Tensor], what: str, exact: bool = False) -> None:
     """``result`` is made of MaskedTensors with these masks, and with these values at the specified entries."""
     if isinstance(values, (tuple, list)):
-        assert type(result) is type(values), f"{what}: the result is a {type(result).__name__}, torch's {type(values).__name__}"
+        assert type(result) is type(values), (
+            f"{what}: the result is a {type(result).__name__}, torch's {type(values).__name__}"
+        )
         assert len(result) == len(values), f"{what}: {len(result)} results instead of {len(values)}"
     for i, (part, value, mask) in enumerate(zip(parts_of(result), parts_of(values), masks, strict=True)):
         here = f"{what}, result {i}" if isinstance(values, (tuple, list)) else what
@@ -43,7 +49,9 @@ def assert_result(result: Any, values: Any, masks: Sequence[Tensor], what: str, 
         assert part.shape == value.shape, f"{here}: shape {tuple(part.shape)} instead of {tuple(value.shape)}"
         assert part.mask.shape == mask.shape, f"{here}: mask of shape {tuple(part.mask.shape)}"
         wrong = part.mask != mask
-        assert not wrong.any(), f"{here}: the masks differ at {int(wrong.sum())} entries, first {wrong.nonzero()[:1].tolist()}"
+        assert not wrong.any(), (
+            f"{here}: the masks differ at {int(wrong.sum())} entries, first {wrong.nonzero()[:1].tolist()}"
+        )
         assert_close(part.compressed(), value[mask], f"{here}: values", exact)
 
 
@@ -53,14 +61,19 @@ def assert_gradients(found: Sequence[Tensor | None], expected: Sequence[Tensor |
         if one is None and other is None:
             continue
         reference = one if other is None else other
-        one, other = (torch.zeros_like(reference) if g is None else g for g in (one, other))
-        assert_close(one, other, f"{what}: gradient of operand {i}")
+        pair = [torch.zeros_like(reference) if grad is None else grad for grad in (one, other)]
+        assert_close(*pair, f"{what}: gradient of operand {i}")
 
 
 def assert_close(found: Tensor, expected: Tensor, what: str, exact: bool = False) -> None:
     rtol, atol = EXACT if exact else TOLERANCES.get(expected.dtype, EXACT)
     torch.testing.assert_close(
-        found.detach(), expected.detach(), rtol=rtol, atol=atol, equal_nan=True, msg=lambda text: f"{what}: {text}"
+        found.detach(),
+        expected.detach(),
+        rtol=rtol,
+        atol=atol,
+        equal_nan=True,
+        msg=lambda text: f"{what}: {text}",
     )
 
 
@@ -69,7 +82,6 @@ def assert_same_bits(found: Sequence[Tensor | None], expected: Sequence[Tensor |
     for i, (one, other) in enumerate(zip(found, expected, strict=True)):
         if one is None and other is None:
             continue
-        assert one is not None and other is not None, f"{what} {i}: only one of the two exists"
-        torch.testing.assert_close(
-            one.detach(), other.detach(), rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{what} {i}: {text}"
-        )
+        assert one is not None, f"{what} {i}: it does not exist"
+        assert other is not None, f"{what} {i}: it should not exist"
+        assert_close(one, other, f"{what} {i}", exact=True)

@@ -13,7 +13,9 @@ from tests.laws.operator_database import Entry
 __all__ = ["contraction", "sum_of_products"]
 
 
-def sum_of_products(left: Tensor, left_mask: Tensor, right: Tensor, right_mask: Tensor) -> tuple[Tensor, Tensor]:
+def sum_of_products(
+    left: Tensor, left_mask: Tensor, right: Tensor, right_mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """``left @ right`` over the products whose two factors are specified, and where there is one."""
     rows, columns = left.ndim > 1, right.ndim > 1
     # (…, n, k, 1) and (…, 1, k, m): all products, (…, n, k, m)
@@ -31,7 +33,9 @@ def sum_of_products(left: Tensor, left_mask: Tensor, right: Tensor, right_mask: 
     return values.to(left.dtype), mask
 
 
-def contraction(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def contraction(
+    entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
     """The sum of products, plus the operand that is only added (a bias, the first argument of addmm)."""
     name = entry.operation.name
     if name in ("matmul", "mm", "bmm", "mv", "dot"):
@@ -54,16 +58,24 @@ def contraction(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Seque
 ADDED = {"addmm": 0, "addmv": 0, "addr": 0, "baddbmm": 0, "addbmm": 0, "bilinear": 3}
 
 
-def multilinear(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def multilinear(
+    entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
     """torch's own function, linear in each factor: zero takes no part, and indicators count the products.
 
     The numbers of a sample are finite, so that zero times any of them is zero.
     """
     added = ADDED.get(entry.operation.name)
-    safe = [leaf if i == added else torch.where(mask, leaf, 0) for i, (leaf, mask) in enumerate(zip(leaves, masks, strict=True))]
+    safe = [
+        leaf if i == added else torch.where(mask, leaf, 0)
+        for i, (leaf, mask) in enumerate(zip(leaves, masks, strict=True))
+    ]
     args, kwargs = call.with_tensors(safe)
     values = entry.function(*args, **kwargs)
-    ones = [torch.zeros_like(leaf) if i == added else mask.to(leaf.dtype) for i, (leaf, mask) in enumerate(zip(leaves, masks, strict=True))]
+    ones = [
+        torch.zeros_like(leaf) if i == added else mask.to(leaf.dtype)
+        for i, (leaf, mask) in enumerate(zip(leaves, masks, strict=True))
+    ]
     args, kwargs = call.with_tensors([one.detach() for one in ones])
     count = entry.function(*args, **{k: v for k, v in kwargs.items() if k not in ("alpha", "beta")})
     mask = (count.real if count.is_complex() else count) > 0

@@ -1,4 +1,4 @@
-"""Convolutions: torch's own function on all channels, with zeros in place of what is unspecified; ones count products."""
+"""Convolutions: torch's own function on all channels, zeros in place of what is unspecified; ones count products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.laws.operator_database import Entry
 __all__ = ["convolution", "fold"]
 
 
-def convolution(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def convolution(
+    entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
     """Specified where a product has two specified factors, or where no window of data makes any product."""
     if entry.operation.name == "nn.functional.fold":
         return fold(entry.function, call, leaves, masks)

@@ -1,4 +1,4 @@
-"""Writes docs/coverage_table.md: ``python -m tests.laws.coverage_table`` (a minute or two, since it applies the laws)."""
+"""Writes docs/coverage_table.md: ``python -m tests.laws.coverage_table`` (minutes: it applies the laws)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from pathlib import Path
 
 import torch
 
-from tests.laws.laws import check_identity, check_non_interference, check_refusals, check_spellings, differentiable
+from tests.laws.laws import (
+    check_identity,
+    check_non_interference,
+    check_refusals,
+    check_spellings,
+    differentiable,
+)
 from tests.laws.notices import without_notices
 from tests.laws.operator_database import ENTRIES, OUTSIDE, OUTSIDE_BY_NAME, Entry
 from tests.laws.second_order import check_derivatives, has_second_derivatives
@@ -24,15 +30,19 @@ def table(statuses: dict[str, Status]) -> str:
     """The page: counts, one row for each entry, and what is left out and why."""
     entries = entries_to_answer_for()
     counts = Counter(statuses[entry.id].name for entry in entries)
+    version = torch.__version__.partition("+")[0]
+    source = f"the {len(ENTRIES)} entries of the operator database of PyTorch {version}"
     lines = [
-        f"Written by `python -m tests.laws.coverage_table` from the {len(ENTRIES)} entries of the operator database of "
-        f"PyTorch {torch.__version__.partition('+')[0]}.",
+        f"Written by `python -m tests.laws.coverage_table` from {source}.",
         "",
         *(f"- **{counts[name]} {name}**: {meaning}." for name, meaning in STATUSES.items() if counts[name]),
         "",
         row(COLUMNS),
         row(["---"] * len(COLUMNS)),
-        *(row(cells(entry, statuses[entry.id])) for entry in sorted(entries, key=lambda entry: entry.id.strip("_"))),
+        *(
+            row(cells(entry, statuses[entry.id]))
+            for entry in sorted(entries, key=lambda entry: entry.id.strip("_"))
+        ),
         "",
         f"The other {len(ENTRIES) - len(entries)} entries are none of a masked tensor's business:",
         "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -25,13 +27,19 @@ def ctc(a: Named) -> tuple[Tensor, Tensor]:
         if not (times_known[n] and sizes_known[n]):
             losses.append(None)
             continue
-        row = (labels[n], listed[n]) if labels.ndim == 2 else (part[starts[n] : starts[n] + size] for part in (labels, listed))
+        row = (
+            (labels[n], listed[n])
+            if labels.ndim == 2
+            else (part[starts[n] : starts[n] + size] for part in (labels, listed))
+        )
         target, kept = (part[:size] for part in row)
         steps = present[:length, n].any(-1)
         if (length and not steps.any()) or (size and not kept.any()):
             losses.append(None)
             continue
-        one = negative_log_likelihood(x[:length, n][steps], present[:length, n][steps], target[kept], a["blank"], a["zero_infinity"])
+        one = negative_log_likelihood(
+            x[:length, n][steps], present[:length, n][steps], target[kept], a["blank"], a["zero_infinity"]
+        )
         if one is not None and a["reduction"] == "mean":
             one = one / max(len(target[kept]), 1)
         losses.append(one)
@@ -45,10 +53,12 @@ def lengths_of(a: Named, name: str) -> tuple[list[int], list[bool]]:
     return values.reshape(-1).tolist(), masks.reshape(-1).tolist()
 
 
-def negative_log_likelihood(x: Tensor, present: Tensor, target: Tensor, blank: int, zero_infinity: bool) -> Tensor | None:
+def negative_log_likelihood(
+    x: Tensor, present: Tensor, target: Tensor, blank: int, zero_infinity: bool
+) -> Tensor | None:
     """None if every alignment leads through an absent class."""
     wanted = target.tolist()
-    repeats = sum(a == b for a, b in zip(wanted, wanted[1:], strict=False))
+    repeats = sum(a == b for a, b in itertools.pairwise(wanted))
     if len(x) < len(wanted) + repeats:  # there is no alignment at all
         return x.sum() * 0 if zero_infinity else x.new_full((), float("inf"))
     states = torch.full((2 * len(wanted) + 1,), blank)
@@ -60,7 +70,11 @@ def negative_log_likelihood(x: Tensor, present: Tensor, target: Tensor, blank: i
     reached[0] = 1
     for t, chance in enumerate(chances):
         one, two = (torch.cat([reached.new_zeros(k), reached])[: len(states)] for k in (1, 2))
-        arriving = reached + one + torch.where(skips, two, 0) if t else torch.cat([reached[:1], reached[:1], reached[2:]])[: len(states)]
+        arriving = (
+            reached + one + torch.where(skips, two, 0)
+            if t
+            else torch.cat([reached[:1], reached[:1], reached[2:]])[: len(states)]
+        )
         reached = arriving * chance[states]
     likelihood = reached[-2:].sum()
     if likelihood == 0:

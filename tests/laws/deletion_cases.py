@@ -60,13 +60,22 @@ REDUCTIONS = {
     "argmin": Reduction(torch.argmin, dtypes=REALS, several=False),
     "max": Reduction(torch.max, dtypes=(*REALS, torch.bool), several=False),
     "min": Reduction(torch.min, dtypes=(*REALS, torch.bool), several=False),
-    "linalg.vector_norm": Reduction(torch.linalg.vector_norm, tuple({"ord": p} for p in ORDERS), SPREAD_DTYPES),
+    "linalg.vector_norm": Reduction(
+        torch.linalg.vector_norm, tuple({"ord": p} for p in ORDERS), SPREAD_DTYPES
+    ),
     "norm": Reduction(torch.norm, tuple({"p": p} for p in (*ORDERS, "fro")), SPREAD_DTYPES),
 }
 
 #: Shapes with the dimensions to reduce; the later ones for the two common dtypes only.
 MAIN = {(3, 5): (None, 0, 1, (0, 1)), (2, 3, 4): (None, 0, -2, 2, (0, 2), (-1, 1))}
-ODD = {(): (None, 0), (1,): (None, 0), (7,): (None, -1), (0,): (None, 0), (2, 0): (None, 0, 1), (0, 3): (1, (0, 1))}
+ODD = {
+    (): (None, 0),
+    (1,): (None, 0),
+    (7,): (None, -1),
+    (0,): (None, 0),
+    (2, 0): (None, 0, 1),
+    (0, 3): (1, (0, 1)),
+}
 
 CONTENTS = ("ordinary", "ties", "specials")
 
@@ -84,12 +93,11 @@ def has_infinities(case: Case) -> bool:
     return bool((~case.x.isfinite()).any())
 
 
-SPREADS = ("var", "std", "var_mean", "std_mean")
 DEVIATIONS = (
     Deviation(
         ("var", "var_mean"),
-        "torch's gradient, 2 (x - mean) / (count - correction), is infinite for the finite entries next to an infinite one; "
-        "ours is NaN",
+        "torch's gradient, 2 (x - mean) / (count - correction), is infinite for the finite entries next to an "
+        "infinite one; ours is NaN",
         lambda case: case.x.is_floating_point() and has_infinities(case),
     ),
     Deviation(
@@ -104,7 +112,7 @@ DEVIATIONS = (
         gradients_only=False,
     ),
     Deviation(
-        SPREADS,
+        ("var", "std"),
         "torch adds the variances of real and imaginary parts, of which one may be 0 / 0; we divide their sum",
         lambda case: case.x.is_complex() and case.arguments.get("correction") == 2,
         gradients_only=False,

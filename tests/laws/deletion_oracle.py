@@ -32,7 +32,9 @@ HALVES = (torch.float16, torch.bfloat16)
 POSITIONS = {"argmax": (0,), "argmin": (0,), "max": (1,), "min": (1,)}
 
 
-def reduction(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
+def reduction(
+    entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]
+) -> tuple[Any, list[Tensor]]:
     """Read the arguments of the call and reduce by deletion."""
     (x, *args), kwargs = call.with_tensors(leaves)
     name = entry.operation.name
@@ -85,17 +87,26 @@ def reduce_by_deletion(
         if not half or options.get("dtype"):
             return result
         rounded = [part.to(x.dtype) if part.is_floating_point() else part for part in parts_of(result)]
-        return rounded[0] if isinstance(result, Tensor) else type(result)(rounded) if type(result) is not tuple else tuple(rounded)
+        return (
+            rounded[0]
+            if isinstance(result, Tensor)
+            else type(result)(rounded)
+            if type(result) is not tuple
+            else tuple(rounded)
+        )
 
     # what a single entry gives tells the number of results, their type and dtypes
     kind = torch_on(torch.ones(1, dtype=x.dtype))
     columns: list[list[Tensor]] = [[] for _ in parts_of(kind)]
     for vector, present in zip(slices, bits, strict=True):
-        results = parts_of(torch_on(vector[present])) if present.any() else [torch.zeros_like(p) for p in parts_of(kind)]
+        results = (
+            parts_of(torch_on(vector[present]))
+            if present.any()
+            else [torch.zeros_like(p) for p in parts_of(kind)]
+        )
         for i, result in enumerate(results):
-            if i in POSITIONS.get(name, ()) and present.any():
-                result = present.nonzero().squeeze(-1)[result]
-            columns[i].append(result.reshape(()))
+            counts_positions = i in POSITIONS.get(name, ()) and present.any()
+            columns[i].append((present.nonzero()[result] if counts_positions else result).reshape(()))
     shape = [1 if d in reduced else size for d, size in enumerate(x.shape) if keepdim or d not in reduced]
     parts = [
         torch.stack(column).reshape(shape) if column else torch.zeros(shape, dtype=part.dtype)

@@ -38,7 +38,9 @@ def distance(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence
     if both.ndim == 0:
         return dense, [both]
     rows = [t.movedim(dim, -1).reshape(-1, t.shape[dim]) for t in (x, y, both)]
-    found = [measured(entry.function, a[m], b[m], options | along, dense) for a, b, m in zip(*rows, strict=True)]
+    found = [
+        measured(entry.function, a[m], b[m], options | along, dense) for a, b, m in zip(*rows, strict=True)
+    ]
     values = torch.stack(found).reshape(both.movedim(dim, -1).shape[:-1]) if found else dense
     mask = both.any(dim)
     if keepdim:
@@ -53,7 +55,13 @@ def measured(function: Callable[..., Tensor], a: Tensor, b: Tensor, options: Any
     return function(a, b, **options).reshape(())
 
 
-def cdist(function: Callable[..., Tensor], leaves: Sequence[Tensor], masks: Sequence[Tensor], numbers: Any, options: Any) -> Result:
+def cdist(
+    function: Callable[..., Tensor],
+    leaves: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    numbers: Any,
+    options: Any,
+) -> Result:
     """Every row with every row, each pair on its own."""
     (x, y), (x_mask, y_mask) = leaves, masks
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
@@ -67,14 +75,22 @@ def cdist(function: Callable[..., Tensor], leaves: Sequence[Tensor], masks: Sequ
                 both = x_masks[b, i] & y_masks[b, j]
                 known.append(both.any())
                 pair = xs[b, i][both][None], ys[b, j][both][None]
-                values.append(function(*pair, *numbers, **options).reshape(()) if both.any() else (pair[0].sum() + pair[1].sum()) * 0)
+                values.append(
+                    function(*pair, *numbers, **options).reshape(())
+                    if both.any()
+                    else (pair[0].sum() + pair[1].sum()) * 0
+                )
     shape = (*batch, P, R)
     if not values:
-        return (x.sum() + y.sum()) * 0 + torch.zeros(shape, dtype=x.dtype), [torch.zeros(shape, dtype=torch.bool)]
+        return (x.sum() + y.sum()) * 0 + torch.zeros(shape, dtype=x.dtype), [
+            torch.zeros(shape, dtype=torch.bool)
+        ]
     return torch.stack(values).reshape(shape), [torch.stack(known).reshape(shape)]
 
 
-def pdist(function: Callable[..., Tensor], x: Tensor, mask: Tensor, args: Any, options: Any, dense: Tensor) -> Result:
+def pdist(
+    function: Callable[..., Tensor], x: Tensor, mask: Tensor, args: Any, options: Any, dense: Tensor
+) -> Result:
     """Each pair of rows as a tensor of two rows."""
     values, known = [], []
     for i in range(x.shape[0]):

@@ -46,8 +46,7 @@ def renormalise(weight: Tensor, present: Tensor, read: Tensor, options: dict[str
 
 def looked_up(index: Tensor, weight: Tensor, options: dict[str, Any]) -> Tensor:
     keys = ("padding_idx", "scale_grad_by_freq", "sparse")
-    found = F.embedding(index, weight, **{key: options[key] for key in keys if key in options})
-    return found
+    return F.embedding(index, weight, **{key: options[key] for key in keys if key in options})
 
 
 def rows(args: Any, masks: Any, options: dict[str, Any]) -> Result:
@@ -63,7 +62,11 @@ def rows(args: Any, masks: Any, options: dict[str, Any]) -> Result:
 def bags(args: Any, masks: Any, options: dict[str, Any], option_masks: dict[str, Any]) -> Result:
     """Each bag's rows are pooled column by column, over the specified entries."""
     (weight, index), (present, known) = args, masks
-    factors, mode, padding = options.get("per_sample_weights"), options.get("mode", "mean"), options.get("padding_idx")
+    factors, mode, padding = (
+        options.get("per_sample_weights"),
+        options.get("mode", "mean"),
+        options.get("padding_idx"),
+    )
     if factors is not None:
         known = known & option_masks["per_sample_weights"]
     renormalise(weight, present, index[known], options)
@@ -71,7 +74,9 @@ def bags(args: Any, masks: Any, options: dict[str, Any], option_masks: dict[str,
         starts = torch.arange(len(index) + 1) * index.shape[1]
     else:
         starts = options["offsets"]
-        starts = starts if options.get("include_last_offset") else torch.cat([starts, torch.tensor([len(index)])])
+        starts = (
+            starts if options.get("include_last_offset") else torch.cat([starts, torch.tensor([len(index)])])
+        )
     flat, known = index.reshape(-1), known.reshape(-1)
     table = torch.zeros(len(flat), weight.shape[1], dtype=weight.dtype)
     there = known.unsqueeze(-1).expand(table.shape)
@@ -83,7 +88,11 @@ def bags(args: Any, masks: Any, options: dict[str, Any], option_masks: dict[str,
         for d in range(weight.shape[1]):
             listed = [i for i in inside if present[flat[i], d]]
             specified.append(bool(listed))
-            entries = [table[i, d] * (1 if factors is None else factors.reshape(-1)[i]) for i in listed if flat[i] != padding]
+            entries = [
+                table[i, d] * (1 if factors is None else factors.reshape(-1)[i])
+                for i in listed
+                if flat[i] != padding
+            ]
             values.append(pool(entries, mode) if entries else weight.new_zeros(()))
     shape = (len(starts) - 1, weight.shape[1])
     if not values:

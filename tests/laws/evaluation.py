@@ -49,9 +49,13 @@ def cotangents_for(values: Any, masks: Sequence[Tensor]) -> list[Tensor | None]:
     return found
 
 
-def gradients(parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+def gradients(
+    parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor | None]
+) -> list[Tensor | None]:
     """The gradient of each leaf; None for those that take no part."""
-    pairs = [(part, cotangent) for part, cotangent in zip(parts, cotangents, strict=True) if cotangent is not None]
+    pairs = [
+        (part, cotangent) for part, cotangent in zip(parts, cotangents, strict=True) if cotangent is not None
+    ]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs or not wanted:
         return [None] * len(leaves)

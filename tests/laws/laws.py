@@ -14,7 +14,14 @@ from tests.laws.operands import GARBAGE, Call, Plan, fully_specified, plans_for
 from tests.laws.operator_database import Entry, Sample, samples_of
 from tests.laws.oracles import expect
 
-__all__ = ["check_identity", "check_non_interference", "check_refusals", "check_spellings", "differentiable", "refused"]
+__all__ = [
+    "check_identity",
+    "check_non_interference",
+    "check_refusals",
+    "check_spellings",
+    "differentiable",
+    "refused",
+]
 
 #: Families that only move values: not a bit may change.
 MOVING = ("views", "indexing", "joins", "conversion")
@@ -26,7 +33,9 @@ RESIZING = {"addbmm": "torch's addbmm_ resizes its target, against torch's own r
 
 def cases(entry: Entry) -> list[tuple[str, Call]]:
     """The calls on which an entry is tested: those with tensors that a record answers and does not refuse."""
-    found = [(f"{entry.id}, sample {i}", Call.of(entry, sample)) for i, sample in enumerate(samples_of(entry))]
+    found = [
+        (f"{entry.id}, sample {i}", Call.of(entry, sample)) for i, sample in enumerate(samples_of(entry))
+    ]
     usable = [(what, call) for what, call in found if call.data and not refused(entry, call)]
     assert usable, f"{entry.id}: no sample is left to test it with"
     return usable
@@ -59,7 +68,9 @@ def check_identity(entry: Entry) -> None:
         result = entry.function(*args, **kwargs)
         assert_result(result, values, masks, what, exact=entry.operation.family in MOVING)
         for part, value in zip(parts_of(result), parts_of(values), strict=True):
-            assert part.requires_grad == value.requires_grad, f"{what}: requires_grad is not {value.requires_grad}"
+            assert part.requires_grad == value.requires_grad, (
+                f"{what}: requires_grad is not {value.requires_grad}"
+            )
         cotangents = cotangents_for(values, masks)
         found = gradients(plain_parts(result), leaves, cotangents)
         assert_gradients(found, gradients(parts_of(values), plain, cotangents), what)
@@ -73,7 +84,7 @@ def check_non_interference(entry: Entry) -> None:
 
 
 def check_plan(entry: Entry, call: Call, plan: Plan, what: str) -> None:
-    """One sample under one choice of masks: the oracle's mask, values and gradients; then the same bits for all garbage."""
+    """One sample under one choice of masks: the oracle's mask, values, gradients; the same bits for all garbage."""
     clean = call.leaves(differentiable(entry))
     expected = expect(entry, call, clean, call.masks(plan))
     cotangents = cotangents_for(expected.values, expected.masks)
@@ -84,7 +95,9 @@ def check_plan(entry: Entry, call: Call, plan: Plan, what: str) -> None:
         here = f"{what}, {garbage} under the mask"
         with anomalies_raise(quiet):
             outcome = run(entry.function, call, plan, garbage, differentiable(entry), cotangents)
-        assert_result(outcome.result, expected.values, expected.masks, here, exact=entry.operation.family in MOVING)
+        assert_result(
+            outcome.result, expected.values, expected.masks, here, exact=entry.operation.family in MOVING
+        )
         for leaf_mask, grad in zip(call.masks(plan), outcome.grads, strict=True):
             if leaf_mask is not None and grad is not None:
                 assert not grad[~leaf_mask].count_nonzero(), f"{here}: an unspecified entry has a gradient"
@@ -123,14 +136,16 @@ def check_same(entry: Entry, call: Call, plan: Plan, spelling: Callable[..., Any
     dense = attempt(spelling, args, kwargs)
     args, kwargs = call.masked(call.leaves(False, plan, "nan"), plan)
     if isinstance(dense, Exception):
-        assert isinstance(attempt(spelling, args, kwargs), Exception), f"{what}: torch says {dense}; we accept it"
+        assert isinstance(attempt(spelling, args, kwargs), Exception), (
+            f"{what}: torch says {dense}; we accept it"
+        )
         return
     usual, result = entry.function(*args, **kwargs), spelling(*args, **kwargs)
     assert_same_parts(result, usual, what)
 
 
 def check_in_place(entry: Entry, call: Call, plan: Plan, spelling: Callable[..., Any], what: str) -> None:
-    """The first operand is rebound to the function's result, in its own dtype, and returned; or torch refuses it too."""
+    """The first operand is rebound to the function's result, in its own dtype, and returned; or torch refuses too."""
     if not call.first_is_tensor:
         return
     args, kwargs = call.with_tensors(call.leaves(False))
@@ -140,7 +155,9 @@ def check_in_place(entry: Entry, call: Call, plan: Plan, spelling: Callable[...,
         check_plain_target(spelling, args, kwargs, what)
         return
     if isinstance(dense, Exception):
-        assert isinstance(attempt(spelling, args, kwargs), Exception), f"{what}: torch says {dense}; we accept it"
+        assert isinstance(attempt(spelling, args, kwargs), Exception), (
+            f"{what}: torch says {dense}; we accept it"
+        )
         return
     usual = entry.function(*args, **kwargs)
     result = spelling(*args, **kwargs)
@@ -177,11 +194,17 @@ def check_refusals(entry: Entry) -> None:
     for i, error in enumerate(entry.info.error_inputs("cpu")):
         drawn = error.sample_input
         call = Call.of(entry, Sample((drawn.input, *drawn.args), dict(drawn.kwargs)))
-        if not call.data or "out" in call.with_tensors(call.tensors)[1] or any(t.layout != torch.strided for t in call.tensors):
+        if (
+            not call.data
+            or "out" in call.with_tensors(call.tensors)[1]
+            or any(t.layout != torch.strided for t in call.tensors)
+        ):
             continue
         args, kwargs = call.with_tensors(call.tensors)
         if not isinstance(attempt(entry.function, args, kwargs), Exception):
             continue  # torch accepts it after all (a warning, or an error of the device only)
         args, kwargs = call.masked(call.tensors, fully_specified(call))
         found = attempt(entry.function, args, kwargs)
-        assert isinstance(found, Exception), f"{entry.id}, error input {i}: torch says {error.error_regex!r}; we accept it"
+        assert isinstance(found, Exception), (
+            f"{entry.id}, error input {i}: torch says {error.error_regex!r}; we accept it"
+        )

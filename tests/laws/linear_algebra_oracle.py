@@ -65,7 +65,11 @@ def matrix_norm(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Seque
     x, mask = leaves[0], masks[0]
     ord, keepdim = options.get("ord", None if norm else "fro"), options.get("keepdim", False)
     dim = options.get("dim", None if norm else (-2, -1))
-    dims = list(range(x.ndim)) if dim is None else [d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
+    dims = (
+        list(range(x.ndim))
+        if dim is None
+        else [d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
+    )
     if not x.ndim:
         return entry.function(*args, **kwargs), [mask]
     kept = [d for d in range(x.ndim) if d not in dims]
@@ -74,7 +78,9 @@ def matrix_norm(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Seque
     # each slice as (*dims)
     slices, bits = (t.permute(*kept, *dims).reshape(count, *size) for t in (x, mask))
     two = len(dims) == 2 and ord is not None
-    values = torch.stack([norm_of(s, m, ord, two, options.get("dtype")) for s, m in zip(slices, bits, strict=True)])
+    values = torch.stack(
+        [norm_of(s, m, ord, two, options.get("dtype")) for s, m in zip(slices, bits, strict=True)]
+    )
     shape = [1 if d in dims else x.shape[d] for d in range(x.ndim) if keepdim or d not in dims]
     return values.reshape(shape), [bits.flatten(1).any(1).reshape(shape)]
 
@@ -85,7 +91,9 @@ def norm_of(x: Tensor, mask: Tensor, ord: Any, matrix: bool, dtype: torch.dtype 
     if not matrix or ord == "fro":
         return torch.linalg.vector_norm(x[mask], 2 if ord in (None, "fro") else ord, dtype=dtype)
     rows, bits = (x.mT, mask.mT) if abs(ord) == 1 else (x, mask)
-    sums = torch.stack([torch.linalg.vector_norm(r[m], 1, dtype=dtype) for r, m in zip(rows, bits, strict=True) if m.any()])
+    sums = torch.stack(
+        [torch.linalg.vector_norm(r[m], 1, dtype=dtype) for r, m in zip(rows, bits, strict=True) if m.any()]
+    )
     return sums.amax() if ord > 0 else sums.amin()
 
 
@@ -100,7 +108,10 @@ def coefficients(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequ
         mask = mask & weight_mask
     options = {k: v for k, v in kwargs.items() if not isinstance(v, Tensor)}
     rows = [
-        [coefficient(entry.function, x, mask, i, j, dict(zip(names, leaves[1:], strict=True)), options) for j in range(x.shape[0])]
+        [
+            coefficient(entry.function, x, mask, i, j, dict(zip(names, leaves[1:], strict=True)), options)
+            for j in range(x.shape[0])
+        ]
         for i in range(x.shape[0])
     ]
     counts = mask.double() @ mask.double().T
@@ -110,7 +121,9 @@ def coefficients(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequ
     return values, [(counts > 0).squeeze()]
 
 
-def coefficient(function: Callable[..., Tensor], x: Tensor, mask: Tensor, i: int, j: int, weights: Any, options: Any) -> Tensor:
+def coefficient(
+    function: Callable[..., Tensor], x: Tensor, mask: Tensor, i: int, j: int, weights: Any, options: Any
+) -> Tensor:
     both = mask[i] & mask[j]
     dense = torch.cov(x[:, :2].detach())
     if not both.any():
@@ -119,8 +132,10 @@ def coefficient(function: Callable[..., Tensor], x: Tensor, mask: Tensor, i: int
     pair = x[[i, j]][:, both]
     # torch writes into its input if it has one observation and weights
     found = function(pair.clone(), **left, **options)[0, 1]
-    # no NaN may go back to variables that take part in other pairs
-    return found.detach() if found.isnan() or found.isinf() else found
+    if found.isfinite():
+        return found
+    # No NaN may go back to variables that take part in other pairs. A single observation is 0 / 0, though torch may round.
+    return found.detach() if both.sum() > 1 else torch.full_like(found, torch.nan, requires_grad=False)
 
 
 LINEAR_ALGEBRA = {

@@ -29,7 +29,9 @@ __all__ = ["loss"]
 Result = tuple[Tensor, Tensor]
 
 
-def loss(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def loss(
+    entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
     """The value of a loss and its mask."""
     name = entry.name.removeprefix("nn.functional.")
     function = getattr(F, name)
@@ -73,9 +75,9 @@ def each_position(name: str, a: Named) -> Result:
     others = {key: value for key, value in a.values.items() if key not in values and key != "reduction"}
     reduction = a["reduction"]
     if not mask.any():
-        return left["input" if "input" in left else "input1"].new_zeros(shape if reduction == "none" else ()), (
-            mask if reduction == "none" else mask.any()
-        )
+        return left["input" if "input" in left else "input1"].new_zeros(
+            shape if reduction == "none" else ()
+        ), (mask if reduction == "none" else mask.any())
     if reduction == "batchmean":
         rows = mask.reshape(len(mask), -1).any(1).sum() if mask.ndim else 1
         return F.kl_div(**left, **others, reduction="sum") / rows, mask.any()
@@ -93,7 +95,9 @@ def cosine_embedding(a: Named) -> Result:
     labels, known = a["target"].expand(shape).reshape(-1), a.masks["target"].expand(shape).reshape(-1)
     rows = [part.reshape(-1, x.shape[-1]) for part in (x, y, both)]
     losses = [
-        F.cosine_embedding_loss(u[f][None], v[f][None], label[None], a["margin"], reduction="sum") if k and f.any() else None
+        F.cosine_embedding_loss(u[f][None], v[f][None], label[None], a["margin"], reduction="sum")
+        if k and f.any()
+        else None
         for u, v, f, label, k in zip(*rows, labels, known, strict=True)
     ]
     return reduced(losses, shape, a["reduction"], x.dtype)
@@ -111,7 +115,11 @@ def triplet(a: Named) -> Result:
     def distance(x: Tensor, y: Tensor, left: Tensor) -> Tensor | None:
         if not left.any():
             return None
-        return F.pairwise_distance(x[left], y[left], **options) if measure is None else measure(x[left][None], y[left][None])[0]
+        return (
+            F.pairwise_distance(x[left], y[left], **options)
+            if measure is None
+            else measure(x[left][None], y[left][None])[0]
+        )
 
     losses: list[Tensor | None] = []
     for x, p, n, x_mask, p_mask, n_mask in zip(*rows, strict=True):

@@ -18,7 +18,7 @@ Group = Callable[[Tensor], Any]
 
 
 def by_groups(function: Group, x: Tensor, mask: Tensor, dims: Sequence[int]) -> Tensor:
-    """Apply ``function`` to the specified entries of each group spanned by ``dims``; put its results in their places."""
+    """Apply ``function`` to the specified entries of each group along ``dims``; put its results in their places."""
     if x.ndim == 0:
         return by_groups(function, x.reshape(1), mask.reshape(1), [0]).reshape(())
     dims = [d % x.ndim for d in dims]

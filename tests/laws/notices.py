@@ -10,6 +10,9 @@ __all__ = ["NOTICES", "without_notices"]
 
 #: The beginning of the message (a regular expression), and why it may be ignored here.
 NOTICES = {
+    r"Using padding='same' with even kernel": "samples of convolutions",
+    r"masked_scatter_ received a mask with dtype torch\.uint8": "a sample of masked_scatter",
+    r"Using torch\.cross without specifying the dim": "samples of cross",
     r"Sparse CSR tensor support is in beta": "samples of operations on sparse tensors",
     r"torch\.qr is deprecated": "used to make a sample",
     r"`nn\.functional\.upsample_\w+` is deprecated": "deprecated, but in the database",

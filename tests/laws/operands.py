@@ -104,7 +104,9 @@ class Call:
         args, kwargs = tree_unflatten(leaves, self._spec)
         return args, kwargs
 
-    def leaves(self, differentiable: bool, plan: Plan | None = None, garbage: str | None = None) -> list[Tensor]:
+    def leaves(
+        self, differentiable: bool, plan: Plan | None = None, garbage: str | None = None
+    ) -> list[Tensor]:
         """Fresh copies of the tensors, garbage under the masks of ``plan``, float data ready for gradients."""
         masks = self.masks(plan) if plan else [None] * len(self.tensors)
         fresh = []
@@ -134,12 +136,17 @@ def constants_of(entry: Entry, sample: Sample) -> frozenset[int]:
     """The places, among the tensors, of those for which torch has no derivative."""
     found, _ = tree_flatten_with_path((sample.args, sample.kwargs))
     # the last step is (position) in the positional arguments or (name) in the keyword arguments
-    steps = [getattr(path[1], "idx", getattr(path[1], "key", None)) for path, leaf in found if isinstance(leaf, Tensor)]
+    steps = [
+        getattr(path[1], "idx", getattr(path[1], "key", None))
+        for path, leaf in found
+        if isinstance(leaf, Tensor)
+    ]
     return frozenset(i for i, step in enumerate(steps) if step in CONSTANTS.get(entry.name, ()))
 
 
 def fully_specified(call: Call) -> Plan:
-    return Plan("all specified", tuple(torch.ones(call.tensors[i].shape, dtype=torch.bool) for i in call.data))
+    data = [call.tensors[i] for i in call.data]
+    return Plan("all specified", tuple(torch.ones(t.shape, dtype=torch.bool, device=t.device) for t in data))
 
 
 def plans_for(call: Call) -> Iterator[Plan]:
@@ -156,7 +163,9 @@ def plans_for(call: Call) -> Iterator[Plan]:
     for alone in call.data:
         yield Plan(f"operand {alone} alone", tuple(mask(i, 0.5) if i == alone else None for i in call.data))
     whole = call.data[-1]
-    masks = tuple(mask(i, 0.5) if i != whole else torch.ones(call.tensors[i].shape, dtype=torch.bool) for i in call.data)
+    masks = tuple(
+        mask(i, 0.5) if i != whole else torch.ones(call.tensors[i].shape, dtype=torch.bool) for i in call.data
+    )
     yield Plan(f"operand {whole} specified, the others masked", masks)
 
 
@@ -181,5 +190,9 @@ def garbage_of(kind: str, dtype: torch.dtype) -> Tensor:
         value = row["float"]
     else:
         value, limits = row["integer"], torch.iinfo(dtype)
-        value = {"highest": limits.max, "lowest": limits.min, -1: limits.max - 1 if limits.min == 0 else -1}.get(value, value)
+        value = {
+            "highest": limits.max,
+            "lowest": limits.min,
+            -1: limits.max - 1 if limits.min == 0 else -1,
+        }.get(value, value)
     return torch.tensor(value, dtype=dtype)

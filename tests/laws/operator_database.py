@@ -36,7 +36,7 @@ OUTSIDE = {
 }
 #: … and those whose whole name decides.
 OUTSIDE_BY_NAME = dict.fromkeys(
-    "empty empty_strided empty_permuted eye full ones zeros randn randint".split(),
+    ("empty", "empty_strided", "empty_permuted", "eye", "full", "ones", "zeros", "randn", "randint"),
     "makes a tensor from numbers; there is nothing to be masked",
 )
 
@@ -46,9 +46,15 @@ DUNDER = "__"
 #: Which dtype an entry is tested with: the first of these that it knows.
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
-#: Families and operations tested in double precision, because they amplify rounding: normalisation divides by deviations
-#: as small as the root of eps, chains of matrices subtract large products.
-PRECISE = ("normalization", "nn.functional.ctc_loss", "linalg.multi_dot", "linalg.matrix_power")
+#: Families and operations tested in double precision, because they amplify rounding: normalisation divides by
+#: deviations as small as the root of eps, chains of matrices subtract large products.
+PRECISE = (
+    "normalization",
+    "nn.functional.ctc_loss",
+    "linalg.multi_dot",
+    "linalg.matrix_power",
+    "logcumsumexp",
+)
 
 #: Samples left out, each with its reason.
 UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
@@ -136,7 +142,15 @@ class Entry:
         method = getattr(torch.Tensor, self.name, None)
         getter = getattr(method, "__get__", None)  # x.T, x.mH, …
         info = self.info
-        spellings = (info.op, info.method_variant, info.operator_variant, named, method, getter, info.inplace_variant)
+        spellings = (
+            info.op,
+            info.method_variant,
+            info.operator_variant,
+            named,
+            method,
+            getter,
+            info.inplace_variant,
+        )
         bindings = (binding_of(spelling) for spelling in spellings if spelling is not None)
         return next((binding.operation for binding in bindings if binding), None)
 
@@ -149,7 +163,10 @@ class Entry:
     @property
     def in_place_spellings(self) -> dict[str, Callable[..., Any]]:
         """Those that write into their first operand, and are registered."""
-        found = {"in place": self.info.inplace_variant, "in-place operator": self.info.inplace_operator_variant}
+        found = {
+            "in place": self.info.inplace_variant,
+            "in-place operator": self.info.inplace_operator_variant,
+        }
         return {kind: by_name(f) for kind, f in found.items() if f is not None and binding_of(f)}
 
 
@@ -167,7 +184,11 @@ def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(first, (torch.Tensor, MaskedTensor)):
             raise TypeError(f"{name} is a method of tensors, not of {type(first).__name__}")
         # Python 2's __rdiv__ is a name of torch.Tensor only
-        result = getattr(first, name)(*args, **kwargs) if hasattr(first, name) else function(first, *args, **kwargs)
+        result = (
+            getattr(first, name)(*args, **kwargs)
+            if hasattr(first, name)
+            else function(first, *args, **kwargs)
+        )
         if result is NotImplemented:
             raise TypeError(f"{name} is not implemented for these operands")
         return result
@@ -194,8 +215,12 @@ def samples_of(
     torch.manual_seed(0)
     drawn = iter(entry.info.sample_inputs("cpu", dtype or entry.dtype, requires_grad=False))
     samples = [Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, looked_at)]
-    if not any(leaf.numel() for sample in samples for leaf in sample.tensors()):  # unfold begins with empty batches
-        samples += [Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, 2 * LOOKED_AT)]
+    if not any(
+        leaf.numel() for sample in samples for leaf in sample.tensors()
+    ):  # unfold begins with empty batches
+        samples += [
+            Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, 2 * LOOKED_AT)
+        ]
     usable = [s for s in samples if not any(unused(s) for _, unused in UNUSED_SAMPLES)]
     if len(usable) <= count:
         return usable

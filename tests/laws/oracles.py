@@ -20,12 +20,16 @@ from tests.laws.convolution_oracle import convolution
 from tests.laws.deletion_oracle import reduction
 from tests.laws.distance_oracle import distance
 from tests.laws.embeddings_oracle import embedding
+from tests.laws.histograms_oracle import HISTOGRAMS
 from tests.laws.linear_algebra_oracle import LINEAR_ALGEBRA
 from tests.laws.losses_oracle import loss
 from tests.laws.normalization_oracle import normalization, softmax
 from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
+from tests.laws.order_statistics_oracle import ORDER_STATISTICS
 from tests.laws.random_oracle import gating, random
+from tests.laws.scans_oracle import SCANS
+from tests.laws.sorting_oracle import SORTING
 
 __all__ = ["Expected", "expect", "oracle_of"]
 
@@ -40,7 +44,10 @@ Oracle = Callable[[Entry, Call, Sequence[Tensor], Sequence[Tensor]], Expected]
 
 def expect(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor | None]) -> Expected:
     """The oracle of the entry's family; a plain tensor is fully specified."""
-    whole = [torch.ones(leaf.shape, dtype=torch.bool) if mask is None else mask for leaf, mask in zip(leaves, masks, strict=True)]
+    whole = [
+        torch.ones(leaf.shape, dtype=torch.bool) if mask is None else mask
+        for leaf, mask in zip(leaves, masks, strict=True)
+    ]
     oracle = oracle_of(entry.operation)
     assert oracle is not None, f"{entry.id}: nobody has told the laws what {entry.operation.name} means"
     return oracle(entry, call, leaves, whole)
@@ -142,7 +149,9 @@ def complex_view(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequ
     """The two parts of a complex number share its mask; a number is specified where both parts are."""
     values = entry.function(leaves[0])
     (mask,) = masks
-    return Expected(values, [mask[..., 0] & mask[..., 1] if values.is_complex() else torch.stack([mask, mask], -1)])
+    return Expected(
+        values, [mask[..., 0] & mask[..., 1] if values.is_complex() else torch.stack([mask, mask], -1)]
+    )
 
 
 def views(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
@@ -197,5 +206,9 @@ ORACLES_BY_NAME: dict[str, Oracle] = {
     **dict.fromkeys(MOVES.split(), movement),
     **dict.fromkeys(REDUCES.split(), reduce_slices),
     **dict.fromkeys(CONTRACTS.split(), sum_products),
-    **{name: lambda *case, oracle=oracle: Expected(*oracle(*case)) for name, oracle in LINEAR_ALGEBRA.items()},
+    **{
+        name: lambda *case, oracle=oracle: Expected(*oracle(*case))
+        for table in (LINEAR_ALGEBRA, SCANS, SORTING, ORDER_STATISTICS, HISTOGRAMS)
+        for name, oracle in table.items()
+    },
 }

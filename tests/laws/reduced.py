@@ -34,9 +34,15 @@ def reduced(
     zero = torch.zeros((), dtype=dtype)
     present = torch.tensor([loss is not None for loss in losses], dtype=torch.bool)
     if reduction == "none":
-        stacked = torch.stack([zero if loss is None else loss.to(dtype) for loss in losses]) if losses else zero.new_zeros(0)
+        stacked = (
+            torch.stack([zero if loss is None else loss.to(dtype) for loss in losses])
+            if losses
+            else zero.new_zeros(0)
+        )
         return stacked.reshape(shape), present.reshape(shape)
-    counted = [loss is not None and (weights is None or weights[i] is not None) for i, loss in enumerate(losses)]
+    counted = [
+        loss is not None and (weights is None or weights[i] is not None) for i, loss in enumerate(losses)
+    ]
     left = [loss for loss, counts in zip(losses, counted, strict=True) if counts]
     if reduction == "sum":
         return sum(left, zero), present.any()

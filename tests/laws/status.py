@@ -46,7 +46,9 @@ def status_of(entry: Entry) -> Status:
 
 
 def classify(entry: Entry) -> Status:
-    calls = [call for sample in samples_of(entry, looked_at=LOOKED_AT) if (call := Call.of(entry, sample)).data]
+    calls = [
+        call for sample in samples_of(entry, looked_at=LOOKED_AT) if (call := Call.of(entry, sample)).data
+    ]
     if entry.operation is not None:
         answers = [answer(entry, call) for call in calls]
         if calls and all(isinstance(a, mg.UndefinedOnMaskedError) for a in answers):

@@ -35,5 +35,7 @@ def test_the_committed_table_is_up_to_date() -> None:
     committed = PAGE.read_text(encoding="utf-8")
     version = torch.__version__.partition("+")[0]
     if f"PyTorch {version}." not in committed:
-        pytest.skip(f"the table was made with another version of PyTorch than {version}, whose database differs")
+        pytest.skip(
+            f"the table was made with another version of PyTorch than {version}, whose database differs"
+        )
     assert committed == table(statuses()), "write it anew with: python -m tests.laws.coverage_table"

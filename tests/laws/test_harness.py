@@ -94,7 +94,9 @@ BREACHES: tuple[tuple[str, Body, Callable[[Entry], object]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "body", "check"), BREACHES, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("name", "body", "check"), BREACHES, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_a_wrong_record_is_reported(
     name: str, body: Body, check: Callable[[Entry], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

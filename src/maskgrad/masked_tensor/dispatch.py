@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,19 +32,21 @@ class Binding(NamedTuple):
         in_place: the spelling writes into its first argument.
         out_of_place: the spelling with the same signature that does not.
         usual: the operator to call instead, with its operands in the usual order, if the spelling exchanges them.
+        flag: where the argument ``inplace`` stands, if the spelling has one (``F.relu(x, True)``).
     """
 
     operation: Operation
     in_place: bool = False
     out_of_place: Callable[..., Any] | None = None
     usual: Callable[..., Any] | None = None
+    flag: int | None = None
 
 
 def _bindings() -> tuple[dict[Any, Binding], dict[str, Binding]]:
     by_function: dict[Any, Binding] = {}
     by_name: dict[str, Binding] = {}
     for operation in OPERATIONS:
-        spellings = [(f, Binding(operation)) for f in operation.functions]
+        spellings = [(f, Binding(operation, flag=_place_of_inplace(f))) for f in operation.functions]
         spellings += [(f, Binding(operation, True, _out_of_place(operation, f))) for f in operation.in_place]
         spellings += [(f, Binding(operation, usual=usual)) for f, usual in operation.reflected]
         for function, binding in spellings:
@@ -54,6 +57,14 @@ def _bindings() -> tuple[dict[Any, Binding], dict[str, Binding]]:
             else:
                 by_function[function] = binding
     return by_function, by_name
+
+
+def _place_of_inplace(function: Any) -> int | None:
+    """The position of ``inplace`` among the arguments: torch.compile passes it on as it was written."""
+    if getattr(function, "__module__", "") != "torch.nn.functional" or not isinstance(function, FunctionType):
+        return None
+    names = list(inspect.signature(function).parameters)
+    return names.index("inplace") if "inplace" in names else None
 
 
 def _out_of_place(operation: Operation, function: Any) -> Callable[..., Any]:
@@ -93,10 +104,13 @@ def call(
     binding: Binding, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Apply a rule to unwrapped arguments and wrap what it returns."""
-    operation, in_place, out_of_place, usual = binding
+    operation, in_place, out_of_place, usual, flag = binding
     if usual is not None:
         function, args = usual, (args[1], args[0])
     out = None
+    if flag is not None and len(args) > flag:
+        in_place = bool(args[flag]) or in_place
+        args = (*args[:flag], False, *args[flag + 1 :])
     if kwargs:
         in_place = kwargs.get("inplace", False) or in_place
         out = kwargs.get("out")

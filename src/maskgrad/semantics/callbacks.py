@@ -1,4 +1,4 @@
-"""Functions of the user that a rule has to call: they work on MaskedTensors, which rules know nothing of.
+"""Functions and variables of the user that a rule meets: there are MaskedTensors, of which rules know nothing.
 
 ``masked_tensor.dispatch`` provides the two conversions when it is imported; nothing can be masked before.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["call_back", "provide"]
+__all__ = ["as_entries", "call_back", "provide"]
 
 _conversions: list[Callable[[Any], Any]] = []
 
@@ -20,7 +20,12 @@ def provide(wrap: Callable[[Any], Any], unwrap: Callable[[Any], Any]) -> None:
     _conversions[:] = [wrap, unwrap]
 
 
+def as_entries(operand: Any) -> Any:
+    """What a user holds, as a rule wants it: a MaskedTensor as entries, anything else as it is."""
+    return _conversions[1](operand)
+
+
 def call_back(function: Callable[..., Any], *operands: Any) -> Any:
     """Call a function of the user with MaskedTensors for entries; its result as entries again."""
-    wrap, unwrap = _conversions
-    return unwrap(function(*(wrap(operand) for operand in operands)))
+    wrap, _ = _conversions
+    return as_entries(function(*(wrap(operand) for operand in operands)))

@@ -43,7 +43,8 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         def convolve(
             data: Tensor, kernel: Tensor, groups: int = groups, bias: Tensor | None = None
         ) -> Tensor:
-            return function(data, kernel, bias, groups=groups, **geometry)
+            result: Tensor = function(data, kernel, bias, groups=groups, **geometry)
+            return result
 
         values = sum_of_products(lambda x, w: convolve(x, w, bias=safe(bias)), (input, weight), convolve)
         if not values.numel():
@@ -82,7 +83,8 @@ def _any_product(
 
 def _transposed_taps(mask: Tensor, groups: int) -> Tensor:
     """Which taps each output channel has, from (in, out / groups, *taps): a kernel (1, out, *taps) for one channel."""
-    return mask.unflatten(0, (groups, -1)).any(1).flatten(0, 1).unsqueeze(0)
+    per_group: Tensor = mask.unflatten(0, (groups, -1)).any(1)
+    return per_group.flatten(0, 1).unsqueeze(0)
 
 
 def _ones(operand: Operand, count: int = 1) -> Tensor:
@@ -116,7 +118,8 @@ def conv_tbc(function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dic
     pad = arguments.get("pad", 0)
 
     def convolve(data: Tensor, kernel: Tensor) -> Tensor:
-        return function(data, kernel, kernel.new_zeros(kernel.shape[2]), pad)
+        result: Tensor = function(data, kernel, kernel.new_zeros(kernel.shape[2]), pad)
+        return result
 
     values = sum_of_products(lambda x, w: function(x, w, safe(bias), pad), (input, weight), convolve)
     mask = convolve(indicator(input), indicator(weight)) > NONE_AT_ALL

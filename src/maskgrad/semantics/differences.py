@@ -41,6 +41,8 @@ def diff(
     ends = [None if end is None else _values(end) for end in (prepend, append)]
     values = torch.diff(_values(input), n, dim, *ends)
     mask = torch.cat([mask_of(part) for part in parts], dim) if len(parts) > 1 else mask_of(input)
+    if n == 0:  # torch then joins nothing either
+        return Entries(values, mask_of(input))
     for _ in range(min(n, mask.shape[dim])):
         size = mask.shape[dim] - 1
         mask = mask.narrow(dim, 1, size) & mask.narrow(dim, 0, size)

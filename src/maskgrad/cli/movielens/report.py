@@ -18,9 +18,11 @@ from maskgrad.cli.movielens.scores import Scores
 from maskgrad.cli.movielens.step_timing import StepTimes, no_times
 from maskgrad.cli.movielens.training import History
 
-__all__ = ["METRICS", "Report", "Settings"]
+__all__ = ["METRICS", "THREADS", "Report", "Settings"]
 
 METRICS = "metrics.json"
+#: on how many cores PyTorch computes
+THREADS = 1
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,11 @@ class Report:
         return {
             "complete": self.complete,
             "rmse": self.scores[best].rmse if best in self.scores else None,
-            "best_model": best,
-            "held_out": {name: asdict(scores) for name, scores in self.scores.items()},
-            "best_epoch": {name: history.best_epoch for name, history in self.histories.items()},
+            "best_model": _key(best) if best else None,
+            "held_out": {_key(name): asdict(scores) for name, scores in self.scores.items()},
+            "best_epoch": {_key(name): history.best_epoch for name, history in self.histories.items()},
             "rmse_by_epoch": {
-                name: {
+                _key(name): {
                     "training": history.training,
                     "validation": history.validation,
                     "held_out": history.held_out,
@@ -81,12 +83,13 @@ class Report:
                 "optimizer_median_ms": self.median_ms("optimizer"),
             },
             "peak_memory_bytes": peak_memory(self.settings.device),
-            "seconds": self.seconds,
+            "seconds": {_key(stage): seconds for stage, seconds in self.seconds.items()},
             "data": self._data(),
             "settings": {
                 "epochs": self.settings.epochs,
                 "seed": self.settings.seed,
                 "device": str(self.settings.device),
+                "threads": THREADS,
             },
             "kernels": mg.kernels_in_use(),
             "versions": {
@@ -117,3 +120,8 @@ class Report:
         path = self.settings.out / METRICS
         path.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
         return path
+
+
+def _key(name: str) -> str:
+    """The name of a model as programs like it."""
+    return name.replace(" ", "_")

@@ -15,7 +15,7 @@ from maskgrad.cli.movielens.autoencoder import ItemAutoencoderLearner
 from maskgrad.cli.movielens.baseline import BiasBaseline
 from maskgrad.cli.movielens.factorization import FactorizationLearner
 from maskgrad.cli.movielens.ratings import Split, split
-from maskgrad.cli.movielens.report import METRICS, Report, Settings
+from maskgrad.cli.movielens.report import METRICS, THREADS, Report, Settings
 from maskgrad.cli.movielens.scores import score
 from maskgrad.cli.movielens.tables import print_tables
 from maskgrad.cli.movielens.training import History, Learner, fit
@@ -39,7 +39,7 @@ def run(settings: Settings) -> bool:
     require_matplotlib()  # now rather than after the training
     report = Report(settings)
     try:
-        with _one_thread():
+        with _few_threads():
             report.ratings = data.load()
             _train_and_measure(report, console)
         _remove_old_report(settings)
@@ -59,14 +59,14 @@ def run(settings: Settings) -> bool:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _few_threads() -> Iterator[None]:
     """Let PyTorch compute on one core inside the block.
 
     A step is too small for a second thread to gain much, and threads that wait for each other on a busy machine
     have cost a factor of twenty. Besides, the numbers are then the same whatever the number of cores.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
     try:
         yield
     finally:

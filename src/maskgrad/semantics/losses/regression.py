@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.dimensions import mask_of_any
 from maskgrad.semantics.entries import Entries, fill, intersection, specified
 from maskgrad.semantics.joins import mask_of
@@ -19,6 +21,7 @@ from maskgrad.semantics.reductions import sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from torch import Tensor
 
@@ -106,8 +109,22 @@ def l1_loss(
     weight: Operand | None = None,
 ) -> Entries:
     """``|input - target|``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
+    weight = forgotten_weight() if weight is None else weight
     reduction = reduction_named(size_average, reduce, reduction)
     return _weighted(F.l1_loss, input, target, weight, reduction, by_weight=True)
+
+
+def forgotten_weight() -> Operand | None:
+    """The weight given to ``F.l1_loss``, which torch 2.13 forgets when it hands the call over to another type.
+
+    It is still among the variables of that function. Compiled, the call arrives complete.
+    """
+    if torch.compiler.is_compiling():
+        return None
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not F.l1_loss.__code__:
+        frame = frame.f_back
+    return None if frame is None else as_entries(frame.f_locals["weight"])
 
 
 def smooth_l1_loss(

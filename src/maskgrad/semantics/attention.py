@@ -1,0 +1,227 @@
+"""Attention: a key takes part for a query where their product exists and no mask forbids it.
+
+Scores follow the rule of contractions: the score of a query and a key exists if at least one of its products has two
+specified factors. What does not exist, or is forbidden, is deleted from the softmax; a query that is left without keys
+is unspecified. The weighted sum of the values is a contraction again: an unspecified value entry takes no part in it,
+and the weights are not changed by that.
+
+Forbidden is what a Boolean ``attn_mask`` says so of, and an additive one with -inf, which is how PyTorch's modules hand
+Boolean masks on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.products import NONE_AT_ALL, safe, sum_of_products, values_of
+from maskgrad.semantics.signatures import bound
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from maskgrad.semantics.products import Operand
+
+__all__ = [
+    "OPERATIONS",
+    "Bias",
+    "attend",
+    "bias_of",
+    "exists",
+    "rows_of",
+    "softmax_of_scores",
+    "sums_of",
+    "weighted_sum",
+]
+
+
+class Bias(NamedTuple):
+    """An attention mask taken apart; both parts broadcast to (…, L, S).
+
+    Attributes:
+        allowed: which keys a query may use, None if it may use all.
+        added: what is added to the scores, finite wherever it is allowed to be; None if nothing is.
+    """
+
+    allowed: Tensor | None
+    added: Tensor | None
+
+
+def bias_of(attn_mask: Operand | None) -> Bias:
+    """Read an attention mask of torch's kind: Boolean (True takes part) or added to the scores (-inf forbids).
+
+    What a mask does not specify is a score that nobody knows: the key takes no part.
+    """
+    if attn_mask is None:
+        return Bias(None, None)
+    values = values_of(attn_mask)
+    if values.dtype == torch.bool:
+        return Bias(values & attn_mask.mask if isinstance(attn_mask, Entries) else values, None)
+    allowed = values != -torch.inf
+    if isinstance(attn_mask, Entries):
+        allowed = allowed & attn_mask.mask
+    return Bias(allowed, torch.where(allowed, values, 0))
+
+
+def rows_of(operand: Operand) -> Tensor:
+    """Which rows (…, N, 1) of a matrix (…, N, features) have a specified entry."""
+    values = values_of(operand)
+    if not isinstance(operand, Entries):
+        return torch.ones((), dtype=torch.bool, device=values.device).expand(*values.shape[-2:-1], 1)
+    mask = operand.mask
+    for dim in range(mask.ndim - 2):  # heads often share one mask, as an expanded view
+        if mask.shape[dim] > 1 and mask.stride(dim) == 0:
+            mask = mask.narrow(dim, 0, 1)
+    return mask.narrow(-1, 0, 1) if _whole_rows(operand) else mask.any(-1, keepdim=True)
+
+
+def _whole_rows(operand: Operand) -> bool:
+    """Whether a row is known to be specified as a whole or not at all, from how its mask is stored alone."""
+    if not isinstance(operand, Entries):
+        return True
+    mask = operand.mask
+    return mask.shape[-1] == 1 or (mask.shape[-1] > 1 and mask.stride(-1) == 0)
+
+
+def exists(query: Operand, key: Operand) -> tuple[Tensor, Tensor]:
+    """Where scores exist, as two masks whose intersection is meant: by query (…, L, 1), and (…, L or 1, S).
+
+    Unless both are specified in part, the rows decide, and nothing of the size L x S is made.
+    """
+    if _whole_rows(query) or _whole_rows(key):
+        return rows_of(query), rows_of(key).transpose(-2, -1)
+    assert isinstance(query, Entries)
+    assert isinstance(key, Entries)
+    met = query.mask.float() @ key.mask.float().transpose(-2, -1) > NONE_AT_ALL
+    return met.any(-1, keepdim=True), met
+
+
+def attend(
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    bias: Bias,
+    *,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Entries:
+    """The weighted sums (…, L, Ev) of the values (…, S, Ev) for each query (…, L, E)."""
+    if enable_gqa:
+        key, value = (_per_query_head(operand, values_of(query).shape[-3]) for operand in (key, value))
+    by_query, taking_part = exists(query, key)
+    if bias.allowed is not None:
+        taking_part = taking_part & bias.allowed
+    has_keys = taking_part.any(-1, keepdim=True)
+    served = by_query & has_keys
+    # A key that nobody uses may hold anything: NaN in a plain key would come back through 0 * NaN.
+    used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
+    used = used.any(-2).unsqueeze(-1)
+    query = _with_values(query, torch.where(served, safe(query), 0))
+    key = _with_values(key, torch.where(used, safe(key), 0))
+    value = _with_values(value, torch.where(used, safe(value), 0))
+    added = None if bias.added is None else torch.where(served, bias.added, 0)
+    mask = None
+    if isinstance(key, Entries) or bias.allowed is not None:
+        # A query without keys looks at all of them: its result is not specified, and its derivatives are finite.
+        mask = taking_part | ~has_keys
+        if added is not None:
+            mask = torch.where(mask, added, -torch.inf)
+    operands = [values_of(operand) for operand in (query, key, value)]
+    result = F.scaled_dot_product_attention(*operands, attn_mask=mask, dropout_p=dropout_p, scale=scale)
+    if may_look_at(result) and not bool(torch.isfinite(result.detach().sum())):
+        weights = softmax_of_scores(query, key, served, taking_part, added, scale)
+        result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
+    return Entries(result, sums_of(served, taking_part, value).expand(result.shape))
+
+
+def softmax_of_scores(
+    query: Operand,
+    key: Operand,
+    served: Tensor,
+    taking_part: Tensor,
+    added: Tensor | None,
+    scale: float | None,
+) -> Tensor:
+    """The weights (…, L, S), step by step: a broken key disturbs only those who use it, and weights of 0 are exact."""
+    factor = values_of(query).shape[-1] ** -0.5 if scale is None else scale
+    scores = sum_of_products(_times_transposed, (query, key)) * factor
+    if added is not None:
+        scores = scores + added
+    keep = taking_part & served
+    return torch.softmax(torch.where(keep, scores, torch.where(served, -torch.inf, 0.0).to(scores.dtype)), -1)
+
+
+def _times_transposed(query: Tensor, key: Tensor) -> Tensor:
+    return torch.matmul(query, key.transpose(-2, -1))
+
+
+def _with_values(operand: Operand, values: Tensor) -> Operand:
+    return Entries(values, operand.mask.expand(values.shape)) if isinstance(operand, Entries) else values
+
+
+def weighted_sum(weights: Tensor, present: Tensor, value: Operand) -> Tensor:
+    """The contraction of weights that are specified where ``present`` with values."""
+    return sum_of_products(torch.matmul, (Entries(weights, present.expand(weights.shape)), value))
+
+
+def sums_of(served: Tensor, taking_part: Tensor, value: Operand) -> Tensor:
+    """Which sums have at least one weight and one value: (…, L, Ev or 1)."""
+    if not isinstance(value, Entries):
+        return served
+    if _whole_rows(value):
+        return served & (taking_part & rows_of(value).transpose(-2, -1)).any(-1, keepdim=True)
+    if taking_part.shape[-2] == 1:  # the same keys for every query
+        return served & (taking_part.transpose(-2, -1) & value.mask).any(-2, keepdim=True)
+    return served & (torch.matmul(taking_part.float(), value.mask.float()) > NONE_AT_ALL)
+
+
+def _per_query_head(operand: Operand, heads: int) -> Operand:
+    """Keys or values (…, H, S, E) repeated for the query heads that share them."""
+    own = values_of(operand).shape[-3]
+    if own == heads:
+        return operand
+    if own == 0 or heads % own:
+        raise RuntimeError(
+            f"Expect number of key and value heads to be a divisor of the number of query heads, found {own} and {heads}"
+        )
+    if isinstance(operand, Entries):
+        repeated = (part.repeat_interleave(heads // own, -3) for part in operand)
+        return Entries(*repeated)
+    return operand.repeat_interleave(heads // own, -3)
+
+
+SIGNATURE = "query key value attn_mask dropout_p is_causal"
+
+
+def scaled_dot_product_attention(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``F.scaled_dot_product_attention`` with all its options."""
+    arguments = bound(SIGNATURE, args, kwargs)
+    query, key, value = (arguments.pop(name) for name in ("query", "key", "value"))
+    attn_mask, is_causal = arguments.pop("attn_mask", None), arguments.pop("is_causal", False)
+    if is_causal and attn_mask is not None:  # torch says what is wrong with that
+        plain = values_of(attn_mask)
+        function(*(safe(x) for x in (query, key, value)), attn_mask=plain, is_causal=True)
+    bias = bias_of(attn_mask)
+    if is_causal:
+        lengths = values_of(query).shape[-2], values_of(key).shape[-2]
+        bias = Bias(torch.ones(lengths, dtype=torch.bool, device=values_of(query).device).tril(), None)
+    return attend(query, key, value, bias, **arguments)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "nn.functional.scaled_dot_product_attention",
+        "attention",
+        (F.scaled_dot_product_attention,),
+        scaled_dot_product_attention,
+        "specified where the query has a key that takes part, with a specified value",
+        "torch's, over the keys that take part",
+        identity=float("-inf"),
+    ),
+)

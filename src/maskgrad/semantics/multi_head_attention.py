@@ -1,0 +1,294 @@
+"""``F.multi_head_attention_forward``, which ``nn.MultiheadAttention`` and the transformers are made of.
+
+Projections are contractions, the heads attend as in :mod:`maskgrad.semantics.attention`. The Boolean masks of this
+function have the opposite polarity (True is forbidden); they arrive as additive masks with -inf.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskgrad.semantics.attention import (
+    Bias,
+    attend,
+    bias_of,
+    exists,
+    softmax_of_scores,
+    sums_of,
+    weighted_sum,
+)
+from maskgrad.semantics.contractions import linear
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.products import values_of
+from maskgrad.semantics.signatures import bound
+
+if TYPE_CHECKING:
+    from maskgrad.semantics.products import Operand
+
+__all__ = ["OPERATIONS"]
+
+SIGNATURE = """query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn
+    dropout_p out_proj_weight out_proj_bias training key_padding_mask need_weights attn_mask use_separate_proj_weight
+    q_proj_weight k_proj_weight v_proj_weight static_k static_v average_attn_weights is_causal"""
+
+DEFAULTS: dict[str, Any] = {
+    "training": True,
+    "need_weights": True,
+    "use_separate_proj_weight": False,
+    "average_attn_weights": True,
+    "is_causal": False,
+}
+
+
+def multi_head_attention_forward(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Entries, Entries | None]:
+    """All of torch's options. Letters: L queries, S keys, N batch, H heads, E features, D = E / H."""
+    given = DEFAULTS | bound(SIGNATURE, args, kwargs)
+    heads, need_weights, dropout_p = given["num_heads"], given["need_weights"], given["dropout_p"]
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    masks = given.get("key_padding_mask"), given.get("attn_mask")
+    batched = F._mha_shape_check(*map(values_of, (query, key, value)), *map(_plain, masks), heads)  # type: ignore[attr-defined]
+    if not batched:
+        query, key, value = (_unsqueeze(x, 1) for x in (query, key, value))
+    length, size, features = values_of(query).shape
+    _check(given, features, values_of(key), values_of(value))
+    bias = _bias(given, values_of(query).dtype, (size, heads, length, values_of(key).shape[0]))
+
+    # A broken number in a place that is forbidden to everybody must not meet the weights' gradients either.
+    if bias.allowed is not None:
+        reached = bias.allowed.expand(size, heads, length, values_of(key).shape[0]).any(1)  # N, L, S
+        query = _blank(query, reached.any(2))
+        key, value = _blank(key, reached.any(1)), _blank(value, reached.any(1))
+
+    projected = _projected(given, query, key, value)
+    q, k, v = (_by_head(x, heads) for x in projected)  # N, H, L or S, D
+    k, v = _static(given.get("static_k"), k), _static(given.get("static_v"), v)
+    k, v, bias = _with_extra_keys(given, k, v, bias, heads)
+
+    dropout_p = dropout_p if given["training"] else 0.0
+    weights = None
+    if need_weights:
+        by_query, real = exists(q, k)
+        taking_part = real if bias.allowed is None else real & bias.allowed
+        served = by_query & taking_part.any(-1, keepdim=True)
+        shares = softmax_of_scores(q, k, served, taking_part, bias.added, None)
+        if dropout_p > 0:
+            shares = F.dropout(shares, dropout_p)
+        sums = weighted_sum(shares, taking_part & served, v)
+        out = Entries(sums, sums_of(served, taking_part, v).expand(sums.shape))
+        # A key that is forbidden has torch's weight, 0; a key that does not exist has none.
+        weights = Entries(shares, (real & served).expand(shares.shape))
+    else:
+        out = attend(q, k, v, bias, dropout_p=dropout_p)
+    out = Entries(*(part.permute(2, 0, 1, 3).flatten(2) for part in out))  # L, N, E
+    out = linear(F.linear, (out, given["out_proj_weight"], given["out_proj_bias"]), {})
+    if weights is not None and given["average_attn_weights"]:
+        weights = _mean_over_heads(weights)
+    if not batched:
+        out = Entries(*(part.squeeze(1) for part in out))
+        weights = None if weights is None else Entries(*(part.squeeze(0) for part in weights))
+    return out, weights
+
+
+def _plain(operand: Operand | None) -> Tensor | None:
+    return None if operand is None else values_of(operand)
+
+
+def _unsqueeze(operand: Operand, dim: int) -> Operand:
+    if isinstance(operand, Entries):
+        return Entries(operand.values.unsqueeze(dim), operand.mask.unsqueeze(dim))
+    return operand.unsqueeze(dim)
+
+
+def _check(given: dict[str, Any], features: int, key: Tensor, value: Tensor) -> None:
+    """What torch asserts."""
+    if features != given["embed_dim_to_check"]:
+        raise AssertionError(
+            f"was expecting embedding dimension of {given['embed_dim_to_check']}, but got {features}"
+        )
+    if features % given["num_heads"]:
+        raise AssertionError(f"embed_dim {features} not divisible by num_heads {given['num_heads']}")
+    if given["use_separate_proj_weight"]:
+        if key.shape[:2] != value.shape[:2]:
+            raise AssertionError(
+                f"key's sequence and batch dims {key.shape[:2]} do not match value's {value.shape[:2]}"
+            )
+    elif key.shape != value.shape:
+        raise AssertionError(f"key shape {key.shape} does not match value shape {value.shape}")
+    for bias, other in (("bias_k", "bias_v"), ("bias_v", "bias_k")):
+        if given.get(bias) is not None and given.get(other) is None:
+            raise AssertionError(f"{bias} is set but {other} is None")
+
+
+def _bias(given: dict[str, Any], dtype: torch.dtype, shape: tuple[int, int, int, int]) -> Bias:
+    """Both masks as one, broadcastable to (N, H, L, S)."""
+    size, heads, length, keys = shape
+    padding, attention = given.get("key_padding_mask"), given.get("attn_mask")
+    if given["is_causal"] and attention is None:
+        raise RuntimeError(
+            "Need attn_mask if specifying the is_causal hint. "
+            "You may use the Transformer module method `generate_square_subsequent_mask` to create this mask."
+        )
+    found = []
+    if attention is not None:
+        rank, dims = values_of(attention).ndim, values_of(attention).shape
+        expected = (length, keys) if rank == 2 else (size * heads, length, keys)
+        if tuple(dims) != expected:
+            raise RuntimeError(f"The shape of the {rank}D attn_mask is {dims}, but should be {expected}.")
+        found.append(_of(attention, dtype, (-1, heads if rank == 3 else 1, length, keys)))
+    if padding is not None:
+        found.append(_of(padding, dtype, (-1, 1, 1, keys)))
+    if not found:
+        return Bias(None, None)
+    if len(found) == 1:
+        return found[0]
+    (allowed, added), (also_allowed, also_added) = found
+    assert allowed is not None
+    assert also_allowed is not None
+    parts = [part for part in (added, also_added) if part is not None]
+    return Bias(
+        allowed & also_allowed, parts[0] + parts[1] if len(parts) == 2 else parts[0] if parts else None
+    )
+
+
+def _of(mask: Operand, dtype: torch.dtype, shape: tuple[int, ...]) -> Bias:
+    """One mask: True is forbidden here, so that a Boolean one is negated."""
+    values = values_of(mask)
+    if values.dtype == torch.bool:
+        values = ~values
+    elif not values.is_floating_point():
+        raise AssertionError("only bool and floating types of attention masks are supported")
+    found = bias_of(Entries(values, mask.mask) if isinstance(mask, Entries) else values)
+    return Bias(*(None if part is None else part.reshape(shape) for part in found))
+
+
+def _blank(operand: Operand, wanted: Tensor) -> Operand:
+    """Zeros in the rows (…) of (rows, N, features) that nobody looks at; the mask stays."""
+    rows = wanted.transpose(0, 1).unsqueeze(-1)
+    if isinstance(operand, Entries):
+        return Entries(torch.where(rows, operand.values, 0), operand.mask)
+    return torch.where(rows, operand, 0)
+
+
+def _projected(given: dict[str, Any], query: Operand, key: Operand, value: Operand) -> tuple[Entries, ...]:
+    """Queries, keys and values by head and feature: (rows, N, E)."""
+    bias = given.get("in_proj_bias")
+    biases = (None, None, None) if bias is None else _chunks(bias)
+    if given["use_separate_proj_weight"]:
+        weights = [given.get(f"{letter}_proj_weight") for letter in "qkv"]
+        for letter, weight in zip("qkv", weights, strict=True):
+            if weight is None:
+                raise AssertionError(f"use_separate_proj_weight is True but {letter}_proj_weight is None")
+    else:
+        if given["in_proj_weight"] is None:
+            raise AssertionError("use_separate_proj_weight is False but in_proj_weight is None")
+        weights = _chunks(given["in_proj_weight"])
+    operands = (query, key, value)
+    return tuple(linear(F.linear, (x, w, b), {}) for x, w, b in zip(operands, weights, biases, strict=True))
+
+
+def _chunks(operand: Operand) -> list[Any]:
+    if isinstance(operand, Entries):
+        return [Entries(*parts) for parts in zip(operand.values.chunk(3), operand.mask.chunk(3), strict=True)]
+    return list(operand.chunk(3))
+
+
+def _by_head(operand: Entries, heads: int) -> Entries:
+    """(rows, N, H * D) as (N, H, rows, D); an expanded mask stays one."""
+    return Entries(*(part.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for part in operand))
+
+
+def _static(given: Operand | None, projected: Entries) -> Operand:
+    """Keys or values (N * H, S, D) that came from outside, already projected."""
+    if given is None:
+        return projected
+    size, heads, _, width = projected.values.shape
+    values = values_of(given)
+    if values.shape[0] != size * heads or values.shape[2] != width:
+        raise AssertionError(
+            f"expecting static keys and values of shape ({size * heads}, S, {width}), but got {tuple(values.shape)}"
+        )
+    if isinstance(given, Entries):
+        return Entries(*(part.unflatten(0, (size, heads)) for part in given))
+    return given.unflatten(0, (size, heads))
+
+
+def _with_extra_keys(
+    given: dict[str, Any], key: Operand, value: Operand, bias: Bias, heads: int
+) -> tuple[Operand, Operand, Bias]:
+    """Append the learned key and the zero key, which everybody may use."""
+    extra: list[tuple[Operand, Operand]] = []
+    shape = values_of(key).shape[:2]
+    if given.get("bias_k") is not None:
+        if given.get("static_k") is not None or given.get("static_v") is not None:
+            raise AssertionError("bias cannot be added to static key.")
+        learned = [_by_head(_entries(given[name]), heads) for name in ("bias_k", "bias_v")]
+        extra.append(
+            tuple(Entries(*(part.expand(*shape, -1, -1) for part in x)) for x in learned)  # type: ignore[arg-type]
+        )
+    if given.get("add_zero_attn"):
+        zero = values_of(key).new_zeros(*shape, 1, values_of(key).shape[-1])
+        extra.append((zero, zero))
+    for more_keys, more_values in extra:
+        key, value = _join(key, more_keys), _join(value, more_values)
+        bias = Bias(
+            None if bias.allowed is None else F.pad(bias.allowed, (0, 1), value=True),
+            None if bias.added is None else F.pad(bias.added, (0, 1)),
+        )
+    return key, value, bias
+
+
+def _entries(operand: Operand) -> Entries:
+    if isinstance(operand, Entries):
+        return operand
+    return Entries(operand, torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape))
+
+
+def _join(operand: Operand, more: Operand) -> Operand:
+    """Append rows; a mask that is one row wide stays so."""
+    if not isinstance(operand, Entries) and not isinstance(more, Entries):
+        return torch.cat([operand, more], -2)
+    first, second = _entries(operand), _entries(more)
+    narrow = all(part.mask.stride(-1) == 0 for part in (first, second))
+    masks = [part.mask.narrow(-1, 0, 1) if narrow else part.mask for part in (first, second)]
+    values = torch.cat([first.values, second.values], -2)
+    return Entries(values, torch.cat(masks, -2).expand(values.shape))
+
+
+def _mean_over_heads(weights: Entries) -> Entries:
+    """The mean over the heads in which a weight is specified."""
+    count = weights.mask.sum(1)
+    total = torch.where(weights.mask, weights.values, 0).sum(1)
+    return Entries(total / count.clamp(min=1).to(total.dtype), count > 0)
+
+
+def never_left_aligned(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Asked by ``nn.TransformerEncoder`` before it packs a padded batch: a MaskedTensor stays as it is."""
+    return False
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "nn.functional.multi_head_attention_forward",
+        "attention",
+        (F.multi_head_attention_forward,),
+        multi_head_attention_forward,
+        "specified where the query has a key that takes part in at least one head",
+        "torch's, over the keys that take part",
+        identity=float("-inf"),
+    ),
+    Operation(
+        "_nested_tensor_from_mask_left_aligned",
+        "attention",
+        (torch._nested_tensor_from_mask_left_aligned,),
+        never_left_aligned,
+        "no tensor: False",
+        "none",
+    ),
+)

@@ -1,0 +1,57 @@
+"""Law 3 for operations along one dimension: a rule for vectors, applied to every slice and put together again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.laws.operands import Call
+from tests.laws.operator_database import Entry
+
+__all__ = ["Part", "Result", "arguments_of", "original_positions", "padded", "per_slice"]
+
+#: Values of a vector, and which of them are specified.
+Part = tuple[Tensor, Tensor]
+Result = tuple[Any, list[Tensor]]
+
+
+def arguments_of(entry: Entry, call: Call, tensors: Sequence[Any], names: str) -> dict[str, Any]:
+    """The call's arguments by name."""
+    args, kwargs = call.with_tensors(tensors)
+    return dict(zip(names.split(), args, strict=False)) | kwargs
+
+
+def per_slice(rule: Callable[[Tensor, Tensor], list[Part]], x: Tensor, mask: Tensor, dim: int) -> list[Part]:
+    """The parts that ``rule`` makes of each slice along ``dim`` and its mask, each part in the place of its slice."""
+    if x.ndim == 0:
+        return [
+            (values.reshape(()), known.reshape(())) for values, known in rule(x.reshape(1), mask.reshape(1))
+        ]
+    shape = list(x.movedim(dim, -1).shape[:-1])
+    rows, bits = (t.movedim(dim, -1).reshape(math.prod(shape), x.shape[dim]) for t in (x, mask))
+    columns = [rule(vector, present) for vector, present in zip(rows, bits, strict=True)]
+    if not columns:
+        return [(x.new_zeros(shape), mask.new_zeros(shape))]
+    found = []
+    for parts in zip(*columns, strict=True):
+        stacked = [
+            torch.stack(list(tensors)).reshape(*shape, parts[0][0].numel()).movedim(-1, dim)
+            for tensors in zip(*parts, strict=True)
+        ]
+        found.append((stacked[0], stacked[1]))
+    return found
+
+
+def original_positions(mask: Tensor) -> Tensor:
+    """Where the entries that are left stood."""
+    return mask.nonzero().squeeze(1)
+
+
+def padded(left: Tensor, length: int) -> Part:
+    """What is left, and then unspecified entries."""
+    missing = length - len(left)
+    return torch.cat([left, left.new_zeros(missing)]), torch.arange(length) < len(left)

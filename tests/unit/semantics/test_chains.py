@@ -1,0 +1,91 @@
+"""Chains of matrices: which products exist, in which order they are made, and powers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import maskgrad as mg
+from maskgrad.semantics.chains import cheapest_splits
+from tests.poison import assert_entries, gradient, leaf, nan, poisoned
+
+STEP = [[None, 2.0, None], [None, None, 3.0], [None, None, None]]
+
+
+def test_the_order_is_the_cheapest() -> None:
+    assert cheapest_splits([10, 1, 10, 1])[0, 2] == 0  # A (B C): 20 products instead of 200
+    assert cheapest_splits([1, 10, 1, 10])[0, 2] == 1
+    assert cheapest_splits([2, 2, 2, 2])[0, 2] == 1
+    assert cheapest_splits([2, 2, 2, 2, 2])[0, 3] == 0
+
+
+def test_a_path_of_specified_entries_is_a_product() -> None:
+    a = poisoned(STEP, requires_grad=True)
+    cube = torch.linalg.multi_dot([a, a, mg.masked(torch.ones(3, 1).double())])
+    assert_entries(cube, [[6.0], [None], [None]])
+    assert gradient(cube, a).tolist() == [[0.0, 3.0, 0.0], [0.0, 0.0, 2.0], [0.0] * 3]
+
+
+def test_plain_parts_and_vectors() -> None:
+    v, ones = poisoned([None, 1.0]), torch.ones(2, 2).double()
+    assert_entries(torch.linalg.multi_dot((torch.ones(2).double(), ones, ones, v)), 4.0)
+    assert_entries(
+        torch.linalg.multi_dot(tensors=[ones, poisoned([[None, None], [1.0, 2.0]])]), [[1.0, 2.0]] * 2
+    )
+    assert_entries(torch.chain_matmul(poisoned([[1.0, None]])), [[1.0, None]])
+
+
+def test_mistakes() -> None:
+    with pytest.raises(RuntimeError, match="at least 2 tensors"):
+        torch.linalg.multi_dot([poisoned(STEP)])
+    with pytest.raises(RuntimeError, match="tensor 1 must be 2D but got 1D"):
+        torch.linalg.multi_dot([poisoned(STEP), torch.ones(3).double(), poisoned(STEP)])
+    with pytest.raises(RuntimeError, match="tensor 0 must be 1D or 2D but got 3D"):
+        torch.linalg.multi_dot([poisoned([STEP]), poisoned(STEP)])
+    with pytest.raises(RuntimeError, match="tensor 1 must be 2D"):
+        torch.chain_matmul(poisoned(STEP), torch.ones(3).double())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_powers_count_paths(n: int) -> None:
+    mask = torch.rand(4, 4) < 0.3
+    x = mg.masked(torch.randn(4, 4).double().masked_fill(~mask, nan), mask)
+    power = torch.linalg.matrix_power(x, n)
+    assert torch.equal(power.mask, torch.linalg.matrix_power(mask.double(), n) > 0)
+    torch.testing.assert_close(power.filled(0), torch.linalg.matrix_power(x.filled(0), n))
+    assert torch.equal(x.matrix_power(n).mask, power.mask)
+
+
+def test_the_power_zero_is_the_identity() -> None:
+    assert_entries(torch.matrix_power(poisoned([[None, 1.0], [None, None]]), 0), [[1.0, 0.0], [0.0, 1.0]])
+
+
+def test_powers_that_do_not_exist() -> None:
+    with pytest.raises(mg.UndefinedOnMaskedError, match="no inverse"):
+        poisoned(STEP).matrix_power(-1)
+    with pytest.raises(RuntimeError, match="square"):
+        torch.linalg.matrix_power(poisoned([[1.0, None]]), 2)
+
+
+def test_compiled() -> None:
+    x, w = poisoned(STEP), torch.ones(3, 3).double()
+    f = torch.compile(
+        lambda x, w: (torch.linalg.multi_dot([x, w, x, w]), x.matrix_power(3)),
+        fullgraph=True,
+        backend="eager",
+    )
+    chain, cube = f(x, w)
+    assert_entries(chain, [[10.0] * 3, [15.0] * 3, [None] * 3])
+    assert_entries(cube, [[None] * 3] * 3)
+
+
+def test_second_derivatives() -> None:
+    a = leaf([1.0, nan], [2.0, 3.0])
+    mask = ~a.detach().isnan()
+
+    def f(entries: torch.Tensor) -> torch.Tensor:
+        return mg.masked(a.detach().masked_scatter(mask, entries), mask).matrix_power(3).filled(0.0)
+
+    point = torch.randn(3).double().requires_grad_()
+    assert torch.autograd.gradcheck(f, point)
+    assert torch.autograd.gradgradcheck(f, point)

@@ -1,0 +1,252 @@
+"""Embeddings: unspecified indices read nothing, take no part, and leave no trace in any gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.poison import assert_entries, gradient, inf, nan, on
+
+INDICES = torch.tensor([[2, -7, 2], [10**9, 10**9, 0], [-1, -1, -1]])
+KNOWN = on([1, 0, 1], [0, 0, 1], [0, 0, 0])
+BAGS = [[2, 2], [0], []]
+
+
+def table(requires_grad: bool = True) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(4, 2, generator=generator, dtype=torch.float64).requires_grad_(requires_grad)
+
+
+def indices() -> mg.MaskedTensor:
+    return mg.masked(INDICES, KNOWN)
+
+
+def test_rows_are_read_where_the_index_is_known() -> None:
+    weight = table()
+    result = F.embedding(indices(), weight)
+    rows = weight.tolist()
+    none = [None, None]
+    assert_entries(result, [[rows[2], none, rows[2]], [none, none, rows[0]], [none] * 3])
+    assert gradient(result, weight).tolist() == [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0], [0.0, 0.0]]
+    with pytest.raises(IndexError):
+        F.embedding(mg.masked(torch.tensor([1, 4]), on(0, 1)), weight)
+
+
+def test_a_masked_table() -> None:
+    weight = mg.masked(
+        torch.where(on([1, 0], [0, 0], [0, 1], [1, 1]), table(False), nan), on([1, 0], [0, 0], [0, 1], [1, 1])
+    )
+    result = F.embedding(torch.tensor([0, 2, 1]), weight)
+    assert_entries(result, [[table()[0, 0].item(), None], [None, table()[2, 1].item()], [None, None]])
+    both = F.embedding(mg.masked(torch.tensor([0, 9]), on(1, 0)), weight)
+    assert_entries(both, [[table()[0, 0].item(), None], [None, None]])
+
+
+@pytest.mark.parametrize("module", [nn.Embedding, nn.EmbeddingBag])
+def test_a_sparse_gradient_lists_only_what_was_read(module: Any) -> None:
+    layer = module(4, 2, sparse=True, dtype=torch.float64)
+    result = layer(indices())
+    result.sum().backward()
+    grad = layer.weight.grad
+    assert grad.layout == torch.sparse_coo
+    assert set(grad._indices()[0].tolist()) == {0, 2}
+    assert grad._nnz() == 3
+    dense = module(4, 2, dtype=torch.float64, _weight=layer.weight.detach().clone())
+    dense(indices()).sum().backward()
+    torch.testing.assert_close(grad.to_dense(), dense.weight.grad)
+    layer.weight.grad = None
+    layer(mg.masked(INDICES, on([0] * 3, [0] * 3, [0] * 3))).sum().backward()
+    assert layer.weight.grad._nnz() == 0
+
+
+def test_frequencies_count_known_indices() -> None:
+    known = mg.masked(torch.tensor([0, 0, 3, 0, 0]), on(1, 0, 1, 0, 1))
+    left, weight, alone = torch.tensor([0, 3, 0]), table(), table()
+    found = gradient(F.embedding(known, weight, scale_grad_by_freq=True), weight)
+    assert found[:, 0].tolist() == [1.0, 0.0, 0.0, 1.0]
+    bags = F.embedding_bag(known, weight, torch.tensor([0, 2]), mode="sum", scale_grad_by_freq=True)
+    expected = F.embedding_bag(left, alone, torch.tensor([0, 1]), mode="sum", scale_grad_by_freq=True)
+    assert_entries(bags, expected.tolist())
+    assert torch.equal(gradient(bags, weight), gradient(expected, alone))
+
+
+def test_padding_gets_no_gradient() -> None:
+    layer = nn.Embedding(4, 2, padding_idx=2)
+    result = layer(indices())
+    assert result.mask[..., 0].tolist() == KNOWN.tolist()
+    result.sum().backward()
+    assert layer.weight.grad.tolist() == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("known", [on(1, 0, 1), on(0, 0, 0)])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_only_rows_that_are_read_are_renormalised(known: Tensor, sparse: bool) -> None:
+    weight, expected = torch.full((4, 2), 3.0), torch.full((4, 2), 3.0)
+    positions = torch.tensor([1, 10**9, 3])
+    F.embedding(positions[known], expected, max_norm=1.0)
+    F.embedding(mg.masked(positions, known), weight, max_norm=1.0, sparse=sparse)
+    torch.testing.assert_close(weight, expected)
+    again = torch.full((4, 2), 3.0)
+    F.embedding_bag(mg.masked(positions, known), again, torch.tensor([0]), max_norm=1.0)
+    torch.testing.assert_close(again, expected)
+
+
+def test_the_norm_of_a_masked_row_is_that_of_its_entries() -> None:
+    values, mask = torch.tensor([[3.0, nan], [3.0, 4.0], [0.3, nan]]), on([1, 0], [1, 1], [1, 0])
+    weight = mg.masked(values, mask)
+    result = F.embedding(torch.tensor([0, 1, 2]), weight, max_norm=1.0)
+    assert_entries(result, [[1.0, None], [0.6, 0.8], [0.3, None]], tol=1e-5)
+    assert_entries(weight, [[1.0, None], [0.6, 0.8], [0.3, None]], tol=1e-5)
+
+
+def pooled(mode: str, rows: list[int], weights: list[float] | None = None) -> list[Any]:
+    if not rows:
+        return [None, None]
+    entries = table(False)[rows]
+    if weights is not None:
+        entries = entries * torch.tensor(weights).double()[:, None]
+    return {"sum": entries.sum(0), "mean": entries.mean(0), "max": entries.amax(0)}[mode].tolist()
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("masked_table", [False, True])
+@pytest.mark.parametrize("eager", [True, False])
+def test_bags(mode: str, masked_table: bool, eager: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not eager:  # as under compilation, where shapes must not depend on the mask
+        monkeypatch.setattr("maskgrad.semantics.embeddings.may_look_at", lambda _: False)
+    weight = table()
+    wrapped = mg.masked(weight, torch.ones(4, 2).bool()) if masked_table else weight
+    expected = [pooled(mode, bag) for bag in BAGS]
+    result = F.embedding_bag(indices(), wrapped, mode=mode)
+    assert_entries(result, expected)
+    offsets = torch.tensor([0, 3, 6])
+    assert_entries(F.embedding_bag(indices().reshape(-1), wrapped, offsets, mode=mode), expected)
+    ends = torch.tensor([0, 3, 6, 9])
+    layer = nn.EmbeddingBag(4, 2, mode=mode, include_last_offset=True, _weight=weight.detach())
+    assert_entries(layer(indices().reshape(-1), ends), expected)
+    alone = table()
+    (
+        torch.stack([alone[2], alone[2]]).amax(0) if mode == "max" else alone[2] * (2 if mode == "sum" else 1)
+    ).sum().backward()
+    alone.grad[0] += 1
+    torch.testing.assert_close(gradient(result, weight), alone.grad)
+
+
+def test_a_bag_of_padding_is_zero_and_one_of_nothing_unspecified() -> None:
+    bags = mg.masked(torch.tensor([[1, 1], [1, 1], [1, 3]]), on([1, 1], [0, 0], [1, 1]))
+    for weight in (table(), mg.masked(table(), torch.ones(4, 2).bool())):
+        for mode in ("sum", "mean", "max"):
+            result = F.embedding_bag(bags, weight, mode=mode, padding_idx=1)
+            assert_entries(result, [[0.0, 0.0], [None, None], table()[3].tolist()])
+
+
+def test_weights_of_samples() -> None:
+    weight, factors = (
+        table(),
+        mg.masked(
+            torch.tensor([[2.0, inf, nan], [1.0, 1.0, 3.0], [nan] * 3]).double().requires_grad_(),
+            on([1, 1, 0], [1, 1, 1], [0, 0, 0]),
+        ),
+    )
+    result = F.embedding_bag(indices(), weight, mode="sum", per_sample_weights=factors)
+    assert_entries(result, [pooled("sum", [2], [2.0]), pooled("sum", [0], [3.0]), [None, None]])
+    grad = gradient(result, factors)
+    expected = torch.zeros(3, 3).double()
+    expected[0, 0], expected[1, 2] = weight[2].sum(), weight[0].sum()
+    torch.testing.assert_close(grad, expected.detach())
+
+
+def test_holes_in_the_table_and_in_the_bag() -> None:
+    mask = on([1, 0], [1, 1], [0, 1], [0, 0])
+    values = torch.tensor([[1.0, nan], [2.0, 5.0], [inf, 3.0], [nan, nan]]).requires_grad_()
+    weight = mg.masked(values, mask)
+    bags = mg.masked(torch.tensor([[0, 1, 2], [3, 2, 99], [3, 3, 3]]), on([1, 1, 1], [1, 1, 0], [1, 1, 1]))
+    expected = {
+        "sum": [[3.0, 8.0], [None, 3.0]],
+        "mean": [[1.5, 4.0], [None, 3.0]],
+        "max": [[2.0, 5.0], [None, 3.0]],
+    }
+    for mode, rows in expected.items():
+        result = F.embedding_bag(bags, weight, mode=mode)
+        assert_entries(result, [*rows, [None, None]])
+        grad = gradient(result, values)
+        assert not grad[~mask].count_nonzero()
+        assert grad.isfinite().all()
+    assert_entries(F.embedding_bag(torch.tensor([[1, 1]]), weight, mode="max"), [[2.0, 5.0]])
+    assert gradient(F.embedding_bag(torch.tensor([[1, 1]]), weight, mode="max"), values)[1].tolist() == [
+        1.0,
+        1.0,
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves(dtype: torch.dtype) -> None:
+    weight = torch.full((4, 2), 0.1, dtype=dtype)
+    many = mg.masked(torch.zeros(1, 4096, dtype=torch.long), torch.ones(1, 4096).bool())
+    assert_entries(
+        F.embedding_bag(many, mg.masked(weight), mode="sum"),
+        [[weight[0, 0].item() * 4096] * 2],
+        dtype=dtype,
+        tol=1e-2,
+    )
+    assert_entries(F.embedding(indices(), weight)[0, 0], [weight[0, 0].item()] * 2, dtype=dtype)
+
+
+def test_mistakes() -> None:
+    weight = table()
+    offsets = mg.masked(torch.tensor([0, 3]))
+    with pytest.raises(TypeError, match="offsets must be a plain tensor"):
+        F.embedding_bag(indices().reshape(-1), weight, offsets)
+    with pytest.raises(ValueError, match="offsets has to be None"):
+        F.embedding_bag(indices(), weight, torch.tensor([0]))
+    with pytest.raises(ValueError, match="1D Tensor but got None"):
+        F.embedding_bag(indices().reshape(-1), weight)
+    with pytest.raises(ValueError, match="1D or 2D"):
+        F.embedding_bag(mg.masked(torch.zeros(1, 1, 1).long()), weight)
+    with pytest.raises(ValueError, match="same shape as the input"):
+        F.embedding_bag(indices(), weight, mode="sum", per_sample_weights=torch.ones(3))
+    with pytest.raises(NotImplementedError, match="only supported for mode='sum'"):
+        F.embedding_bag(indices(), weight, per_sample_weights=torch.ones(3, 3).double())
+    with pytest.raises(ValueError, match="mode has to be one of"):
+        F.embedding_bag(indices(), weight, mode="median")
+    with pytest.raises(ValueError, match="2D Tensor"):
+        F.embedding_bag(indices(), weight[0])
+    with pytest.warns(UserWarning, match="Argument order"):
+        assert F.embedding_bag(weight, indices()).shape == (3, 2)
+
+
+def test_the_function_behind_the_function() -> None:
+    weight = table()
+    usual = F.embedding(indices(), weight, padding_idx=2)
+    result = torch.embedding(weight, indices(), 2)
+    assert_entries(result, usual.tolist())
+    assert torch.equal(gradient(result, weight), gradient(usual, weight))
+
+
+def test_one_hot() -> None:
+    assert_entries(
+        F.one_hot(mg.masked(torch.tensor([1, -5, 0]), on(1, 0, 1))), [[0, 1], [None, None], [1, 0]]
+    )
+    assert F.one_hot(indices(), 7).shape == (3, 3, 7)
+    assert F.one_hot(indices(), num_classes=7).mask[..., 3].tolist() == KNOWN.tolist()
+
+
+def test_compiled() -> None:
+    weight, known = table(False), KNOWN
+
+    def look_up(weight: Tensor, index: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        masked = mg.masked(index, known)
+        return F.embedding(masked, weight, max_norm=1.0).filled(0.0), F.embedding_bag(masked, weight).filled(
+            0.0
+        )
+
+    compiled = torch.compile(look_up, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(
+        compiled(weight.clone(), INDICES, known), look_up(weight.clone(), INDICES, known), strict=True
+    ):
+        torch.testing.assert_close(found, expected)

@@ -1,0 +1,67 @@
+"""Matrix norms of the specified entries; those of singular values are refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import maskgrad as mg
+from tests.poison import assert_entries, gradient, poisoned
+
+X = [[3.0, None, -4.0], [None, None, None], [1.0, 1.0, None]]
+
+
+@pytest.mark.parametrize(
+    ("ord", "expected"),
+    [("fro", math.sqrt(27)), (math.inf, 7.0), (-math.inf, 2.0), (1, 4.0), (-1, 1.0)],
+)
+def test_orders(ord: Any, expected: float) -> None:
+    x = poisoned(X)
+    assert_entries(torch.linalg.matrix_norm(x, ord), expected)
+    assert_entries(torch.linalg.norm(x, ord), expected)
+    assert_entries(torch.linalg.norm(x.t(), ord, (1, 0)), expected)
+    assert_entries(torch.linalg.matrix_norm(x[None], ord, keepdim=True), [[[expected]]])
+    assert_entries(torch.linalg.matrix_norm(x[1:2], ord), None)
+
+
+def test_gradients() -> None:
+    x = poisoned(X, requires_grad=True)
+    assert gradient(torch.linalg.matrix_norm(x, math.inf), x).tolist() == [
+        [1.0, 0.0, -1.0],
+        [0.0] * 3,
+        [0.0] * 3,
+    ]
+    assert gradient(torch.linalg.matrix_norm(x, -1), x).tolist() == [[0.0] * 3, [0.0] * 3, [0.0, 1.0, 0.0]]
+    nothing = poisoned([[None, None]], requires_grad=True)
+    assert gradient(torch.linalg.matrix_norm(nothing), nothing).tolist() == [[0.0, 0.0]]
+
+
+def test_norm_of_vectors() -> None:
+    x = poisoned(X)
+    assert_entries(torch.linalg.norm(x), math.sqrt(27))
+    assert_entries(torch.linalg.norm(x, dim=1), [5.0, None, math.sqrt(2)])
+    assert_entries(torch.linalg.norm(x, math.inf, dim=1), [4.0, None, 1.0])
+    assert_entries(torch.linalg.norm(x[0], 1), 7.0)
+    assert_entries(torch.linalg.norm(x.float(), dtype=torch.float64), math.sqrt(27), torch.float64)
+
+
+@pytest.mark.parametrize("ord", [2, -2, "nuc"])
+def test_singular_values_are_refused(ord: Any) -> None:
+    with pytest.raises(mg.UndefinedOnMaskedError, match="singular values"):
+        torch.linalg.matrix_norm(poisoned(X), ord)
+    with pytest.raises(mg.UndefinedOnMaskedError, match="singular values"):
+        torch.linalg.norm(poisoned(X), ord)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(RuntimeError, match="not supported"):
+        torch.linalg.matrix_norm(poisoned(X), 3)
+    with pytest.raises(RuntimeError, match="1D or 2D"):
+        torch.linalg.norm(poisoned([X]), 1)
+    with pytest.raises(RuntimeError, match="matrices"):
+        torch.linalg.norm(poisoned([1.0, None]), "fro")
+    with pytest.raises(RuntimeError, match="at least 2 dimensions"):
+        torch.linalg.matrix_norm(poisoned([1.0, None]))
