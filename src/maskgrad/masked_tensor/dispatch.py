@@ -115,8 +115,8 @@ def call(
         in_place = kwargs.get("inplace", False) or in_place
         out = kwargs.get("out")
         kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
-    if in_place:
-        function = out_of_place or operation.functions[0]
+    if out_of_place is not None:
+        function = out_of_place
     result = operation.body(function, tuple([unwrap(a) for a in args]), kwargs)
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
