@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,9 +66,10 @@ def cdist(
     """Every row with every row, each pair on its own."""
     (x, y), (x_mask, y_mask) = leaves, masks
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    count = math.prod(batch)
     P, R, M = x.shape[-2], y.shape[-2], x.shape[-1]
-    xs, x_masks = (t.expand(*batch, P, M).reshape(-1, P, M) for t in (x, x_mask))
-    ys, y_masks = (t.expand(*batch, R, M).reshape(-1, R, M) for t in (y, y_mask))
+    xs, x_masks = (t.expand(*batch, P, M).reshape(count, P, M) for t in (x, x_mask))
+    ys, y_masks = (t.expand(*batch, R, M).reshape(count, R, M) for t in (y, y_mask))
     values, known = [], []
     for b in range(xs.shape[0]):
         for i in range(P):

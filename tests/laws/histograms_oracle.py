@@ -19,7 +19,7 @@ __all__ = ["HISTOGRAMS"]
 def histogram(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
     """Every bin is known, even if nothing is in it."""
     args, kwargs = call.with_tensors(list(range(len(leaves))))
-    which = {i: leaf for i, leaf in enumerate(leaves)}
+    which = dict(enumerate(leaves))
     # by number: the input comes first, a weight has the input's points, edges stay as they are
     weight = next((kwargs[key] for key in ("weight", "weights") if kwargs.get(key) is not None), None)
     mask = masks[0].all(-1) if entry.name == "histogramdd" else masks[0]

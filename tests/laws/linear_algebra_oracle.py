@@ -134,7 +134,7 @@ def coefficient(
     found = function(pair.clone(), **left, **options)[0, 1]
     if found.isfinite():
         return found
-    # No NaN may go back to variables that take part in other pairs. A single observation is 0 / 0, though torch may round.
+    # No NaN may go back to variables that take part in other pairs. One observation is 0 / 0, though torch may round.
     return found.detach() if both.sum() > 1 else torch.full_like(found, torch.nan, requires_grad=False)
 
 

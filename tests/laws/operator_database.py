@@ -47,12 +47,14 @@ DUNDER = "__"
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
 #: Families and operations tested in double precision, because they amplify rounding: normalisation divides by
-#: deviations as small as the root of eps, chains of matrices subtract large products.
+#: deviations as small as the root of eps, chains of matrices and covariances subtract large products.
 PRECISE = (
     "normalization",
     "nn.functional.ctc_loss",
     "linalg.multi_dot",
     "linalg.matrix_power",
+    "cov",
+    "corrcoef",
     "logcumsumexp",
 )
 
@@ -71,6 +73,13 @@ UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
         lambda sample: (
             any(sample.kwargs.get(key) for key in ("accumulate", "reduce"))
             or any(argument is True for argument in sample.args[3:4])
+        ),
+    ),
+    (
+        "weights of cov narrower than the data: torch adds them up in their own precision",
+        lambda sample: (
+            isinstance(sample.kwargs.get("aweights"), torch.Tensor)
+            and sample.kwargs["aweights"].dtype != sample.tensors()[0].dtype
         ),
     ),
     (

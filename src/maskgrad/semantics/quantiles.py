@@ -44,8 +44,8 @@ def _quantile(
     q_mask = None
     if isinstance(q, Entries):
         q_mask, q = q.mask, torch.where(q.mask, q.values, 0.5)
-    # torch's own checks of dtype, q and interpolation, on one number
-    torch.quantile(values.detach().new_zeros(1), q, interpolation=interpolation)
+    # torch's own checks of dtype, q and interpolation, on one number that no vmap has batched
+    torch.quantile(torch.zeros(1, dtype=values.dtype, device=values.device), q, interpolation=interpolation)
     if values.numel() == 0:
         raise RuntimeError("quantile() input tensor must be non-empty")
     ndim = values.ndim

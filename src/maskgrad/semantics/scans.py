@@ -130,7 +130,8 @@ def logcumsumexp(input: Entries, dim: int) -> Entries:
     """Running log-sum-exp of the specified entries."""
     values, mask = input
     dim = as_dim(dim, values.ndim)
-    if values.ndim == 0 or values.numel() == 0:
+    inexact = values.is_floating_point() or values.is_complex()
+    if values.ndim == 0 or values.numel() == 0 or not inexact:  # torch refuses integers
         return Entries(values.logcumsumexp(dim), mask)
     result: Tensor = _LogCumSumExp.apply(values, mask, dim)  # type: ignore[no-untyped-call]
     return Entries(result, mask)

@@ -27,7 +27,9 @@ class Data(NamedTuple):
     masked: mg.MaskedTensor
 
 
-def data(dtype: torch.dtype, shape: tuple[int, ...] = (4, 6), kinds: str = "ordinary ties specials") -> Iterator[Data]:
+def data(
+    dtype: torch.dtype, shape: tuple[int, ...] = (4, 6), kinds: str = "ordinary ties specials"
+) -> Iterator[Data]:
     """Numbers of each kind, from fully specified to not at all; one row and one column always hold nothing."""
     generator = torch.Generator().manual_seed(0)
     garbage = itertools.cycle(GARBAGE)
@@ -57,5 +59,10 @@ def assert_parts(found: object, expected: list[tuple[Tensor, Tensor]], what: Cal
         assert torch.equal(part.mask, mask), what()
         assert part.dtype == values.dtype, what()
         torch.testing.assert_close(
-            part.compressed().detach(), values[mask].detach(), rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{what()}: {m}"
+            part.compressed().detach(),
+            values[mask].detach(),
+            rtol=0,
+            atol=0,
+            equal_nan=True,
+            msg=lambda m: f"{what()}: {m}",
         )

@@ -18,7 +18,7 @@ FEW = "ignore:cov.*degrees of freedom"
 def by_pairs(function: Any, x: Tensor, mask: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     """torch on each pair, after deletion; a coefficient that is NaN has no gradient.
 
-    In torch the weighted mean of one observation may differ from it in the last bit, and 1e-28 / 0 is infinite, not NaN.
+    In torch the weighted mean of one observation may differ from it in the last bit, and 1e-28 / 0 is infinite.
     """
     rows, known = [], mask.double() @ mask.double().T > 0
     for i in range(len(x)):
@@ -26,7 +26,13 @@ def by_pairs(function: Any, x: Tensor, mask: Tensor, **options: Any) -> tuple[Te
             both = mask[i] & mask[j]
             weights = {k: v[both] if isinstance(v, Tensor) else v for k, v in options.items()}
             found = function(x[[i, j]][:, both].clone(), **weights)[0, 1] if both.any() else x.new_zeros(())
-            rows.append(found if found.isfinite() else found.detach() if both.sum() > 1 else torch.tensor(nan).double())
+            rows.append(
+                found
+                if found.isfinite()
+                else found.detach()
+                if both.sum() > 1
+                else torch.tensor(nan).double()
+            )
     return torch.stack(rows).reshape(len(x), len(x)), known
 
 

@@ -129,9 +129,7 @@ def test_einsum_spellings() -> None:
     assert_entries(torch.einsum(a, [0, 1], b, [1, 2], [0, 2]), expected)
     assert_entries(torch.einsum(a, [0, 1], b, [1, 2]), expected)
     assert_entries(torch.einsum(a, [..., 0, 1], b, [..., 1, 30], [..., 0, 30]), expected)
-    assert_entries(
-        torch.einsum(a.filled(0), [0, 1], b, [1, 2], [0, 2]), [[1.0, 2.0], [0.0, 0.0]]
-    )
+    assert_entries(torch.einsum(a.filled(0), [0, 1], b, [1, 2], [0, 2]), [[1.0, 2.0], [0.0, 0.0]])
 
 
 def test_einsum_mistakes_are_torchs() -> None:

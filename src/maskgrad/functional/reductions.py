@@ -1,29 +1,14 @@
-"""Masked functions on plain tensors, with the names and signatures of ``torch.masked``.
-
-Plain tensors in, plain tensors out. The value put into a slot for which nothing was specified is free, its gradient is
-exactly 0. Where it matters which slots are empty, use a MaskedTensor: its reductions keep the pattern of the result.
-
-Example:
-    >>> import torch
-    >>> x = torch.tensor([[1., 2., float("nan")], [float("inf"), 5., 7.]])
-    >>> m = torch.tensor([[True, True, False], [False, True, True]])
-    >>> mean(x, 1, mask=m)
-    tensor([1.5000, 6.0000])
-"""
+"""Reductions over the specified entries of a plain tensor."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.patterns.boolean import check_mask
-from maskgrad.semantics import extrema, norms, reductions
+from maskgrad.functional.arguments import Dim, documented, entries_of
+from maskgrad.semantics import extrema, norms, reductions, softmax
 from maskgrad.semantics.dimensions import as_dims
-from maskgrad.semantics.entries import Entries
 
 __all__ = [
     "all",
@@ -33,6 +18,7 @@ __all__ = [
     "argmax",
     "argmin",
     "count",
+    "logsumexp",
     "mean",
     "norm",
     "prod",
@@ -41,47 +27,8 @@ __all__ = [
     "var",
 ]
 
-Dim = int | tuple[int, ...] | list[int] | None
-F = TypeVar("F", bound=Callable[..., Tensor])
 
-SHARED = """
-
-    Args:
-        input: plain tensor of any shape.
-        dim: dimension(s) to reduce, counted from either end; None for all.
-        keepdim: keep the reduced dimensions with size 1.
-        mask: Boolean tensor, True = specified, broadcastable to ``input``; None: all specified.
-
-    Returns:
-        Plain tensor of the shape that torch's function gives. Gradient at unspecified entries: exactly 0.
-
-    Raises:
-        TypeError: ``input`` is no plain tensor, or ``mask`` is not Boolean.
-        ValueError: ``mask`` does not broadcast to ``input`` or lives on another device.
-        IndexError: ``dim`` is out of range.
-
-    Source: https://docs.pytorch.org/docs/stable/masked.html (names and signatures).
-"""
-
-
-def _documented(function: F) -> F:
-    """Append what is said alike of every function here."""
-    function.__doc__ = (function.__doc__ or "").rstrip() + SHARED
-    return function
-
-
-def _entries(input: object, mask: Tensor | None, dtype: torch.dtype | None = None) -> Entries:
-    if not isinstance(input, Tensor):
-        raise TypeError(
-            f"input must be a plain torch.Tensor, found {type(input).__name__}; a MaskedTensor has these as methods"
-        )
-    values = input if dtype is None else input.to(dtype)
-    if mask is None:
-        mask = torch.ones((), dtype=torch.bool, device=input.device)
-    return Entries(values, check_mask(mask, values.shape, values.device))
-
-
-@_documented
+@documented
 def sum(
     input: Tensor,
     dim: Dim = None,
@@ -98,10 +45,10 @@ def sum(
         >>> sum(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(4.)
     """
-    return reductions.sum(_entries(input, mask), dim, keepdim, dtype=dtype).values
+    return reductions.sum(entries_of(input, mask), dim, keepdim, dtype=dtype).values
 
 
-@_documented
+@documented
 def mean(
     input: Tensor,
     dim: Dim = None,
@@ -119,10 +66,10 @@ def mean(
         >>> mean(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(2.)
     """
-    return reductions.mean(_entries(input, mask), dim, keepdim, dtype=dtype).values
+    return reductions.mean(entries_of(input, mask), dim, keepdim, dtype=dtype).values
 
 
-@_documented
+@documented
 def count(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor | None = None) -> Tensor:
     r"""Number of specified entries, :math:`\sum_i m_i`, as int64.
 
@@ -130,11 +77,11 @@ def count(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor
         >>> count(torch.zeros(3), mask=torch.tensor([True, False, True]))
         tensor(2)
     """
-    entries = _entries(input, mask)
+    entries = entries_of(input, mask)
     return kernels.masked_count(entries.mask, as_dims(dim, entries.mask.ndim), keepdim)
 
 
-@_documented
+@documented
 def prod(
     input: Tensor,
     dim: int | None = None,
@@ -151,10 +98,10 @@ def prod(
         >>> prod(torch.tensor([2., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(6.)
     """
-    return reductions.prod(_entries(input, mask, dtype), dim, keepdim and dim is not None).values
+    return reductions.prod(entries_of(input, mask, dtype), dim, keepdim and dim is not None).values
 
 
-@_documented
+@documented
 def var(
     input: Tensor,
     dim: Dim = None,
@@ -174,10 +121,12 @@ def var(
         >>> var(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(2.)
     """
-    return reductions.var(_entries(input, mask, dtype), dim, unbiased, keepdim, correction=correction).values
+    return reductions.var(
+        entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction
+    ).values
 
 
-@_documented
+@documented
 def std(
     input: Tensor,
     dim: Dim = None,
@@ -197,10 +146,12 @@ def std(
         >>> std(torch.tensor([1., float("nan"), 1.]), mask=torch.tensor([True, False, True]))
         tensor(0.)
     """
-    return reductions.std(_entries(input, mask, dtype), dim, unbiased, keepdim, correction=correction).values
+    return reductions.std(
+        entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction
+    ).values
 
 
-@_documented
+@documented
 def amax(
     input: Tensor,
     dim: Dim = None,
@@ -217,10 +168,10 @@ def amax(
         >>> amax(torch.tensor([2., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(3.)
     """
-    return extrema.amax(_entries(input, mask, dtype), dim, keepdim).values
+    return extrema.amax(entries_of(input, mask, dtype), dim, keepdim).values
 
 
-@_documented
+@documented
 def amin(
     input: Tensor,
     dim: Dim = None,
@@ -237,10 +188,10 @@ def amin(
         >>> amin(torch.tensor([2., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(2.)
     """
-    return extrema.amin(_entries(input, mask, dtype), dim, keepdim).values
+    return extrema.amin(entries_of(input, mask, dtype), dim, keepdim).values
 
 
-@_documented
+@documented
 def argmax(
     input: Tensor,
     dim: int | None = None,
@@ -255,10 +206,10 @@ def argmax(
         >>> argmax(torch.tensor([9., 1., 3.]), mask=torch.tensor([False, True, True]))
         tensor(2)
     """
-    return extrema.argmax(_entries(input, mask, dtype), dim, keepdim).values
+    return extrema.argmax(entries_of(input, mask, dtype), dim, keepdim).values
 
 
-@_documented
+@documented
 def argmin(
     input: Tensor,
     dim: int | None = None,
@@ -273,10 +224,10 @@ def argmin(
         >>> argmin(torch.tensor([0., 1., 3.]), mask=torch.tensor([False, True, True]))
         tensor(1)
     """
-    return extrema.argmin(_entries(input, mask, dtype), dim, keepdim).values
+    return extrema.argmin(entries_of(input, mask, dtype), dim, keepdim).values
 
 
-@_documented
+@documented
 def norm(
     input: Tensor,
     ord: float = 2.0,
@@ -294,10 +245,10 @@ def norm(
         >>> norm(torch.tensor([3., float("nan"), 4.]), mask=torch.tensor([True, False, True]))
         tensor(5.)
     """
-    return norms.vector_norm(_entries(input, mask), ord, dim, keepdim, dtype=dtype).values
+    return norms.vector_norm(entries_of(input, mask), ord, dim, keepdim, dtype=dtype).values
 
 
-@_documented
+@documented
 def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor | None = None) -> Tensor:
     """Whether some specified entry is true; False in empty slots.
 
@@ -305,10 +256,10 @@ def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor |
         >>> any(torch.tensor([True, False]), mask=torch.tensor([False, True]))
         tensor(False)
     """
-    return reductions.any(_entries(input, mask), dim, keepdim).values
+    return reductions.any(entries_of(input, mask), dim, keepdim).values
 
 
-@_documented
+@documented
 def all(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor | None = None) -> Tensor:
     """Whether every specified entry is true; True in empty slots.
 
@@ -316,4 +267,25 @@ def all(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor |
         >>> all(torch.tensor([False, True]), mask=torch.tensor([False, True]))
         tensor(True)
     """
-    return reductions.all(_entries(input, mask), dim, keepdim).values
+    return reductions.all(entries_of(input, mask), dim, keepdim).values
+
+
+@documented
+def logsumexp(
+    input: Tensor,
+    dim: Dim = None,
+    *,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    r"""Logarithm of the sum of the exponentials of the specified entries, :math:`\log \sum_{i: m_i} e^{x_i}`.
+
+    Gradient: the softmax of the specified entries. Dense equivalent: ``input[mask].logsumexp()``, slot by slot.
+
+    Example:
+        >>> logsumexp(torch.tensor([0., float("nan"), 0.]), mask=torch.tensor([True, False, True]))
+        tensor(0.6931)
+    """
+    entries = entries_of(input, mask, dtype)
+    return softmax.logsumexp(entries, as_dims(dim, entries.mask.ndim), keepdim).values

@@ -1,0 +1,52 @@
+"""Masked functions on plain tensors, with the names and signatures of ``torch.masked``.
+
+Plain tensors in, plain tensors out. The value put into a slot for which nothing was specified is free, its gradient is
+exactly 0. Where it matters which slots are empty, use a MaskedTensor: its reductions keep the pattern of the result.
+
+Example:
+    >>> import torch
+    >>> x = torch.tensor([[1., 2., float("nan")], [float("inf"), 5., 7.]])
+    >>> m = torch.tensor([[True, True, False], [False, True, True]])
+    >>> mean(x, 1, mask=m)
+    tensor([1.5000, 6.0000])
+"""
+
+from maskgrad.functional.reductions import (
+    all,
+    amax,
+    amin,
+    any,
+    argmax,
+    argmin,
+    count,
+    logsumexp,
+    mean,
+    norm,
+    prod,
+    std,
+    sum,
+    var,
+)
+from maskgrad.functional.softmax import log_softmax, logaddexp, normalize, softmax, softmin
+
+__all__ = [
+    "all",
+    "amax",
+    "amin",
+    "any",
+    "argmax",
+    "argmin",
+    "count",
+    "log_softmax",
+    "logaddexp",
+    "logsumexp",
+    "mean",
+    "norm",
+    "normalize",
+    "prod",
+    "softmax",
+    "softmin",
+    "std",
+    "sum",
+    "var",
+]

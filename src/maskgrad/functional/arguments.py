@@ -1,0 +1,55 @@
+"""The arguments that all masked functions share: checked in one place, documented in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from maskgrad.patterns.boolean import check_mask
+from maskgrad.semantics.entries import Entries
+
+__all__ = ["Dim", "documented", "entries_of"]
+
+Dim = int | tuple[int, ...] | list[int] | None
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+SHARED = """
+
+    Args:
+        input: plain tensor of any shape.
+        dim: dimension(s) to work along, counted from either end; None, where allowed, for all.
+        keepdim: keep reduced dimensions with size 1.
+        dtype: dtype to compute in and to return.
+        mask: Boolean tensor, True = specified, broadcastable to ``input``; None: all specified.
+
+    Returns:
+        Plain tensor of the shape that torch's function gives. Gradient at unspecified entries: exactly 0.
+
+    Raises:
+        TypeError: ``input`` is no plain tensor, or ``mask`` is not Boolean.
+        ValueError: ``mask`` does not broadcast to ``input`` or lives on another device.
+        IndexError: ``dim`` is out of range.
+
+    Source: https://docs.pytorch.org/docs/stable/masked.html (names and signatures).
+"""
+
+
+def documented(function: F) -> F:
+    """Append what is said alike of every masked function."""
+    function.__doc__ = (function.__doc__ or "").rstrip() + SHARED
+    return function
+
+
+def entries_of(input: object, mask: Tensor | None, dtype: torch.dtype | None = None) -> Entries:
+    """The plain ``input`` and its mask as entries, in ``dtype`` if one is given."""
+    if not isinstance(input, Tensor):
+        raise TypeError(
+            f"input must be a plain torch.Tensor, found {type(input).__name__}; a MaskedTensor has these as methods"
+        )
+    values = input if dtype is None else input.to(dtype)
+    if mask is None:
+        mask = torch.ones((), dtype=torch.bool, device=input.device)
+    return Entries(values, check_mask(mask, values.shape, values.device))

@@ -1,0 +1,253 @@
+"""Recurrent layers on padded sequences: each one as if it were alone, to its own end, in both directions.
+
+Every layer and direction is one run of PyTorch's own function over the padded batch, without branches:
+
+- what comes after the end of a sequence cannot reach the steps before it, so a forward run needs no mask;
+- a backward run is a forward run over the sequence reversed within its own length;
+- a final state is the output of the last step. The cell state of an LSTM is no output: a column, 1 in the padding, is
+  appended to the input, with weights that close the input gate and open the forget gate there, so that the cell
+  keeps its state to the end. For the unbounded ``relu`` such a column silences the padding, which could overflow.
+
+A sequence without steps has unspecified outputs, and its initial state is its final one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.products import safe, values_of
+from maskgrad.semantics.signatures import bound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from maskgrad.semantics.products import Operand
+
+__all__ = ["OPERATIONS"]
+
+SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
+
+#: What closes or opens a gate for certain, as a power of the largest number: sigmoid is 0 or 1 there in every dtype, and
+#: products with gradients do not overflow.
+DECISIVE = 0.5
+
+EVERY_STEP = (
+    "a recurrence needs every step of a sequence up to its last, whole: each state depends on all before it"
+)
+PADDING_ONLY = (
+    "Let the masks of the sequences begin with their first step and have no gaps, as mg.from_lengths makes them; fill "
+    "missing entries inside with x.filled(value), or move the specified steps together."
+)
+
+
+class Steps(NamedTuple):
+    """Which steps of a batch exist.
+
+    Attributes:
+        length: of each sequence, (N,).
+        known: which of the sequences have neither gaps nor incomplete steps, (N,).
+        present: (T, N, 1).
+    """
+
+    length: Tensor
+    known: Tensor
+    present: Tensor
+
+
+def steps_of(name: str, mask: Tensor) -> Steps:
+    """Read a mask (T, N, features); where values may be looked at, anything but padding at the end is refused.
+
+    Elsewhere a sequence with a gap ends at it, and its final state is unspecified.
+    """
+    whole, some = mask.all(-1), mask.any(-1)
+    present = whole.cumprod(0).bool()
+    length = present.sum(0)
+    known = (some == present).all(0)
+    if may_look_at(known) and not bool(known.all()):
+        raise UndefinedOnMaskedError(name, EVERY_STEP, PADDING_ONLY)
+    return Steps(length, known, present.unsqueeze(-1))
+
+
+def recurrence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.lstm``, ``gru``, ``rnn_tanh`` and ``rnn_relu``, by which the modules run."""
+    name = f"torch.{function.__name__}"
+    if len(args) > 3 and isinstance(args[3], (list, tuple)):
+        raise UndefinedOnMaskedError(
+            name, "packed data has no room for padding", "Give it the padded batch instead of packing it."
+        )
+    given = bound(SIGNATURE, args, kwargs)
+    input, params = given["input"], given["params"]
+    initial = (
+        given["hx"]
+        if isinstance(given["hx"], (list, tuple)) and type(given["hx"]) is not Entries
+        else [given["hx"]]
+    )
+    if any(isinstance(weight, Entries) for weight in params):
+        raise UndefinedOnMaskedError(
+            name,
+            "a gate without all its weights is unknown",
+            "Fill the weights first: weight.filled(0) removes them.",
+        )
+    values, mask = input if isinstance(input, Entries) else (input, torch.ones_like(input, dtype=torch.bool))
+    if given["batch_first"]:
+        values, mask = values.transpose(0, 1), mask.transpose(0, 1)
+    steps = steps_of(name, mask)
+    if not values.numel():  # torch says what is wrong with it
+        function(
+            values,
+            *[_plain(given["hx"])],
+            *args[2:],
+            **{k: v for k, v in kwargs.items() if k not in ("input", "hx")},
+        )
+    output, final = _layers(
+        function, given, torch.where(steps.present, values, 0), steps, [safe(x) for x in initial]
+    )
+    begun = _states_known(initial)
+    if given["batch_first"]:
+        output = output.transpose(0, 1)
+    present = steps.present & begun.unsqueeze(-1)
+    out_mask = (present.transpose(0, 1) if given["batch_first"] else present).expand(output.shape)
+    final_mask = (steps.known & begun).unsqueeze(-1)
+    return (Entries(output, out_mask), *(Entries(state, final_mask.expand(state.shape)) for state in final))
+
+
+def _plain(state: Any) -> Any:
+    return (
+        tuple(_plain(part) for part in state)
+        if isinstance(state, (list, tuple)) and type(state) is not Entries
+        else values_of(state)
+    )
+
+
+def _states_known(initial: Sequence[Operand]) -> Tensor:
+    """Which sequences (N,) have a complete initial state."""
+    known = torch.ones((), dtype=torch.bool, device=values_of(initial[0]).device).expand(
+        values_of(initial[0]).shape[1]
+    )
+    for state in initial:
+        if isinstance(state, Entries):
+            known = known & state.mask.all(-1).all(0)
+    return known
+
+
+def _layers(
+    function: Callable[..., Any], given: dict[str, Any], x: Tensor, steps: Steps, initial: list[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """All layers (T, N, features), one direction at a time, and the final states (layers * directions, N, H)."""
+    directions = 2 if given["bidirectional"] else 1
+    params = list(given["params"])
+    per_run = len(params) // (given["num_layers"] * directions)
+    backwards = _reversing(steps)
+    finals: list[list[Tensor]] = []
+    for layer in range(given["num_layers"]):
+        outputs = []
+        for direction in range(directions):
+            run = layer * directions + direction
+            weights = params[run * per_run : (run + 1) * per_run]
+            states = [state[run : run + 1] for state in initial]
+            ahead = x if direction == 0 else _take(x, backwards)
+            output, final = _run(function, ahead, states, weights, given["has_biases"], steps)
+            outputs.append(output if direction == 0 else _take(output, backwards))
+            finals.append(final)
+        x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
+        if given["dropout"] and layer + 1 < given["num_layers"]:
+            x = torch.dropout(x, given["dropout"], given["train"])
+    return x, [torch.cat(parts) for parts in zip(*finals, strict=True)]
+
+
+def _run(
+    function: Callable[..., Any],
+    x: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    has_biases: bool,
+    steps: Steps,
+) -> tuple[Tensor, list[Tensor]]:
+    """One layer in one direction: its output (T, N, H), and its state at the end of each sequence."""
+    gates = _gates_in_padding(function.__name__)
+    if gates is not None:
+        first, *others = weights
+        column = first.new_tensor(gates).mul(torch.finfo(first.dtype).max ** DECISIVE)
+        column = column.repeat_interleave(first.shape[0] // len(gates)).unsqueeze(1)
+        x = torch.cat([x, (~steps.present).to(x.dtype)], -1)
+        weights = [torch.cat([first, column], 1), *others]
+    hx = tuple(states) if len(states) == 2 else states[0]
+    output, *ends = function(x, hx, weights, has_biases, 1, 0.0, False, False, False)
+    last = (steps.length - 1).clamp(min=0).reshape(1, -1, 1).expand(1, -1, output.shape[-1])
+    begun = (steps.length > 0).unsqueeze(-1)
+    return output, [torch.where(begun, output.gather(0, last), states[0]), *ends[1:]]
+
+
+def _gates_in_padding(name: str) -> list[float] | None:
+    """What a step of padding adds to the input of each gate, -1 closes it, 1 opens it; None if padding is harmless."""
+    if name == "lstm":
+        return [-1.0, 1.0, 0.0, 0.0]  # input, forget, cell, output
+    return [-1.0] if name == "rnn_relu" else None
+
+
+def _reversing(steps: Steps) -> Tensor:
+    """The position (T, N, 1) that takes each position's place when sequences are reversed within their lengths."""
+    positions = torch.arange(steps.present.shape[0], device=steps.length.device).reshape(-1, 1, 1)
+    return torch.where(steps.present, steps.length.reshape(1, -1, 1) - 1 - positions, positions)
+
+
+def _take(x: Tensor, positions: Tensor) -> Tensor:
+    return x.gather(0, positions.expand(x.shape))
+
+
+CELL = "input hx w_ih w_hh b_ih b_hh"
+
+
+def cell(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One step: products as in a linear layer, then arithmetic with the old state, entry by entry."""
+    given = bound(CELL, args, kwargs)
+    weights = [given.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
+    name = function.__name__
+    if any(isinstance(weight, Entries) for weight in weights):
+        raise UndefinedOnMaskedError(
+            f"torch.{name}",
+            "a gate without all its weights is unknown",
+            "Fill the weights first: weight.filled(0) removes them.",
+        )
+    input, hx = given["input"], given["hx"]
+    states = list(hx) if name == "lstm_cell" else [hx]
+    result = function(safe(input), [safe(s) for s in states] if name == "lstm_cell" else safe(hx), *weights)
+    mask = _some(input) & _some(states[0])
+    if name in ("lstm_cell", "gru_cell") and isinstance(states[-1], Entries):
+        mask = mask & states[-1].mask  # the old cell state, or the old state of a GRU, goes on entry by entry
+    if name != "lstm_cell":
+        return Entries(result, mask.expand(result.shape))
+    new, cell_state = result
+    return _lstm_masks(new, cell_state, mask)
+
+
+def _some(operand: Operand) -> Tensor:
+    if isinstance(operand, Entries):
+        return operand.mask.any(-1, keepdim=True)
+    return torch.ones((), dtype=torch.bool, device=operand.device).expand(*operand.shape[:-1], 1)
+
+
+def _lstm_masks(new: Tensor, cell_state: Tensor, mask: Tensor) -> tuple[Entries, Entries]:
+    return Entries(new, mask.expand(new.shape)), Entries(cell_state, mask.expand(cell_state.shape))
+
+
+def _record(name: str, body: Callable[..., Any], pattern: str) -> Operation:
+    return Operation(name, "recurrence", (getattr(torch, name),), body, pattern, GRADIENT, filler=0)
+
+
+SEQUENCE = "that of the steps; a final state is specified"
+STEP = "specified where input and state have a specified entry, and the old cell state is specified"
+GRADIENT = "as if each sequence were alone"
+
+OPERATIONS: tuple[Operation, ...] = (
+    *(_record(name, recurrence, SEQUENCE) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+    *(_record(name, cell, STEP) for name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")),
+)
