@@ -58,6 +58,7 @@ sites = {
     "torch": "https://docs.pytorch.org/docs/stable/",
     "python": "https://docs.python.org/3/",
     "numpy": "https://numpy.org/doc/stable/",
+    "matplotlib": "https://matplotlib.org/stable/",
 }
 intersphinx_mapping = {name: (url, f"generated/{name}.inv") for name, url in sites.items()}
 for name in sites:

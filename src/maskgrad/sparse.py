@@ -72,12 +72,12 @@ def merge_entries(
 
     Args:
         indices: (s, n) integer tensor, or (n,) for one sparse dimension.
-        values: (n, *dense), any dtype; half precision is merged in float32.
+        values: ``(n, *dense)``, any dtype; half precision is merged in float32.
         size: the s sizes of the sparse dimensions.
         reduce: ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``.
 
     Returns:
-        The distinct indices in row-major order, (s, m) or (m,), and their merged values (m, *dense).
+        The distinct indices in row-major order, (s, m) or (m,), and their merged values ``(m, *dense)``.
 
     Gradient:
         With respect to ``values``; entries that tie for ``amax`` or ``amin`` share it evenly, as in
@@ -136,9 +136,7 @@ def coalesce_gradients(model_or_params: torch.nn.Module | Tensor | Iterable[Tens
         >>> e.weight.grad.is_coalesced(), e.weight.grad.values().tolist()
         (True, [[2.0], [1.0]])
 
-    Source: accumulated sparse gradients are concatenated in PyTorch, so their number of entries grows with
-        every
-    micro-batch.
+    Source: PyTorch concatenates accumulated sparse gradients, so their entries grow with every micro-batch.
     """
     if isinstance(model_or_params, torch.nn.Module):
         found: Iterable[Tensor] = model_or_params.parameters()

@@ -33,15 +33,18 @@ def one_hot(x: Tensor, mask: Tensor, num_classes: int) -> Result:
     return values.long(), [mask.unsqueeze(-1).expand(values.shape)]
 
 
-def renormalise(weight: Tensor, present: Tensor, read: Tensor, options: dict[str, Any]) -> None:
-    """Rows that are read, scaled down to max_norm over their specified entries."""
+def renormalised(weight: Tensor, present: Tensor, read: Tensor, options: dict[str, Any]) -> Tensor:
+    """Rows that are read, scaled down to max_norm over their specified entries; the gradient knows nothing of it."""
     limit, order = options.get("max_norm"), options.get("norm_type", 2.0)
-    with torch.no_grad():
-        for row in set(read.tolist() if limit is not None else ()):
-            entries = weight[row][present[row]]
-            length = torch.linalg.vector_norm(entries, order) if len(entries) else torch.zeros(())
-            if length > limit:
-                weight[row, present[row]] = entries * (limit / (length + 1e-7))
+    if limit is None:
+        return weight
+    scaled = weight.detach().clone()
+    for row in set(read.tolist()):
+        entries = scaled[row][present[row]]
+        length = torch.linalg.vector_norm(entries, order) if len(entries) else torch.zeros(())
+        if length > limit:
+            scaled[row, present[row]] = entries * (limit / (length + 1e-7))
+    return scaled + (weight - weight.detach())
 
 
 def looked_up(index: Tensor, weight: Tensor, options: dict[str, Any]) -> Tensor:
@@ -51,7 +54,7 @@ def looked_up(index: Tensor, weight: Tensor, options: dict[str, Any]) -> Tensor:
 
 def rows(args: Any, masks: Any, options: dict[str, Any]) -> Result:
     (weight, index), (present, known) = args, masks
-    renormalise(weight, present, index[known], options)
+    weight = renormalised(weight, present, index[known], options)
     values = looked_up(index[known], weight, options)
     spread = torch.zeros(*index.shape, weight.shape[1], dtype=weight.dtype)
     known_rows = known.unsqueeze(-1).expand(spread.shape)
@@ -69,7 +72,7 @@ def bags(args: Any, masks: Any, options: dict[str, Any], option_masks: dict[str,
     )
     if factors is not None:
         known = known & option_masks["per_sample_weights"]
-    renormalise(weight, present, index[known], options)
+    weight = renormalised(weight, present, index[known], options)
     if index.ndim == 2:
         starts = torch.arange(len(index) + 1) * index.shape[1]
     else:

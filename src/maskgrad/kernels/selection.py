@@ -141,7 +141,7 @@ def numba_works() -> bool:
 def use_kernels(body: str) -> Iterator[None]:
     """Force one body, ``"reference"`` or ``"cpu"`` (also for small tensors), inside a ``with`` block.
 
-    Where the compiled body cannot run (see :func:`why`), the reference does, forced or not.
+    Where the compiled body cannot run (see :func:`maskgrad.kernels.selection.why`), the reference does, forced or not.
     """
     if body not in BODIES:
         raise ValueError(f"use_kernels() takes one of {', '.join(BODIES)}; got {body!r}")

@@ -132,8 +132,9 @@ def attend(
         mask = taking_part | ~has_keys
         if added is not None:
             mask = torch.where(mask, added, -torch.inf)
-    operands = [values_of(operand) for operand in (query, key, value)]
-    result = F.scaled_dot_product_attention(*operands, attn_mask=mask, dropout_p=dropout_p, scale=scale)
+    result = F.scaled_dot_product_attention(
+        values_of(query), values_of(key), values_of(value), attn_mask=mask, dropout_p=dropout_p, scale=scale
+    )
     if may_look_at(result) and not bool(torch.isfinite(result.detach().sum())):
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
@@ -188,7 +189,7 @@ def _per_query_head(operand: Operand, heads: int) -> Operand:
         return operand
     if own == 0 or heads % own:
         raise RuntimeError(
-            f"Expect number of key and value heads to be a divisor of the number of query heads, found {own} and {heads}"
+            f"Number of heads in key and value must divide the number of heads in query, found {own} and {heads}"
         )
     if isinstance(operand, Entries):
         repeated = (part.repeat_interleave(heads // own, -3) for part in operand)

@@ -67,8 +67,8 @@ def multi_head_attention_forward(
         key, value = _blank(key, reached.any(1)), _blank(value, reached.any(1))
 
     projected = _projected(given, query, key, value)
-    q, k, v = (_by_head(x, heads) for x in projected)  # N, H, L or S, D
-    k, v = _static(given.get("static_k"), k), _static(given.get("static_v"), v)
+    q, *rest = (_by_head(x, heads) for x in projected)  # N, H, L or S, D
+    k, v = (_static(given.get(name), x) for name, x in zip(("static_k", "static_v"), rest, strict=True))
     k, v, bias = _with_extra_keys(given, k, v, bias, heads)
 
     dropout_p = dropout_p if given["training"] else 0.0
@@ -216,7 +216,8 @@ def _static(given: Operand | None, projected: Entries) -> Operand:
         )
     if isinstance(given, Entries):
         return Entries(*(part.unflatten(0, (size, heads)) for part in given))
-    return given.unflatten(0, (size, heads))
+    outside: Tensor = given.unflatten(0, (size, heads))
+    return outside
 
 
 def _with_extra_keys(

@@ -35,8 +35,8 @@ __all__ = ["OPERATIONS"]
 
 SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 
-#: What closes or opens a gate for certain, as a power of the largest number: sigmoid is 0 or 1 there in every dtype, and
-#: products with gradients do not overflow.
+#: What closes or opens a gate for certain, as a power of the largest number: in every dtype sigmoid is 0 or 1 there,
+#: and products with gradients do not overflow.
 DECISIVE = 0.5
 
 EVERY_STEP = (
@@ -85,11 +85,7 @@ def recurrence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
         )
     given = bound(SIGNATURE, args, kwargs)
     input, params = given["input"], given["params"]
-    initial = (
-        given["hx"]
-        if isinstance(given["hx"], (list, tuple)) and type(given["hx"]) is not Entries
-        else [given["hx"]]
-    )
+    initial = list(given["hx"]) if function is torch.lstm else [given["hx"]]
     if any(isinstance(weight, Entries) for weight in params):
         raise UndefinedOnMaskedError(
             name,
@@ -100,13 +96,6 @@ def recurrence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     if given["batch_first"]:
         values, mask = values.transpose(0, 1), mask.transpose(0, 1)
     steps = steps_of(name, mask)
-    if not values.numel():  # torch says what is wrong with it
-        function(
-            values,
-            *[_plain(given["hx"])],
-            *args[2:],
-            **{k: v for k, v in kwargs.items() if k not in ("input", "hx")},
-        )
     output, final = _layers(
         function, given, torch.where(steps.present, values, 0), steps, [safe(x) for x in initial]
     )
@@ -117,14 +106,6 @@ def recurrence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     out_mask = (present.transpose(0, 1) if given["batch_first"] else present).expand(output.shape)
     final_mask = (steps.known & begun).unsqueeze(-1)
     return (Entries(output, out_mask), *(Entries(state, final_mask.expand(state.shape)) for state in final))
-
-
-def _plain(state: Any) -> Any:
-    return (
-        tuple(_plain(part) for part in state)
-        if isinstance(state, (list, tuple)) and type(state) is not Entries
-        else values_of(state)
-    )
 
 
 def _states_known(initial: Sequence[Operand]) -> Tensor:
