@@ -83,6 +83,10 @@ UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
         ),
     ),
     (
+        "sparse gradients scaled by frequency: torch itself raises in the backward pass",
+        lambda sample: all(sample.kwargs.get(key) for key in ("sparse", "scale_grad_by_freq")),
+    ),
+    (
         "random (rrelu in training): which entry draws which number is nobody's promise",
         lambda sample: bool(sample.kwargs.get("training")) and "upper" in sample.kwargs,
     ),

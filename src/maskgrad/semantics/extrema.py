@@ -40,7 +40,10 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 
 
 class _Extremum(torch.autograd.Function):
-    """Extremum over ``dims`` whose gradient is shared equally among the specified entries that attain it."""
+    """Extremum over ``dims`` whose gradient is shared equally among the specified entries that attain it.
+
+    It has no forward-mode derivative, because torch.compile refuses a Function that defines one.
+    """
 
     generate_vmap_rule = True
 
@@ -53,7 +56,6 @@ class _Extremum(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         values, mask, ctx.dims, _ = inputs
         ctx.save_for_backward(values, mask, output)
-        ctx.save_for_forward(values, mask, output)
 
     @staticmethod
     def _share(ctx: Any) -> Tensor:
@@ -68,11 +70,6 @@ class _Extremum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         return grad * _Extremum._share(ctx), None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        share = _Extremum._share(ctx)
-        return (torch.where(share != 0, tangent, 0) * share).sum(ctx.dims, keepdim=True)
 
 
 def _extremum(input: Entries, dim: Any, keepdim: bool, largest: bool) -> Entries:

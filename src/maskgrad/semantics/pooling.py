@@ -1,0 +1,165 @@
+"""Average and power-average pooling: over the specified entries of each window; a window without any is unspecified.
+
+The zeros that padding puts around the data are specified entries of the operation's own making: with
+``count_include_pad=True`` (the default) they count, as in PyTorch. They do not make a window specified.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.products import NONE_AT_ALL
+from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.windows import adaptive_sizes, as_tuple, shared, sliding_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["OPERATIONS", "adaptive_average"]
+
+SLIDING = "input kernel_size stride padding ceil_mode count_include_pad divisor_override"
+#: What halves are added in.
+WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.to(WIDE.get(x.dtype, x.dtype))
+
+
+def average(rank: int) -> Callable[..., Any]:
+    """The rule of ``avg_pool``: the sum of the specified entries by their number, or by ``divisor_override``."""
+    plain = (torch.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+        given = bound(SLIDING, args, kwargs)
+        input = given.pop("input")
+        if given.get("stride") is None or given["stride"] == ():
+            given["stride"] = given["kernel_size"]
+
+        def pooled(x: Tensor) -> Tensor:
+            return plain(x, **given)
+
+        values, mask = input
+        divisor = given.get("divisor_override")
+        safe = torch.where(mask, values, 0)
+        if not values.is_floating_point():
+            return _average_of_integers(safe, mask, given, rank)
+        means = pooled(_widened(safe))
+        divisors, extra = _divisors(values, means, given, rank)
+        shares = pooled(_one_each(mask, rank, means.dtype))
+        count = (shares * (divisors if divisor is None else divisor)).round()
+        if divisor is None:
+            # exactly 1 where nothing is missing
+            means = means * (divisors / (count + extra).clamp(min=1)).to(means.dtype)
+        found = (count.abs() > NONE_AT_ALL).expand(means.shape)
+        return Entries(means.to(values.dtype), found)
+
+    return body
+
+
+def _one_each(mask: Tensor, rank: int, dtype: torch.dtype) -> Tensor:
+    return shared(mask, rank).to(dtype)
+
+
+def _divisors(values: Tensor, pooled: Tensor, given: dict[str, Any], rank: int) -> tuple[Tensor, Tensor]:
+    """By what torch divides each window, and how many of these are padding."""
+    names = ("kernel_size", "stride", "padding")
+    kernel, stride, padding = (as_tuple(given.get(name, 0), rank) for name in names)
+    lengths, results = values.shape[-rank:], pooled.shape[-rank:]
+    both, inside = sliding_sizes(lengths, results, kernel, stride, padding, values.device)
+    if not given.get("count_include_pad", True):
+        return inside, torch.zeros_like(inside)
+    return both, both - inside
+
+
+def _average_of_integers(safe: Tensor, mask: Tensor, given: dict[str, Any], rank: int) -> Entries:
+    """The quotient of two integers, rounded towards zero."""
+    divisor = given.get("divisor_override")
+    options = {**given, "divisor_override": 1}
+    if rank == 1:  # which has no divisor_override
+        safe, mask = safe.unsqueeze(-2), mask.unsqueeze(-2)
+        for name, neutral in (("kernel_size", 1), ("stride", 1), ("padding", 0)):
+            options[name] = (neutral, *as_tuple(given.get(name, 0), 1))
+    plain = F.avg_pool3d if rank == 3 else F.avg_pool2d
+    sums, count = plain(safe, **options), plain(mask.to(safe.dtype), **options)
+    if rank == 1:
+        sums, count = sums.squeeze(-2), count.squeeze(-2)
+        safe = safe.squeeze(-2)
+    _, extra = _divisors(safe, sums, given, rank)
+    by = (count + extra).clamp(min=1) if divisor is None else divisor
+    return Entries(torch.div(sums, by, rounding_mode="trunc"), count > 0)
+
+
+def adaptive_average(input: Entries, pooled: Callable[[Tensor], Tensor], rank: int) -> Entries:
+    """The mean over the specified entries of windows that ``pooled`` takes the mean of."""
+    values, mask = input
+    means = pooled(_widened(torch.where(mask, values, 0)))
+    sizes = adaptive_sizes(values.shape[-rank:], means.shape[-rank:], values.device)
+    count = (pooled(_one_each(mask, rank, means.dtype)) * sizes).round()
+    means = means * (sizes / count.clamp(min=1)).to(means.dtype)
+    return Entries(means.to(values.dtype), (count > NONE_AT_ALL).expand(means.shape))
+
+
+def adaptive(rank: int) -> Callable[..., Any]:
+    """The rule of ``adaptive_avg_pool``."""
+    plain = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[rank - 1]
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+        given = bound("input output_size", args, kwargs)
+        return adaptive_average(given["input"], lambda x: plain(x, given["output_size"]), rank)
+
+    return body
+
+
+def power_average(rank: int) -> Callable[..., Any]:
+    """The rule of ``lp_pool``: the root of the sum of the powers of the specified entries."""
+    pool = (torch.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+        given = bound("input norm_type kernel_size stride ceil_mode", args, kwargs)
+        (values, mask), power = given["input"], given["norm_type"]
+        kernel, stride = given["kernel_size"], given.get("stride")
+        options = (kernel, kernel if stride is None else stride, 0, given.get("ceil_mode", False))
+        # 1 has a finite derivative whatever the power, 0 takes no part in the sum
+        powers = torch.where(mask, torch.where(mask, values, 1).pow(power), 0)
+        found = pool(_one_each(mask, rank, _widened(values).dtype), *options) > 0
+        means = torch.where(found, pool(_widened(powers), *options), 1)
+        size = 1
+        for width in as_tuple(kernel, rank):
+            size *= width
+        result = (torch.sign(means) * torch.relu(torch.abs(means))).mul(size).pow(1.0 / power)
+        return Entries(result.to(values.dtype), found.expand(result.shape))
+
+    return body
+
+
+PATTERN = "specified where the window has a specified entry"
+
+
+def _record(name: str, body: Callable[..., Any], functions: tuple[Any, ...], gradient: str) -> Operation:
+    return Operation(
+        f"nn.functional.{name}", "pooling", tuple(dict.fromkeys(functions)), body, PATTERN, gradient, filler=0
+    )
+
+
+SHARE = "an equal share for each specified entry"
+NN: Any = torch._C._nn
+
+OPERATIONS: tuple[Operation, ...] = (
+    _record("avg_pool1d", average(1), (F.avg_pool1d, torch.avg_pool1d), SHARE),
+    _record("avg_pool2d", average(2), (F.avg_pool2d, NN.avg_pool2d), SHARE),
+    _record("avg_pool3d", average(3), (F.avg_pool3d, NN.avg_pool3d), SHARE),
+    _record("adaptive_avg_pool1d", adaptive(1), (F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), SHARE),
+    _record("adaptive_avg_pool2d", adaptive(2), (F.adaptive_avg_pool2d, NN.adaptive_avg_pool2d), SHARE),
+    _record("adaptive_avg_pool3d", adaptive(3), (F.adaptive_avg_pool3d, NN.adaptive_avg_pool3d), SHARE),
+    _record("lp_pool1d", power_average(1), (F.lp_pool1d,), "torch's, over the specified entries"),
+    _record("lp_pool2d", power_average(2), (F.lp_pool2d,), "torch's, over the specified entries"),
+    _record("lp_pool3d", power_average(3), (F.lp_pool3d,), "torch's, over the specified entries"),
+)
