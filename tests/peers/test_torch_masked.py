@@ -10,7 +10,7 @@ import torch
 import maskgrad as mg
 
 REDUCTIONS = ("sum", "mean", "prod", "var", "std", "amax", "amin", "argmax", "argmin", "logsumexp")
-ALONG = ("softmax", "log_softmax", "softmin")
+ALONG = ("softmax", "log_softmax", "softmin", "cumsum", "cumprod")
 
 
 def _data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,3 +64,8 @@ def test_logaddexp() -> None:
     ours = mg.functional.logaddexp(x, y, input_mask=m, other_mask=n)
     theirs = torch.masked.logaddexp(x, y, input_mask=m, other_mask=n)
     torch.testing.assert_close(ours[m | n], theirs[m | n])
+
+
+def test_medians() -> None:
+    _compare("median", 1)
+    _compare("median", 0, keepdim=True)

@@ -11,6 +11,7 @@ Example:
     tensor([1.5000, 6.0000])
 """
 
+from maskgrad.functional.order_statistics import median, quantile
 from maskgrad.functional.reductions import (
     all,
     amax,
@@ -27,6 +28,7 @@ from maskgrad.functional.reductions import (
     sum,
     var,
 )
+from maskgrad.functional.scans import cumprod, cumsum
 from maskgrad.functional.softmax import log_softmax, logaddexp, normalize, softmax, softmin
 
 __all__ = [
@@ -37,13 +39,17 @@ __all__ = [
     "argmax",
     "argmin",
     "count",
+    "cumprod",
+    "cumsum",
     "log_softmax",
     "logaddexp",
     "logsumexp",
     "mean",
+    "median",
     "norm",
     "normalize",
     "prod",
+    "quantile",
     "softmax",
     "softmin",
     "std",
