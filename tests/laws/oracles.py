@@ -28,6 +28,7 @@ from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
 from tests.laws.order_statistics_oracle import ORDER_STATISTICS
 from tests.laws.random_oracle import gating, random
+from tests.laws.windows_oracle import interpolation, pooling
 from tests.laws.scans_oracle import SCANS
 from tests.laws.sorting_oracle import SORTING
 
@@ -184,6 +185,8 @@ ORACLES: dict[str, Oracle] = {
     "softmax": lambda *case: Expected(*softmax(*case)),
     "gating": lambda *case: Expected(*gating(*case)),
     "random": lambda *case: Expected(*random(*case)),
+    "pooling": lambda *case: Expected(*pooling(*case)),
+    "interpolation": lambda *case: Expected(*interpolation(*case)),
     "losses": lambda *case: Expected(*loss(*case)),
     "embeddings": lambda *case: Expected(*embedding(*case)),
 }

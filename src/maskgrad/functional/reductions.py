@@ -7,7 +7,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.functional.arguments import Dim, documented, entries_of
-from maskgrad.semantics import extrema, norms, reductions, softmax
+from maskgrad.semantics import extrema, norms, reductions, softmax, spread
 from maskgrad.semantics.dimensions import as_dims
 
 __all__ = [
@@ -121,9 +121,7 @@ def var(
         >>> var(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(2.)
     """
-    return reductions.var(
-        entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction
-    ).values
+    return spread.var(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction).values
 
 
 @documented
@@ -146,9 +144,7 @@ def std(
         >>> std(torch.tensor([1., float("nan"), 1.]), mask=torch.tensor([True, False, True]))
         tensor(0.)
     """
-    return reductions.std(
-        entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction
-    ).values
+    return spread.std(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction).values
 
 
 @documented

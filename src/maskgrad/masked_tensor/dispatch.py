@@ -85,7 +85,8 @@ def binding_of(function: Any) -> Binding | None:
     """The record behind a function of torch, if there is one."""
     found = BY_FUNCTION.get(function)
     if found is None:
-        found = BY_NAME.get(getattr(function, "__name__", ""))
+        if getattr(function, "__module__", "") == "torch._tensor":
+            found = BY_NAME.get(function.__name__)
     return found
 
 

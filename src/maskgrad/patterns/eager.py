@@ -11,7 +11,7 @@ from maskgrad.kernels.selection import is_plain, is_transformed
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["may_look_at"]
+__all__ = ["forward_mode_is_active", "may_look_at"]
 
 
 def may_look_at(values: Tensor) -> bool:
@@ -23,3 +23,8 @@ def may_look_at(values: Tensor) -> bool:
     """
     # first, because what follows cannot be traced
     return not torch.compiler.is_compiling() and is_plain(values) and not is_transformed()
+
+
+def forward_mode_is_active() -> bool:
+    """Whether tangents may be travelling along; never said while a graph is being traced."""
+    return not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0

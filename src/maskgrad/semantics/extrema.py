@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.patterns.eager import forward_mode_is_active
 from maskgrad.semantics.dimensions import as_dim, as_dims, mask_of_any
 from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
 from maskgrad.semantics.entries import fill as fill_operand
@@ -40,10 +41,7 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 
 
 class _Extremum(torch.autograd.Function):
-    """Extremum over ``dims`` whose gradient is shared equally among the specified entries that attain it.
-
-    It has no forward-mode derivative, because torch.compile refuses a Function that defines one.
-    """
+    """Extremum over ``dims`` whose gradient is shared equally among the specified entries that attain it."""
 
     generate_vmap_rule = True
 
@@ -76,9 +74,9 @@ def _extremum(input: Entries, dim: Any, keepdim: bool, largest: bool) -> Entries
     dims = as_dims(dim, input.values.ndim)
     if not dims:
         return input
-    values: Tensor = _Extremum.apply(  # type: ignore[no-untyped-call]
-        input.values, input.mask, dims, largest
-    )
+    # A Function with a forward-mode derivative could not be compiled; torch's own shares with equals under the mask.
+    compute: Any = _Extremum.forward if forward_mode_is_active() else _Extremum.apply
+    values: Tensor = compute(input.values, input.mask, dims, largest)
     return Entries(values if keepdim else values.squeeze(dims), mask_of_any(input.mask, dims, keepdim))
 
 

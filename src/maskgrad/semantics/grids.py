@@ -115,6 +115,7 @@ OPERATIONS: tuple[Operation, ...] = (
         as_strided,
         "moves with the values; places in the storage that the tensor does not cover are unspecified",
         GRADIENT,
+        in_place=(torch.as_strided_, Tensor.as_strided_),
         methods=("as_strided",),
     ),
 )

@@ -25,20 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
-#: A pooling of torch, which returns maxima and where they are.
-Pooling = "Callable[[Tensor], tuple[Tensor, Tensor]]"
-
 SLIDING = "input kernel_size stride padding dilation ceil_mode return_indices"
 FRACTIONAL = "input kernel_size output_size output_ratio return_indices _random_samples"
 
 
-def maxima(input: Entries, rank: int, pooled: Pooling, of_mask: Tensor) -> tuple[Entries, Entries]:
+def maxima(
+    input: Entries, rank: int, pooled: Callable[[Tensor], tuple[Tensor, Tensor]], of_mask: Tensor
+) -> tuple[Entries, Entries]:
     """The largest specified entry of each window, and its index.
 
     Args:
         input: (…, *lengths), with ``rank`` lengths.
         rank: the number of spatial dimensions.
-        pooled: torch's function.
+        pooled: torch's function, which returns maxima and where they are.
         of_mask: the mask as numbers; batch and channels may be of size 1.
     """
     values, mask = input

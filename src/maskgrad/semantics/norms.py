@@ -10,6 +10,7 @@ import torch
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.dimensions import as_dims, mask_of_any
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.extrema import amin
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 
@@ -30,6 +31,9 @@ def vector_norm(
     """``torch.linalg.vector_norm`` of the specified entries."""
     values, mask = input
     dims = as_dims(dim, values.ndim)
+    if ord == -math.inf:  # the least magnitude: an inf under the mask could be taken for a specified one
+        safe = torch.where(mask, values if dtype is None else values.to(dtype), 1)
+        return amin(Entries(safe.abs(), mask), dims, keepdim)
     present = mask_of_any(mask, dims, True)
     # An entry of 0 takes no part for ord >= 0, one of inf none for ord < 0. A vector of nothing is made a vector of
     # ones, where every norm has finite derivatives.

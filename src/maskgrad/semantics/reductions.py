@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.semantics.dimensions import as_dims, drop, mask_of_any, reduce_each
+from maskgrad.semantics.dimensions import as_dims, mask_of_any, reduce_each
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
@@ -85,88 +85,6 @@ def prod(
     )
 
 
-def var_mean(
-    input: Entries,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Entries, Entries]:
-    """Variance and mean of the specified entries, in two passes: stable, and each made safe first."""
-    if isinstance(dim, bool):  # torch.var(x, unbiased)
-        dim, unbiased = None, dim
-    if correction is None:
-        correction = 1 if unbiased is None or unbiased else 0
-    values, mask = input
-    if not (values.is_floating_point() or values.is_complex()):
-        raise RuntimeError(
-            f"std and var only support floating point and complex dtypes, found {values.dtype}"
-        )
-    dims = as_dims(dim, values.ndim)
-    wide = torch.where(mask, values, 0)
-    wide = wide.float() if wide.dtype in HALVES else wide
-    center, count = kernels.masked_mean(wide, mask, dims, True, None)
-    deviation = torch.where(mask, wide - center, 0)
-    squares = (deviation * deviation.conj()).real if deviation.is_complex() else deviation * deviation
-    total = squares.sum(dims, keepdim=True) if dims else squares
-    # what PyTorch gives on what is left stands (0 / 0 for one entry and correction 1); nothing left is not divided
-    divisor = torch.where(count > 0, (count - correction).clamp(min=0), 1)
-    variance, present = total / divisor, count > 0
-    results = [Entries(part.to(_real(values.dtype, i)), present) for i, part in enumerate((variance, center))]
-    if not keepdim:
-        results = [Entries(drop(e.values, dims), drop(e.mask, dims)) for e in results]
-    return results[0], results[1]
-
-
-def _real(dtype: torch.dtype, part: int) -> torch.dtype:
-    return dtype if part == 1 or not dtype.is_complex else dtype.to_real()
-
-
-def var(
-    input: Entries,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Entries:
-    """Variance of the specified entries."""
-    return var_mean(input, dim, unbiased, keepdim, correction=correction)[0]
-
-
-def root(variance: Entries) -> Entries:
-    """Square root whose gradient at 0 is 0, as in torch.std."""
-    values = variance.values
-    flat = values == 0
-    return Entries(torch.where(flat, 0, torch.where(flat, 1, values).sqrt()), variance.mask)
-
-
-def std(
-    input: Entries,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Entries:
-    """Standard deviation of the specified entries."""
-    return root(var(input, dim, unbiased, keepdim, correction=correction))
-
-
-def std_mean(
-    input: Entries,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Entries, Entries]:
-    """Standard deviation and mean of the specified entries."""
-    variance, average = var_mean(input, dim, unbiased, keepdim, correction=correction)
-    return root(variance), average
-
-
 def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
     """Whether some specified entry is true."""
     return reduce_each(torch.any, Entries(torch.where(input.mask, input.values, 0), input.mask), dim, keepdim)
@@ -203,12 +121,6 @@ OPERATIONS: tuple[Operation, ...] = (
     _record(nansum, 0, "the incoming gradient at each specified entry that is not NaN"),
     _record(nanmean, 0, "the incoming gradient divided by the number of specified entries that are not NaN"),
     _record(prod, 1, "the product of the other specified entries"),
-    _record(var, "the mean", "2 (x - mean) / (count - correction) at specified entries"),
-    _record(
-        std, "the mean", "(x - mean) / (std (count - correction)) at specified entries, 0 where std is 0"
-    ),
-    _record(var_mean, "the mean", "that of var and of mean"),
-    _record(std_mean, "the mean", "that of std and of mean"),
     _record(any, False, "none"),
     _record(all, True, "none"),
     _record(count_nonzero, 0, "none"),

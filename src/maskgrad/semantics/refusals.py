@@ -39,7 +39,9 @@ class Refusal:
 FILL = "Fill it first, x.filled(value), if a value for the missing entries is known, or take a fully specified block."
 
 MATRIX = "a matrix with missing entries is a whole family of matrices, and the result differs among them"
-SPECTRUM = "every coefficient of the transform depends on every entry, and deleting some changes the frequencies"
+SPECTRUM = (
+    "every coefficient of the transform depends on every entry, and deleting some changes the frequencies"
+)
 
 GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
     (
@@ -62,7 +64,9 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
 
 
 def _functions(name: str, namespaces: tuple[Any, ...]) -> tuple[Callable[..., Any], ...]:
-    found = {getattr(namespace, name): None for namespace in namespaces if callable(getattr(namespace, name, None))}
+    found = {
+        getattr(namespace, name): None for namespace in namespaces if callable(getattr(namespace, name, None))
+    }
     return tuple(found)
 
 

@@ -24,6 +24,7 @@ from maskgrad.semantics import (
     grids,
     histograms,
     indexing,
+    interpolation,
     joins,
     linear_algebra,
     losses,
@@ -45,6 +46,7 @@ from maskgrad.semantics import (
     searching,
     softmax,
     sorting,
+    spread,
     trapezoids,
     views,
 )
@@ -55,6 +57,7 @@ __all__ = ["OPERATIONS"]
 OPERATIONS: tuple[Operation, ...] = (
     *elementwise.OPERATIONS,
     *reductions.OPERATIONS,
+    *spread.OPERATIONS,
     *extrema.OPERATIONS,
     *norms.OPERATIONS,
     *matrix_norms.OPERATIONS,
@@ -66,6 +69,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *patches.OPERATIONS,
     *pooling.OPERATIONS,
     *max_pooling.OPERATIONS,
+    *interpolation.OPERATIONS,
     *distances.OPERATIONS,
     *views.OPERATIONS,
     *indexing.OPERATIONS,

@@ -16,7 +16,7 @@ __all__ = ["adaptive_sizes", "as_tuple", "shared", "sliding_sizes"]
 
 
 def as_tuple(value: Any, rank: int) -> tuple[int, ...]:
-    """torch's ways of saying one number for each spatial dimension."""
+    """All of torch's ways of saying one number for each spatial dimension."""
     if isinstance(value, (tuple, list)):
         return tuple(value) * rank if len(value) == 1 else tuple(value)
     return (value,) * rank
