@@ -7,8 +7,8 @@ BIN    := $(VENV)/bin
 
 # What to install for which target: the extras of pyproject.toml.
 demo_extras := cli,plot,examples
-dev_extras  := dev,cli,plot,examples
-docs_extras := docs,dev,plot
+dev_extras  := dev,cli,plot,examples,interop
+docs_extras := docs,dev,plot,interop
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

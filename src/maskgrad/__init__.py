@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from maskgrad import errors, functional, optim, sparse
+from maskgrad import errors, functional, interop, optim, sparse
 from maskgrad.errors import (
     MaskgradError,
     MissingDependencyError,
@@ -10,8 +10,16 @@ from maskgrad.errors import (
     UnspecifiedValueError,
     UnsupportedOperationError,
 )
+from maskgrad.interop import (
+    from_arrow,
+    from_nested,
+    from_pandas,
+    from_polars,
+    from_scipy,
+    from_torch_masked,
+)
 from maskgrad.kernels import kernels_in_use, use_kernels
-from maskgrad.masked_tensor import MaskedTensor, from_lengths, from_nan, from_numpy, masked
+from maskgrad.masked_tensor import MaskedTensor, from_lengths, from_nan, from_numpy, from_sparse, masked
 from maskgrad.optim import attach_gradient
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
@@ -29,10 +37,18 @@ __all__ = [
     "UnsupportedOperationError",
     "attach_gradient",
     "errors",
+    "from_arrow",
     "from_lengths",
     "from_nan",
+    "from_nested",
     "from_numpy",
+    "from_pandas",
+    "from_polars",
+    "from_scipy",
+    "from_sparse",
+    "from_torch_masked",
     "functional",
+    "interop",
     "kernels_in_use",
     "masked",
     "optim",

@@ -18,6 +18,7 @@ __all__ = [
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedAttributeError",
+    "UnsupportedLayoutError",
     "UnsupportedOperationError",
 ]
 
@@ -62,4 +63,15 @@ class MissingDependencyError(MaskgradError, ImportError):
         super().__init__(
             f"{purpose} needs the package {package!r}, which cannot be imported; "
             f"install it with: pip install 'maskgrad[{extra}]'"
+        )
+
+
+class UnsupportedLayoutError(MaskgradError, TypeError):
+    """The operation exists, but not on this storage layout; nothing is made dense behind the user's back."""
+
+    def __init__(self, operation: str, layout: object, shape: tuple[int, ...] | None = None) -> None:
+        self.operation, self.layout = operation, layout
+        size = f", which allocates the whole shape {shape}" if shape is not None else ""
+        super().__init__(
+            f"{operation} does not work on entries stored as {layout}. Convert explicitly with x.to_dense(){size}"
         )

@@ -35,8 +35,13 @@ def parts_of(result: Any) -> list[Any]:
     )
 
 
-def assert_result(result: Any, values: Any, masks: Sequence[Tensor], what: str, exact: bool = False) -> None:
-    """``result`` is made of MaskedTensors with these masks, and with these values at the specified entries."""
+def assert_result(
+    result: Any, values: Any, masks: Sequence[Tensor | None], what: str, exact: bool = False
+) -> None:
+    """``result`` is made of MaskedTensors with these masks, and with these values at the specified entries.
+
+    None in place of a mask says that the result is plain.
+    """
     if isinstance(values, (tuple, list)):
         assert type(result) is type(values), (
             f"{what}: the result is a {type(result).__name__}, torch's {type(values).__name__}"
@@ -44,6 +49,10 @@ def assert_result(result: Any, values: Any, masks: Sequence[Tensor], what: str, 
         assert len(result) == len(values), f"{what}: {len(result)} results instead of {len(values)}"
     for i, (part, value, mask) in enumerate(zip(parts_of(result), parts_of(values), masks, strict=True)):
         here = f"{what}, result {i}" if isinstance(values, (tuple, list)) else what
+        if mask is None:
+            assert type(part) is type(value), f"{here}: the result is a {type(part).__name__}"
+            assert_close(torch.as_tensor(part), torch.as_tensor(value), here, exact=True)
+            continue
         assert isinstance(part, MaskedTensor), f"{here}: the result is a {type(part).__name__}"
         assert part.dtype == value.dtype, f"{here}: dtype {part.dtype} instead of {value.dtype}"
         assert part.shape == value.shape, f"{here}: shape {tuple(part.shape)} instead of {tuple(value.shape)}"

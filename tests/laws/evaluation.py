@@ -26,7 +26,9 @@ class Outcome(NamedTuple):
 
 def plain_parts(result: Any) -> list[Tensor]:
     """The results with zeros where unspecified."""
-    return [filled(part) if isinstance(part, MaskedTensor) else part for part in parts_of(result)]
+    return [
+        filled(part) if isinstance(part, MaskedTensor) else torch.as_tensor(part) for part in parts_of(result)
+    ]
 
 
 def filled(part: MaskedTensor) -> Tensor:
@@ -34,12 +36,12 @@ def filled(part: MaskedTensor) -> Tensor:
     return part.filled(torch.zeros((), dtype=part.dtype))
 
 
-def cotangents_for(values: Any, masks: Sequence[Tensor]) -> list[Tensor | None]:
+def cotangents_for(values: Any, masks: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Random gradients for the differentiable results, zero where unspecified; the same in every run."""
     generator = torch.Generator().manual_seed(1)
     found: list[Tensor | None] = []
     for part, mask in zip(parts_of(values), masks, strict=True):
-        if not part.requires_grad:
+        if mask is None or not part.requires_grad:
             found.append(None)
             continue
         noise = torch.randn(part.shape, generator=generator, dtype=torch.float64)

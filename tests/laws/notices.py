@@ -24,6 +24,8 @@ NOTICES = {
     r"Casting complex values to real discards": "conversions of complex samples",
     r"The use of `x\.T` on tensors of dimension other than 2": "samples of T",
     r"linear_cross_entropy: ``options`` ignored": "samples of linear_cross_entropy that torch does not take apart",
+    r"index_reduce\(\) is in beta": "torch's own function, called by the tests",
+    r"The reduce argument of torch\.scatter with Tensor src": "samples of scatter",
     r"Using a target size": "samples of losses whose operands broadcast",
 }
 

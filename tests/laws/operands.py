@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
 import maskgrad as mg
-from tests.laws.operator_database import Entry, Sample
+from tests.laws.operator_database import FULL, Effort, Entry, Sample, strided
 
 __all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_for"]
 
 #: Operations of which only the first tensor is data; the others say which entries are meant, and must be known.
 ONLY_FIRST_IS_DATA = {
     "gather": "the index",
+    "masked_select": "which entries are selected",
     "take": "the index",
     "take_along_dim": "the index",
     "__getitem__": "the index",
@@ -27,9 +28,6 @@ ONLY_FIRST_IS_DATA = {
     "tensor_split": "the indices",
     "to": "the tensor whose dtype and device are wanted",
 }
-
-#: Operations whose tensors of integers and Booleans are indices, and must be known; the others are data.
-INDEXED = ("scatter", "index_copy", "index_fill", "index_put", "put", "masked_scatter")
 
 #: Arguments by position that are plain tensors of the program's own: torch writes to them, and gives them no gradient.
 BUFFERS = {
@@ -49,9 +47,14 @@ CONSTANTS: dict[str, tuple[int | str, ...]] = {
     "nn.functional.soft_margin_loss": (1,),
 }
 
-#: How many of the entries are specified in the masks that are tried.
-DENSITIES = (0.6, 0.25, 0.0)
-
+#: Operands that must be plain, because torch looks at them before it asks anybody.
+LOOKED_AT: dict[str, tuple[int | str, ...]] = {"nn.functional.multi_head_attention_forward": ("attn_mask",)}
+#: … and those that say which entries are meant, and must be known.
+MEANT: dict[str, tuple[int | str, ...]] = {
+    **dict.fromkeys(("scatter", "index_copy", "index_fill"), (2, "index")),
+    **dict.fromkeys(("index_put", "put", "masked_scatter"), (1,)),
+}
+PLAIN = LOOKED_AT | MEANT
 
 class Plan(NamedTuple):
     """One mask for each data operand; None leaves the operand a plain tensor."""
@@ -70,6 +73,7 @@ class Call:
     _positions: list[int]
     _spec: Any
     constants: frozenset[int] = frozenset()
+    form: str = "as it comes"
 
     @classmethod
     def of(cls, entry: Entry, sample: Sample) -> Call:
@@ -77,13 +81,13 @@ class Call:
         positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors = [leaves[i] for i in positions]
         data = [i for i, position in enumerate(positions) if position not in BUFFERS.get(entry.name, ())]
-        if entry.name in INDEXED:
-            data = [i for i in data if tensors[i].is_floating_point()]
         if entry.name == "nn.functional.embedding_bag":  # where a bag begins must be known
             data = [i for i in data if i < 2 or tensors[i].is_floating_point()]
         if entry.name in ONLY_FIRST_IS_DATA:
             data = data[:1]
-        return cls(tensors, data, leaves, positions, spec, constants_of(entry, sample))
+        plain = places_of(sample, PLAIN.get(entry.name, ()))
+        data = [i for i in data if i not in plain]
+        return cls(tensors, data, leaves, positions, spec, constants_of(entry, sample), entry.form)
 
     @property
     def moving(self) -> list[int]:
@@ -112,12 +116,16 @@ class Call:
         fresh = []
         for i, (tensor, mask) in enumerate(zip(self.tensors, masks, strict=True)):
             # the strides stay as they are; expanded samples become writable
-            copy = tensor.detach().clone()
+            copy = self.like_sample(tensor.detach().clone())
             if mask is not None and garbage is not None:
-                copy = torch.where(mask, copy, garbage_of(garbage, tensor.dtype))
+                copy = self.like_sample(torch.where(mask, copy, garbage_of(garbage, tensor.dtype)))
             inexact = tensor.is_floating_point() or tensor.is_complex()
             fresh.append(copy.requires_grad_(differentiable and inexact and i in self.moving))
         return fresh
+
+    def like_sample(self, tensor: Tensor) -> Tensor:
+        """A copy is laid out in the plainest way; lay it out like the sample again."""
+        return strided(tensor) if self.form == "strided" else tensor
 
     def masks(self, plan: Plan) -> list[Tensor | None]:
         """The plan's masks in the order of all tensors; None for plain ones."""
@@ -134,6 +142,13 @@ class Call:
 
 def constants_of(entry: Entry, sample: Sample) -> frozenset[int]:
     """The places, among the tensors, of those for which torch has no derivative."""
+    if entry.name == "scatter" and "reduce" in sample.kwargs:  # torch has no derivative at all
+        return frozenset(range(len(sample.tensors())))
+    return places_of(sample, CONSTANTS.get(entry.name, ()))
+
+
+def places_of(sample: Sample, names: tuple[int | str, ...]) -> frozenset[int]:
+    """The places, among the tensors, of the arguments with these positions or names."""
     found, _ = tree_flatten_with_path((sample.args, sample.kwargs))
     # the last step is (position) in the positional arguments or (name) in the keyword arguments
     steps = [
@@ -141,7 +156,7 @@ def constants_of(entry: Entry, sample: Sample) -> frozenset[int]:
         for path, leaf in found
         if isinstance(leaf, Tensor)
     ]
-    return frozenset(i for i, step in enumerate(steps) if step in CONSTANTS.get(entry.name, ()))
+    return frozenset(i for i, step in enumerate(steps) if step in names)
 
 
 def fully_specified(call: Call) -> Plan:
@@ -149,16 +164,16 @@ def fully_specified(call: Call) -> Plan:
     return Plan("all specified", tuple(torch.ones(t.shape, dtype=torch.bool, device=t.device) for t in data))
 
 
-def plans_for(call: Call) -> Iterator[Plan]:
+def plans_for(call: Call, effort: Effort = FULL) -> Iterator[Plan]:
     """Every operand masked, at several densities and with masks of their own; then each operand alone."""
     generator = torch.Generator().manual_seed(0)
 
     def mask(i: int, density: float) -> Tensor:
-        return torch.rand(call.tensors[i].shape, generator=generator) < density
+        return call.like_sample(torch.rand(call.tensors[i].shape, generator=generator) < density)
 
-    for density in DENSITIES:
+    for density in effort.densities:
         yield Plan(f"all masked, density {density}", tuple(mask(i, density) for i in call.data))
-    if len(call.data) < 2:
+    if len(call.data) < 2 or not effort.alone:
         return
     for alone in call.data:
         yield Plan(f"operand {alone} alone", tuple(mask(i, 0.5) if i == alone else None for i in call.data))

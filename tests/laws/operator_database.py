@@ -6,11 +6,11 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db, wrapper_set_seed
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from maskgrad import MaskedTensor
 from maskgrad.masked_tensor.dispatch import binding_of
@@ -23,6 +23,9 @@ OUTSIDE = {
     "item": "gives a Python number; MaskedTensor.item is written by hand and has its own tests",
     "masked.": "torch.masked takes masks of its own and plain tensors; maskgrad.functional has these names",
     "jiterator_": "compiled by the test itself, for CUDA only",
+    "sparse.": "takes PyTorch's own sparse tensors, whose stored entries are no mask",
+    "to_sparse": "makes a tensor of another layout, which the tests of the storage layouts compare",
+    "torch._": "an internal operator, which torch's public functions call",
     "torch.ops.aten.": "an internal operator, which torch's public functions call",
     "_": "an internal operator, which torch's public functions call",
     "signal.windows.": "makes a tensor from numbers; there is nothing to be masked",
@@ -49,6 +52,7 @@ DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 #: Families and operations tested in double precision, because they amplify rounding: normalisation divides by
 #: deviations as small as the root of eps, chains of matrices and covariances subtract large products.
 PRECISE = (
+    "attention",
     "normalization",
     "nn.functional.ctc_loss",
     "linalg.multi_dot",
@@ -69,13 +73,6 @@ UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
         lambda sample: any(leaf.layout != torch.strided for leaf in sample.tensors()),
     ),
     (
-        "adds to what is there: no oracle knows what accumulating into an unspecified entry means, yet",
-        lambda sample: (
-            any(sample.kwargs.get(key) for key in ("accumulate", "reduce"))
-            or any(argument is True for argument in sample.args[3:4])
-        ),
-    ),
-    (
         "weights of cov narrower than the data: torch adds them up in their own precision",
         lambda sample: (
             isinstance(sample.kwargs.get("aweights"), torch.Tensor)
@@ -92,8 +89,68 @@ UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
     ),
 )
 
-#: How many samples of an entry are used: the first ones, and some spread over the others.
-FIRST, SPREAD, LOOKED_AT = 3, 3, 64
+#: Results that cannot be compared as they are: what is done to them first, in a way that keeps shape and mask.
+READABLE: dict[str, Callable[[Any], Any]] = {
+    # they have no values yet
+    **dict.fromkeys(
+        ("empty_like", "new_empty", "new_empty_strided"),
+        lambda result: torch.logical_and(result, torch.tensor(False)).to(result.dtype),
+    ),
+    # torch cannot read uint64
+    "hash_tensor": lambda result: result.view(torch.int64),
+}
+
+#: How many samples of an entry are looked at.
+LOOKED_AT = 64
+
+
+class Effort(NamedTuple):
+    """How much of what could be tried is tried.
+
+    Attributes:
+        samples: how many samples of an entry are used: half of them the first ones, half spread over the others.
+        densities: how many of the entries are specified in the masks that are tried.
+        alone: whether each operand is also the only one that is masked, and the only one that is not.
+        garbage: what is put under the masks.
+    """
+
+    samples: int
+    densities: tuple[float, ...]
+    alone: bool
+    garbage: tuple[str, ...]
+
+
+#: In the entry's own dtype …
+FULL = Effort(6, (0.6, 0.25, 0.0), True, ("ordinary", "nan", "inf", "-inf", "-1e30"))
+#: … and in the other dtypes and forms, where the meaning is the same and only precision or layout could go wrong.
+LIGHT = Effort(3, (0.6,), False, ("nan", "-1e30"))
+
+
+def emptied(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
+    """Without any entry, if its first dimension has the size of the first operand's."""
+    return tensor[:0] if tensor.ndim and tensor.shape[0] == size else tensor
+
+
+def strided(tensor: torch.Tensor, size: int | None = None) -> torch.Tensor:
+    """Every other entry of a larger tensor, the dimensions in reverse order."""
+    backwards = tuple(reversed(range(tensor.ndim)))
+    room = torch.zeros(*(tensor.shape[d] for d in backwards), 2, dtype=tensor.dtype)
+    view = room[..., 0].permute(backwards)
+    view.copy_(tensor)
+    return view
+
+
+def single(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
+    """Without dimensions."""
+    return tensor.reshape(-1)[:1].reshape(()) if tensor.numel() else tensor
+
+
+#: What is done to the tensors of a sample, besides using it as it comes.
+FORMS: dict[str, Callable[[torch.Tensor, int | None], torch.Tensor]] = {
+    "strided": strided,
+    "emptied": emptied,
+    "single": single,
+}
 
 
 @dataclass(frozen=True)
@@ -103,15 +160,37 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def in_form(self, form: str) -> Sample:
+        """The same call on tensors in one of :data:`FORMS`."""
+        reshape = FORMS[form]
+        size = next((t.shape[0] for t in self.tensors() if t.ndim), None)
+        args, kwargs = tree_map(
+            lambda leaf: reshape(leaf, size) if isinstance(leaf, torch.Tensor) else leaf,
+            (self.args, self.kwargs),
+        )
+        return Sample(args, kwargs)
+
     def tensors(self) -> list[torch.Tensor]:
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)]
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One entry of the database."""
+    """One entry of the database, perhaps in another dtype than its own, or in another form.
+
+    Attributes:
+        info: what PyTorch says of it.
+        of: the dtype of its samples, if not its own.
+        form: one of :data:`FORMS`.
+    """
 
     info: Any
+    of: torch.dtype | None = None
+    form: str = "as it comes"
+
+    @property
+    def effort(self) -> Effort:
+        return FULL if self.of is None and self.form == "as it comes" else LIGHT
 
     @property
     def name(self) -> str:
@@ -128,14 +207,28 @@ class Entry:
 
     @property
     def function(self) -> Callable[..., Any]:
-        return by_name(self.info.op)
+        return self.readable(by_name(self.info.op))
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """What plain tensors should give: the function, its gradient mended where torch's is wrong."""
+        return MENDED.get(self.name, self.function)
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
+        if self.of is not None:
+            return self.of
         known = self.info.dtypes
-        if self.operation is not None and {self.operation.family, self.operation.name} & set(PRECISE):
+        if self.amplifies:
             return torch.float64
         return next((dtype for dtype in DTYPES if dtype in known), next(iter(known), torch.float32))
+
+    @property
+    def amplifies(self) -> bool:
+        """Whether it makes rounding errors larger."""
+        return self.operation is not None and bool(
+            {self.operation.family, self.operation.name} & set(PRECISE)
+        )
 
     @property
     def outside(self) -> str | None:
@@ -171,7 +264,12 @@ class Entry:
     def other_spellings(self) -> dict[str, Callable[..., Any]]:
         """The entry's further spellings that return a new tensor."""
         found = {"method": self.info.method_variant, "operator": self.info.operator_variant}
-        return {kind: by_name(f) for kind, f in found.items() if f is not None}
+        return {kind: self.readable(by_name(f)) for kind, f in found.items() if f is not None}
+
+    def readable(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, and what makes its result readable."""
+        after = READABLE.get(self.name)
+        return (lambda *args, **kwargs: after(function(*args, **kwargs))) if after else function
 
     @property
     def in_place_spellings(self) -> dict[str, Callable[..., Any]]:
@@ -209,6 +307,17 @@ def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def as_strided_scatter(x: torch.Tensor, src: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """torch 2.13 sends the gradient of the entries kept to those written over, as gradcheck reports."""
+    written = torch.as_strided_scatter(torch.zeros_like(x), torch.ones_like(src), *args, **kwargs)
+    return torch.where(
+        written.bool().detach(), torch.as_strided_scatter(x.detach(), src, *args, **kwargs), x
+    )
+
+
+#: Functions whose gradient in torch is not their derivative.
+MENDED: dict[str, Callable[..., Any]] = {"as_strided_scatter": as_strided_scatter}
+
 ENTRIES = [Entry(info) for info in op_db]
 
 
@@ -221,10 +330,20 @@ def registered_entries() -> list[Entry]:
     return [entry for entry in ENTRIES if entry.operation is not None]
 
 
+def accepted(entry: Entry, sample: Sample) -> bool:
+    """Whether torch takes the sample."""
+    try:
+        entry.function(*sample.args, **sample.kwargs)
+    except Exception:
+        return False
+    return True
+
+
 def samples_of(
-    entry: Entry, dtype: torch.dtype | None = None, count: int = FIRST + SPREAD, looked_at: int = LOOKED_AT
+    entry: Entry, dtype: torch.dtype | None = None, count: int | None = None, looked_at: int = LOOKED_AT
 ) -> list[Sample]:
     """The same samples in every run: the first few, and some spread over the next sixty."""
+    count = count or entry.effort.samples
     torch.manual_seed(0)
     drawn = iter(entry.info.sample_inputs("cpu", dtype or entry.dtype, requires_grad=False))
     samples = [Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, looked_at)]
@@ -235,6 +354,8 @@ def samples_of(
             Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, 2 * LOOKED_AT)
         ]
     usable = [s for s in samples if not any(unused(s) for _, unused in UNUSED_SAMPLES)]
+    if entry.form != "as it comes":
+        usable = [formed for sample in usable if (formed := sample.in_form(entry.form)) and accepted(entry, formed)]
     if len(usable) <= count:
         return usable
     first, rest = usable[: count // 2], usable[count // 2 :]

@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.facts import Operation
+from tests.laws.accumulation_oracle import ACCUMULATIONS, accumulates, accumulation
+from tests.laws.attention_oracle import attention
 from tests.laws.comparison import parts_of
 from tests.laws.contraction_oracle import contraction
 from tests.laws.convolution_oracle import convolution
+from tests.laws.creation_oracle import creation, sum_to_size
 from tests.laws.deletion_oracle import reduction
 from tests.laws.distance_oracle import distance
 from tests.laws.embeddings_oracle import embedding
@@ -27,6 +30,7 @@ from tests.laws.normalization_oracle import normalization, softmax
 from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
 from tests.laws.order_statistics_oracle import ORDER_STATISTICS
+from tests.laws.plain_results_oracle import equality, positions
 from tests.laws.random_oracle import gating, random
 from tests.laws.windows_oracle import interpolation, pooling
 from tests.laws.scans_oracle import SCANS
@@ -36,8 +40,10 @@ __all__ = ["Expected", "expect", "oracle_of"]
 
 
 class Expected(NamedTuple):
+    """torch's values, and the mask of each result; None in place of a mask says that the result is plain."""
+
     values: Any
-    masks: list[Tensor]
+    masks: list[Tensor | None]
 
 
 Oracle = Callable[[Entry, Call, Sequence[Tensor], Sequence[Tensor]], Expected]
@@ -105,7 +111,7 @@ def movement(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence
     An entry that no operand lent (0) was made by the operation, and is specified.
     """
     args, kwargs = call.with_tensors(leaves)
-    values = entry.function(*args, **kwargs)
+    values = entry.reference(*args, **kwargs)
     numbered, known = [], [torch.ones(1, dtype=torch.bool)]
     start = 1
     for i, (leaf, mask) in enumerate(zip(leaves, masks, strict=True)):
@@ -166,6 +172,13 @@ def conversion(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequen
     return Expected(entry.function(*args, **kwargs), [masks[0]])
 
 
+def writing(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
+    """What is written moves there; with ``accumulate`` or ``reduce`` it meets what else comes to the place."""
+    if accumulates(call):
+        return Expected(*accumulation(entry, call, leaves, masks))
+    return movement(entry, call, leaves, masks)
+
+
 def reduce_slices(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Expected:
     return Expected(*reduction(entry, call, leaves, masks))
 
@@ -183,8 +196,11 @@ ORACLES: dict[str, Oracle] = {
     "distances": lambda *case: Expected(*distance(*case)),
     "normalization": lambda *case: Expected(*normalization(*case)),
     "softmax": lambda *case: Expected(*softmax(*case)),
+    "creation": lambda *case: Expected(*creation(*case)),
+    "equality": lambda *case: Expected(*equality(*case)),
     "gating": lambda *case: Expected(*gating(*case)),
     "random": lambda *case: Expected(*random(*case)),
+    "attention": lambda *case: Expected(*attention(*case)),
     "pooling": lambda *case: Expected(*pooling(*case)),
     "interpolation": lambda *case: Expected(*interpolation(*case)),
     "losses": lambda *case: Expected(*loss(*case)),
@@ -193,13 +209,15 @@ ORACLES: dict[str, Oracle] = {
 
 MOVES = """
     __getitem__ index_select where masked_fill gather take take_along_dim
+    masked_select
     cat stack hstack vstack dstack column_stack block_diag meshgrid cartesian_prod combinations
     nn.functional.pad constant_pad_nd nn.functional.unfold
-    scatter index_copy index_fill index_put put masked_scatter select_scatter slice_scatter diagonal_scatter
+    index_copy index_fill masked_scatter select_scatter slice_scatter diagonal_scatter as_strided_scatter
 """
+WRITES = "scatter index_put put"
 REDUCES = """
     sum mean nansum nanmean prod var std var_mean std_mean any all count_nonzero
-    amax amin aminmax argmax argmin max min norm linalg.vector_norm logsumexp
+    amax amin aminmax argmax argmin max min norm linalg.vector_norm logsumexp hash_tensor
 """
 CONTRACTS = """
     matmul mm bmm mv dot linear vdot linalg.vecdot inner outer kron tensordot einsum bilinear
@@ -207,6 +225,10 @@ CONTRACTS = """
 """
 ORACLES_BY_NAME: dict[str, Oracle] = {
     **dict.fromkeys(MOVES.split(), movement),
+    **dict.fromkeys(WRITES.split(), writing),
+    **dict.fromkeys(ACCUMULATIONS, lambda *case: Expected(*accumulation(*case))),
+    **dict.fromkeys(("nonzero", "nonzero_static", "argwhere"), lambda *case: Expected(*positions(*case))),
+    "sum_to_size": lambda *case: Expected(*sum_to_size(*case)),
     **dict.fromkeys(REDUCES.split(), reduce_slices),
     **dict.fromkeys(CONTRACTS.split(), sum_products),
     **{

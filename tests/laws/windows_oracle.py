@@ -177,16 +177,14 @@ def unpooled(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence
     args, kwargs = call.with_tensors(leaves)
     dense = entry.function(*args, **kwargs)
     room = dense.shape[-rank:].numel()
-    rows = x.reshape(-1, x.shape[-rank:].numel())
-    places, known, sure = (t.reshape(rows.shape) for t in (indices, mask, indexed))
-    results = [[torch.zeros((), dtype=x.dtype)] * room for _ in rows]
-    masks_out = torch.ones(len(rows), room, dtype=torch.bool)
-    for r, c in itertools.product(range(rows.shape[0]), range(rows.shape[1])):
-        if sure[r, c]:
-            results[r][int(places[r, c])] = rows[r, c]
-            masks_out[r, int(places[r, c])] = known[r, c]
-    values = torch.stack([torch.stack(row) for row in results]).reshape(dense.shape)
-    return values, [masks_out.reshape(dense.shape)]
+    places, known, sure = (t.reshape(-1, x.shape[-rank:].numel()) for t in (indices, mask, indexed))
+    results, masks_out = [], []
+    for row, entries in enumerate(torch.where(mask, x, 0).reshape(places.shape)):
+        chosen = places[row][sure[row]]
+        # torch sends a place's gradient to all who wrote there
+        results.append(torch.zeros(room, dtype=x.dtype).scatter(0, chosen, entries[sure[row]]))
+        masks_out.append(torch.ones(room, dtype=torch.bool).scatter(0, chosen, known[row][sure[row]]))
+    return torch.stack(results).reshape(dense.shape), [torch.stack(masks_out).reshape(dense.shape)]
 
 
 def interpolation(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
@@ -209,7 +207,7 @@ def interpolation(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Seq
         for place in (~mask[n].all(0)).nonzero():
             probe = torch.zeros(x.shape, dtype=x.dtype)
             probe[(n, slice(None), *place)] = 1
-            weight = interpolated(probe)[n].abs() > 1e-5
+            weight = interpolated(probe)[n].abs() > 1e-9
             missing = ~mask[(n, slice(None), *place)]
             known[n] &= ~(weight & missing.reshape(-1, *[1] * (x.ndim - 2)))
     if len(masks) > 1:

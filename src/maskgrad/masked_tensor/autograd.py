@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.patterns import BooleanPattern, Pattern, algebra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,11 +31,11 @@ def retain_grad(self: MaskedTensor) -> None:
 def _get_grad(self: MaskedTensor) -> MaskedTensor | None:
     """The gradient as a MaskedTensor with this tensor's pattern; None before the first backward."""
     grad = self._values.grad
-    return None if grad is None else of_entries(grad, self._pattern.mask)
+    return None if grad is None else MaskedTensor(grad, self._pattern)
 
 
 def _set_grad(self: MaskedTensor, grad: MaskedTensor | Tensor | None) -> None:
-    self._values.grad = grad.filled(0) if isinstance(grad, MaskedTensor) else grad
+    self._values.grad = grad if grad is None else _as_values(grad, self._pattern, self._values).detach()
 
 
 def backward(
@@ -59,22 +60,36 @@ def backward(
     plain.backward(seed, retain_graph, create_graph, inputs=leaves)
 
 
+def _as_values(gradient: MaskedTensor | Tensor, pattern: Pattern, like: Tensor) -> Tensor:
+    """A gradient in the storage of ``pattern``: on a sparse layout one of the same pattern, or the bare values."""
+    if isinstance(pattern, BooleanPattern):
+        plain = gradient.filled(0) if isinstance(gradient, MaskedTensor) else gradient
+        expected = like.shape
+    elif isinstance(gradient, MaskedTensor):
+        if gradient._pattern.facts() != pattern.facts() or not algebra.equal(gradient._pattern, pattern):
+            raise RuntimeError(
+                f"the gradient of a MaskedTensor stored as {pattern.layout} must have its pattern, found another of "
+                f"layout {gradient.layout} and shape {tuple(gradient.shape)}"
+            )
+        plain, expected = gradient._values, like.shape
+    else:
+        plain, expected = gradient, like.shape
+    if plain.shape != expected:
+        raise RuntimeError(f"the gradient must have shape {tuple(expected)}, found {tuple(plain.shape)}")
+    return torch.where(pattern.mask, plain, 0) if isinstance(pattern, BooleanPattern) else plain
+
+
 def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> Any:
     """Call ``hook`` with the gradient, a MaskedTensor of this pattern; what it returns replaces the gradient."""
-    mask = self._pattern.mask
+    pattern = self._pattern
 
     def on_values(grad: Tensor) -> Tensor | None:
-        changed = hook(of_entries(grad, mask))
+        changed = hook(MaskedTensor(grad, pattern))
         if changed is None:
             return None
         if not isinstance(changed, (MaskedTensor, torch.Tensor)):
             raise TypeError(f"a gradient hook must return a tensor or None, found {type(changed).__name__}")
-        if changed.shape != grad.shape:
-            raise RuntimeError(
-                f"a gradient hook must return a gradient of shape {tuple(grad.shape)}, found {tuple(changed.shape)}"
-            )
-        plain: Tensor = changed.filled(0) if isinstance(changed, MaskedTensor) else changed
-        return torch.where(mask, plain, 0)
+        return _as_values(changed, pattern, grad)
 
     return self._values.register_hook(on_values)
 
@@ -86,7 +101,7 @@ def register_post_accumulate_grad_hook(self: MaskedTensor, hook: Callable[[Maske
 
 def detach_(self: MaskedTensor) -> MaskedTensor:
     """Cut this tensor out of the graph, in place; the plain tensor it was made from stays in."""
-    self._rebind(self._values.detach(), self._pattern.mask)
+    self._rebind(self._values.detach(), self._pattern)
     return self
 
 

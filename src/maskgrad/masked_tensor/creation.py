@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.patterns.eager import may_look_at
@@ -51,8 +52,8 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
     if isinstance(data, MaskedTensor):
         if mask is None:
             return data
-        mask = check_mask(mask, data._values.shape, data._values.device)
-        return of_entries(data._values, data._pattern.mask & mask)
+        values, own = data._dense()
+        return of_entries(values, own & check_mask(mask, values.shape, values.device))
     data = _check_data(data)
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=data.device)
@@ -143,10 +144,14 @@ def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> Mas
     """A ``numpy.ma`` array; mind the polarity: numpy's mask is True where an entry is *missing*.
 
     Args:
-        array: masked array (or a plain one: fully specified) of a dtype torch knows. The data is shared, not copied.
+        array: masked array (or a plain one: fully specified) of a dtype torch knows. The data is shared; it is copied
+            if it is read-only, has negative strides, or its bytes are in a foreign order.
 
     Returns:
         MaskedTensor, specified where numpy's mask is False.
+
+    Raises:
+        TypeError: ``array`` is no numpy array, or holds no numbers (text, dates, objects, records, longdouble).
 
     Example:
         >>> import numpy as np, maskgrad as mg
@@ -159,5 +164,10 @@ def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> Mas
         raise TypeError(
             f"array must be a numpy array, found {type(array).__name__}; use mg.masked for tensors"
         )
-    data = torch.from_numpy(np.ma.getdata(array))
+    if not holds_numbers(array.dtype):
+        raise TypeError(
+            f"array must hold numbers or Booleans of a precision that torch has, found dtype {array.dtype}; "
+            "use array.astype(np.float64), or mg.from_pandas for columns of several kinds"
+        )
+    data = tensor_of(np.ma.getdata(array))
     return of_entries(data, torch.from_numpy(np.asarray(~np.ma.getmaskarray(array))))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from maskgrad.errors import UndefinedOnMaskedError, UnsupportedOperationError
+from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, UnsupportedOperationError
 from maskgrad.masked_tensor import tensor as masked_tensor
+from maskgrad.patterns import BooleanPattern
 from maskgrad.semantics import callbacks
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
+from maskgrad.semantics.stored.entries import Stored, shape_of
+from maskgrad.semantics.stored.registry import rule_for
 
 if TYPE_CHECKING:
     from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -84,9 +87,8 @@ REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.fun
 def binding_of(function: Any) -> Binding | None:
     """The record behind a function of torch, if there is one."""
     found = BY_FUNCTION.get(function)
-    if found is None:
-        if getattr(function, "__module__", "") == "torch._tensor":
-            found = BY_NAME.get(function.__name__)
+    if found is None and getattr(function, "__module__", "") == "torch._tensor":
+        found = BY_NAME.get(function.__name__)
     return found
 
 
@@ -118,17 +120,41 @@ def call(
         kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
     if out_of_place is not None:
         function = out_of_place
-    result = operation.body(function, tuple([unwrap(a) for a in args]), kwargs)
+    plain = tuple([unwrap(a) for a in args])
+    body = operation.body
+    if holds_stored(plain) or (kwargs and holds_stored(kwargs.values())):
+        body = _rule_for_stored(operation, function, (*plain, *kwargs.values()))
+    result = body(function, plain, kwargs)
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
         return _write(args[0] if in_place else out, result, function, reshapes)
     return wrap(result)
 
 
+def holds_stored(arguments: Iterable[Any]) -> bool:
+    """Whether an argument, or a part of a sequence, is masked on a sparse layout."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind is Stored or (kind in (list, tuple) and holds_stored(argument)):
+            return True
+    return False
+
+
+def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    rule = rule_for(operation)
+    if rule is None:
+        layout = next((a.pattern.layout for a in arguments if isinstance(a, Stored)), torch.sparse_coo)
+        raise UnsupportedLayoutError(_name(function), layout)
+    return rule
+
+
 def unwrap(argument: Any) -> Any:
     """A MaskedTensor, or those in a sequence, as entries."""
     if isinstance(argument, masked_tensor.MaskedTensor):
-        return Entries(argument._values, argument._pattern.mask)
+        pattern = argument._pattern
+        if type(pattern) is BooleanPattern:
+            return Entries(argument._values, pattern._mask)
+        return Stored(argument._values, pattern)  # type: ignore[arg-type]
     if type(argument) is list or type(argument) is tuple:
         return type(argument)([unwrap(part) for part in argument])
     return argument
@@ -138,6 +164,8 @@ def wrap(result: Any) -> Any:
     """Entries, or those in a sequence, as MaskedTensors."""
     if isinstance(result, Entries):
         return masked_tensor.of_entries(result.values, result.mask)
+    if isinstance(result, Stored):
+        return masked_tensor.MaskedTensor(result.values, result.pattern)
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
         return type(result)([wrap(part) for part in result])
     return result
@@ -160,7 +188,7 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
         )
     if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
         result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
-    if not isinstance(result, Entries):
+    if not isinstance(result, (Entries, Stored)):
         raise TypeError(
             f"{_name(function)} has several results; out= takes one MaskedTensor. Call it without out="
         )
@@ -170,10 +198,11 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
             "a leaf MaskedTensor that requires grad is being used in an in-place operation; "
             "use the out-of-place form, or torch.no_grad()"
         )
-    if result.values.shape != values.shape and not reshapes:
+    shape = shape_of(result)
+    if shape != target.shape and not reshapes:
         raise RuntimeError(
-            f"{_name(function)} in place: the result has shape {tuple(result.values.shape)}, the target "
-            f"{tuple(values.shape)}; broadcasting cannot enlarge the target"
+            f"{_name(function)} in place: the result has shape {tuple(shape)}, the target "
+            f"{tuple(target.shape)}; broadcasting cannot enlarge the target"
         )
     # float_power alone does not round its double result to the target
     too_wide = getattr(function, "__name__", "") == "float_power" and result.values.dtype != values.dtype
@@ -182,7 +211,7 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
             f"{_name(function)} in place: result type {result.values.dtype} cannot be cast to {values.dtype}"
         )
     written: Tensor = result.values.to(values.dtype)
-    target._rebind(written, result.mask)
+    target._rebind(written, result.pattern if isinstance(result, Stored) else BooleanPattern(result.mask))
     return target
 
 

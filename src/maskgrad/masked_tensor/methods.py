@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.masked_tensor.dispatch import dispatch, unwrap
-from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
+from maskgrad.patterns import BooleanPattern
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.indexing import assign
 from maskgrad.semantics.refusals import REFUSALS
@@ -84,7 +86,10 @@ def _setitem(self: MaskedTensor, index: Any, value: Any) -> None:
         raise RuntimeError(
             "assigning to entries of a leaf MaskedTensor that requires grad; clone() it first, or use torch.no_grad()"
         )
-    self._rebind(*assign(unwrap(self), unwrap(index), unwrap(value)))
+    if stored_of(self) is not None:
+        raise UnsupportedLayoutError("assigning to entries", self.layout, tuple(self.shape))
+    values, mask = assign(unwrap(self), unwrap(index), unwrap(value))
+    self._rebind(values, BooleanPattern(mask))
 
 
 def _torch_function(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from maskgrad.masked_tensor.tensor import stored_of
+
 if TYPE_CHECKING:
     from maskgrad.masked_tensor.tensor import MaskedTensor
 
@@ -16,6 +18,8 @@ __all__ = ["html", "text"]
 ABSENT = "--"
 #: Rows and columns of a table before its middle is left out.
 MOST_ROWS, MOST_COLUMNS = 20, 12
+#: Entries of the whole shape up to which a sparse layout is written out.
+SMALL = 1000
 
 
 def _texts(values: torch.Tensor) -> list[str]:
@@ -36,7 +40,10 @@ def _texts(values: torch.Tensor) -> list[str]:
 
 def text(x: MaskedTensor) -> str:
     """``masked([1., --, 3.])``, summarised like numpy's arrays when it is long."""
-    values, mask = x._values, x._pattern.mask
+    values = x._values
+    if stored_of(x) is not None:
+        return _stored_text(x)
+    mask = x._pattern.mask
     if type(values) is not torch.Tensor and not isinstance(values, torch.Tensor):
         return f"MaskedTensor(values={values!r}, mask={mask!r})"  # a placeholder while a transformation is under way
     if values.is_meta or torch._C._functorch.maybe_get_level(values) > 0:
@@ -62,13 +69,28 @@ def text(x: MaskedTensor) -> str:
     return f"{prefix}{body}{_suffix(values)})"
 
 
-def _suffix(values: torch.Tensor) -> str:
+def _stored_text(x: MaskedTensor) -> str:
+    """As for a Boolean mask if the shape is small, else how much is stored of what."""
+    values = x._values
+    if (
+        not isinstance(values, torch.Tensor)
+        or values.is_meta
+        or torch._C._functorch.maybe_get_level(values) > 0
+    ):
+        return f"MaskedTensor(values={values!r}, layout={x.layout})"
+    if x.shape.numel() <= SMALL:
+        return f"{text(x.to_dense().detach())[:-1]}, layout={x.layout}{_suffix(values, False)})"
+    count = f"{values.numel()} of {x.shape.numel()} entries"
+    return f"masked({count}, shape={tuple(x.shape)}, layout={x.layout}{_suffix(values, False)})"
+
+
+def _suffix(values: torch.Tensor, whole: bool = True) -> str:
     facts = ""
-    if values.numel() == 0 and values.ndim != 1:
+    if whole and values.numel() == 0 and values.ndim != 1:
         facts += f", size={tuple(values.shape)}"
-    if values.dtype not in (torch.get_default_dtype(), torch.int64, torch.bool, torch.complex64):
+    if whole and values.dtype not in (torch.get_default_dtype(), torch.int64, torch.bool, torch.complex64):
         facts += f", dtype={values.dtype}"
-    if values.device.type != "cpu":
+    if whole and values.device.type != "cpu":
         facts += f", device='{values.device}'"
     if values.grad_fn is not None:
         facts += f", grad_fn=<{type(values.grad_fn).__name__}>"
@@ -79,6 +101,10 @@ def _suffix(values: torch.Tensor) -> str:
 
 def html(x: MaskedTensor) -> str:
     """A table for one or two dimensions, unspecified entries greyed out; text for any other rank."""
+    if stored_of(x) is not None:
+        if x.shape.numel() > SMALL:
+            return f"<pre>{markup.escape(text(x))}</pre>"
+        x = x.to_dense()
     values = x._values
     if values.ndim not in (1, 2) or values.numel() == 0:
         return f"<pre>{markup.escape(text(x))}</pre>"

@@ -8,23 +8,38 @@ import torch
 from torch.utils import _pytree as pytree
 
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.patterns import BooleanPattern
+from maskgrad.patterns import Facts
+from maskgrad.patterns.conversion import pattern_of_facts
 
 __all__ = ["install"]
 
 
-def _flatten(x: MaskedTensor) -> tuple[list[Any], None]:
-    return [x._values, x._pattern.mask], None
+def _flatten(x: MaskedTensor) -> tuple[list[Any], Facts]:
+    return [x._values, *x._pattern.tensors()], x._pattern.facts()
 
 
-def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any]], None]:
-    return [(pytree.GetAttrKey("values"), x._values), (pytree.GetAttrKey("mask"), x._pattern.mask)], None
+def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any]], Facts]:
+    leaves, facts = _flatten(x)
+    names = ("values", "mask") if facts.layout == "strided" else ("values", "indices", "positions")
+    keyed: list[tuple[pytree.KeyEntry, Any]] = [
+        (pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=False)
+    ]
+    return keyed, facts
 
 
-def _unflatten(leaves: Any, context: None) -> MaskedTensor:
+def _unflatten(leaves: Any, facts: Facts) -> MaskedTensor:
     # Not checked: leaves may be placeholders of any type while a transformation is under way.
-    values, mask = leaves
-    return MaskedTensor(values, BooleanPattern(mask))
+    values, *tensors = leaves
+    return MaskedTensor(values, pattern_of_facts(facts, tuple(tensors)))
+
+
+def _dump(facts: Facts) -> list[Any]:
+    return list(facts)
+
+
+def _load(data: list[Any]) -> Facts:
+    layout, sizes, blocksize = data
+    return Facts(layout, tuple(sizes), None if blocksize is None else (blocksize[0], blocksize[1]))
 
 
 def install() -> None:
@@ -37,5 +52,7 @@ def install() -> None:
         _unflatten,
         serialized_type_name="maskgrad.MaskedTensor",
         flatten_with_keys_fn=_flatten_with_keys,
+        to_dumpable_context=_dump,
+        from_dumpable_context=_load,
     )
-    torch.serialization.add_safe_globals([tensor.rebuild])
+    torch.serialization.add_safe_globals([tensor.rebuild, tensor.rebuild_stored])

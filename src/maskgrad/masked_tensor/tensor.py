@@ -9,14 +9,17 @@ from torch import Tensor
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.operators import TypedOperators
-from maskgrad.patterns import BooleanPattern
+from maskgrad.patterns import BooleanPattern, Facts, Pattern, StoredPattern
+from maskgrad.patterns.checks import check_pattern
+from maskgrad.patterns.conversion import pattern_of_facts
+from maskgrad.semantics.stored.entries import Stored, densified
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy as np
 
-__all__ = ["MaskedTensor", "of_entries"]
+__all__ = ["MaskedTensor", "of_entries", "stored_of"]
 
 
 class MaskedTensor(TypedOperators):
@@ -44,9 +47,9 @@ class MaskedTensor(TypedOperators):
     __array_ufunc__ = None
 
     _values: Tensor
-    _pattern: BooleanPattern
+    _pattern: Pattern
 
-    def __init__(self, values: Tensor, pattern: BooleanPattern) -> None:
+    def __init__(self, values: Tensor, pattern: Pattern) -> None:
         self._values = values
         self._pattern = pattern
 
@@ -56,16 +59,21 @@ class MaskedTensor(TypedOperators):
             raise UnsupportedAttributeError(f"torch.Tensor.{name}")
         raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
 
-    def _rebind(self, values: Tensor, mask: Tensor) -> None:
+    def _rebind(self, values: Tensor, pattern: Pattern) -> None:
         self._values = values
-        self._pattern = BooleanPattern(mask)
+        self._pattern = pattern
+
+    def _dense(self) -> tuple[Tensor, Tensor]:
+        """Values and mask of the whole shape; on a sparse layout this allocates them."""
+        stored = stored_of(self)
+        return densified(stored) if stored is not None else (self._values, self._pattern.mask)
 
     # reading
 
     @property
     def mask(self) -> Tensor:
-        """Boolean tensor of the same shape, True where the entry is specified."""
-        return self._pattern.mask
+        """Boolean tensor of the same shape, True where the entry is specified; allocated on a sparse layout."""
+        return self._dense()[1]
 
     @property
     def layout(self) -> torch.layout:
@@ -86,31 +94,21 @@ class MaskedTensor(TypedOperators):
             >>> mg.from_nan(torch.tensor([1., float("nan")])).filled(0.)
             tensor([1., 0.])
         """
-        return torch.where(self._pattern.mask, self._values, value)
+        values, mask = self._dense()
+        return torch.where(mask, values, value)
 
     def to_tensor(self, value: float | Tensor = 0) -> Tensor:
         """:meth:`filled`, under the name that ``torch.masked`` gives it."""
         return self.filled(value)
 
-    def to_dense(self) -> MaskedTensor:
-        """The same entries stored with a Boolean mask: this tensor itself, on this layout."""
-        return self
-
     def get_data(self) -> Tensor:
         """The raw values, whatever lies under the mask; gradients pass at specified entries only."""
-        return torch.where(self._pattern.mask, self._values, self._values.detach())
+        values, mask = self._dense()
+        return torch.where(mask, values, values.detach())
 
     def get_mask(self) -> Tensor:
         """:attr:`mask`, under the name that ``torch.masked`` gives it."""
-        return self._pattern.mask
-
-    def compressed(self) -> Tensor:
-        """The specified entries as a 1-D plain tensor, in row-major order; its length depends on the mask."""
-        return torch.masked_select(self._values, self._pattern.mask)
-
-    def num_specified(self) -> Tensor:
-        """How many entries are specified: a 0-dim int64 tensor, so that no device has to be waited for."""
-        return self._pattern.mask.sum()
+        return self.mask
 
     def item(self) -> float | int | bool | complex:
         """The Python number of a tensor with one entry.
@@ -118,28 +116,30 @@ class MaskedTensor(TypedOperators):
         Raises:
             UnspecifiedValueError: the entry is unspecified.
         """
-        if self._values.numel() != 1:
+        if self.shape.numel() != 1:
             raise RuntimeError(
-                f"a tensor with {self._values.numel()} elements cannot be converted to a scalar by item()"
+                f"a tensor with {self.shape.numel()} elements cannot be converted to a scalar by item()"
             )
-        if not bool(self._pattern.mask):
+        values, mask = self._dense()
+        if not bool(mask):
             raise UnspecifiedValueError(
                 "item() asks for a number, but this entry is not specified (a reduction of nothing, or a missing "
                 "value); say what to read instead, as in x.filled(0.).item()"
             )
-        return self._values.item()
+        return values.item()
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers, None where unspecified."""
-        return _with_none(self._values.detach().tolist(), self._pattern.mask.tolist())
+        values, mask = self._dense()
+        return _with_none(values.detach().tolist(), mask.tolist())
 
     def to_numpy(self) -> np.ma.MaskedArray[Any, Any]:
         """A ``numpy.ma.MaskedArray``; mind the polarity, numpy's mask is True where an entry is missing."""
         import numpy as np
 
+        values, mask = self._dense()
         return np.ma.MaskedArray(
-            self._values.detach().cpu().resolve_conj().resolve_neg().numpy(),
-            mask=~self._pattern.mask.cpu().numpy(),
+            values.detach().cpu().resolve_conj().resolve_neg().numpy(), mask=~mask.cpu().numpy()
         )
 
     def __array__(self, *_: object, **__: object) -> np.ndarray[Any, Any]:
@@ -149,11 +149,15 @@ class MaskedTensor(TypedOperators):
         )
 
     def __len__(self) -> int:
-        return len(self._values)
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Any]:
-        if self._values.ndim == 0:
+        if not self.shape:
             raise TypeError("iteration over a 0-d tensor")
+        if stored_of(self) is not None:
+            return (self[i] for i in range(len(self)))
         return iter(self.unbind(0))
 
     def __bool__(self) -> bool:
@@ -170,7 +174,7 @@ class MaskedTensor(TypedOperators):
 
     def __index__(self) -> int:
         self.item()  # raises for an unspecified entry
-        return self._values.__index__()
+        return self._dense()[0].__index__()
 
     def __contains__(self, value: object) -> bool:
         raise TypeError("`value in masked` has no meaning on incomplete data; use (masked == value).any()")
@@ -181,9 +185,9 @@ class MaskedTensor(TypedOperators):
         return text(self)
 
     def __format__(self, spec: str) -> str:
-        if not spec or self._values.ndim:
+        if not spec or self.shape:
             return object.__format__(self, spec)
-        return format(self.item(), spec) if bool(self._pattern.mask) else "--"
+        return format(self.item(), spec) if bool(self.mask) else "--"
 
     def _repr_html_(self) -> str:
         from maskgrad.masked_tensor.printing import html
@@ -193,20 +197,47 @@ class MaskedTensor(TypedOperators):
     # memory and files
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (self._values, self._pattern.mask)
+        if stored_of(self) is None:
+            return rebuild, (self._values, self._pattern.mask)
+        return rebuild_stored, (self._values, tuple(self._pattern.facts()), self._pattern.tensors())
 
     def __copy__(self) -> MaskedTensor:
-        return of_entries(self._values, self._pattern.mask)
+        return MaskedTensor(self._values, self._pattern)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaskedTensor:
         import copy
 
-        return of_entries(copy.deepcopy(self._values, memo), copy.deepcopy(self._pattern.mask, memo))
+        tensors = tuple([copy.deepcopy(t, memo) for t in self._pattern.tensors()])
+        return MaskedTensor(copy.deepcopy(self._values, memo), self._pattern.rebuilt(tensors))
 
 
 def of_entries(values: Tensor, mask: Tensor) -> MaskedTensor:
     """Trusted constructor: the mask is Boolean and has the shape of the values."""
     return MaskedTensor(values, BooleanPattern(mask))
+
+
+def stored_of(x: MaskedTensor) -> Stored | None:
+    """The stored values and their pattern; None if the entries have a Boolean mask."""
+    pattern = x._pattern
+    return Stored(x._values, pattern) if isinstance(pattern, StoredPattern) else None
+
+
+def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
+    """Rebuild a sparse layout from a file: what it says is checked like any other input."""
+    name, sizes, blocksize = facts
+    known = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
+    if name not in known or not all(isinstance(t, Tensor) for t in (values, *tensors)):
+        raise ValueError(
+            f"a stored MaskedTensor has a layout among {', '.join(known)} and tensors, found {name!r}"
+        )
+    parts = Facts(
+        name,
+        tuple(int(s) for s in sizes),
+        None if blocksize is None else (int(blocksize[0]), int(blocksize[1])),
+    )
+    pattern = pattern_of_facts(parts, tuple(tensors))
+    check_pattern(pattern, values)
+    return MaskedTensor(values, pattern)
 
 
 def rebuild(values: Tensor, mask: Tensor) -> MaskedTensor:

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from maskgrad.patterns.pattern import Facts, Pattern
 
 __all__ = ["BooleanPattern", "check_mask"]
 
 
-class BooleanPattern:
+class BooleanPattern(Pattern):
     """One Boolean per entry, True where the entry is specified (the polarity of ``torch.masked``).
 
     The mask may be an expanded view: broadcasting a mask to its data copies nothing.
     """
 
-    __slots__ = ("mask",)
+    __slots__ = ("_mask",)
 
     def __init__(self, mask: Tensor) -> None:
-        self.mask = mask
+        self._mask = mask
+
+    @property
+    def mask(self) -> Tensor:
+        """As stored."""
+        return self._mask
 
     @property
     def layout(self) -> torch.layout:
         """The storage layout of the values that this pattern describes."""
         return torch.strided
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The mask."""
+        return (self._mask,)
+
+    def facts(self) -> Facts:
+        """Nothing but the layout: the mask has its own shape."""
+        return Facts("strided")
+
+    def rebuilt(self, tensors: tuple[Any, ...]) -> BooleanPattern:
+        """Around another mask."""
+        return BooleanPattern(tensors[0])
+
     def __repr__(self) -> str:
-        return f"BooleanPattern({self.mask})"
+        return f"BooleanPattern({self._mask})"
 
 
 def check_mask(mask: object, shape: torch.Size, device: torch.device) -> Tensor:

@@ -42,7 +42,7 @@ def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``x.zero_()``: zeros everywhere, all specified."""
-    return all_specified(torch.zeros_like(args[0].values))
+    return all_specified(torch.fill(args[0].values, 0))
 
 
 def _record(name: str) -> Operation:
@@ -72,7 +72,7 @@ OPERATIONS: tuple[Operation, ...] = (
         (),
         zero,
         "everything is specified",
-        "none",
+        "zero",
         in_place=(torch.zero_, Tensor.zero_),
     ),
 )

@@ -94,6 +94,7 @@ ELSEWHERE: dict[str, float] = {
     "special.ndtri": 0.5,
     "mvlgamma|special.multigammaln": 64,  # every entry must exceed (p - 1) / 2
     "special.zeta": 2,
+    "unravel_index": 0,
 }
 
 #: Linear, or without a gradient: what is under the mask can disturb nothing.
@@ -170,6 +171,14 @@ OPERATIONS: tuple[Operation, ...] = (
     *(_row(row, 1) for row in AT_ONE.split()),
     *(_row(row, filler) for row, filler in ELSEWHERE.items()),
     *(_row(row, None) for row in NEEDS_NO_FILLING.split()),
+    Operation(
+        "native_dropout_backward",
+        "elementwise",
+        (torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default),
+        elementwise(1),
+        PATTERN,
+        filler=1,
+    ),
     Operation(
         "prelu",
         "elementwise",

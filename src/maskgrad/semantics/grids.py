@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, fill
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.reductions import sum as sum_specified
+from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.views import pair
 
 if TYPE_CHECKING:
@@ -59,17 +60,48 @@ def sum_to_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return Entries(kept.values.reshape(expected), kept.mask.reshape(expected))
 
 
+def _storage_mask(x: Entries) -> Tensor:
+    """The mask laid out like the storage; what the tensor does not cover there is unspecified."""
+    room = x.values.untyped_storage().nbytes() // x.values.element_size()
+    storage = torch.zeros(room, dtype=torch.bool, device=x.mask.device)
+    storage.as_strided(x.values.shape, x.values.stride(), x.values.storage_offset()).copy_(x.mask)
+    return storage
+
+
+def _strides(x: Entries, names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Size, strides and offset by name; the offset is the tensor's own unless given."""
+    arguments = bound(names, args, kwargs)
+    if arguments.get("storage_offset") is None:
+        arguments["storage_offset"] = x.values.storage_offset()
+    return arguments
+
+
 def as_strided(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``as_strided``: the mask is laid out like the storage; what the tensor does not cover there is unspecified."""
     x, *rest = args
     values = function(x.values, *rest, **kwargs)
-    room = x.values.untyped_storage().nbytes() // x.values.element_size()
-    storage = torch.zeros(room, dtype=torch.bool, device=x.mask.device)
-    storage.as_strided(x.values.shape, x.values.stride(), x.values.storage_offset()).copy_(x.mask)
-    names = dict(zip(("size", "stride", "storage_offset"), rest, strict=False)) | kwargs
-    offset = names.get("storage_offset")
-    names["storage_offset"] = x.values.storage_offset() if offset is None else offset
-    return Entries(values, torch.as_strided(storage, **names))
+    return Entries(
+        values,
+        torch.as_strided(_storage_mask(x), **_strides(x, "size stride storage_offset", tuple(rest), kwargs)),
+    )
+
+
+def as_strided_scatter(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Entries:
+    """``as_strided_scatter``: the places that ``as_strided`` would read are written."""
+    a = bound("input src size stride storage_offset", args, kwargs)
+    x, src = (o if isinstance(o, Entries) else Entries(o, mask_of(o)) for o in (a.pop("input"), a.pop("src")))
+    strides = _strides(x, "", (), a)
+    geometry = x.values.shape, x.values.stride(), x.values.storage_offset()
+    mask = _storage_mask(x)
+    written = torch.zeros_like(mask)
+    mask.as_strided(**strides).copy_(src.mask)
+    written.as_strided(**strides).fill_(True)
+    # torch 2.13 sends the gradient of what is kept to what is written over, and the reverse; where two write to one
+    # place it sends it to both, specified or not
+    values = torch.as_strided_scatter(x.values.detach(), fill(src, src.mask, 0), **strides)
+    return Entries(torch.where(written.as_strided(*geometry), values, x.values), mask.as_strided(*geometry))
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -117,5 +149,14 @@ OPERATIONS: tuple[Operation, ...] = (
         GRADIENT,
         in_place=(torch.as_strided_, Tensor.as_strided_),
         methods=("as_strided",),
+    ),
+    Operation(
+        "as_strided_scatter",
+        "views",
+        (torch.as_strided_scatter, Tensor.as_strided_scatter),
+        as_strided_scatter,
+        "as the source where written, else as before",
+        "to the source where written, else to the entries kept",
+        methods=("as_strided_scatter",),
     ),
 )

@@ -1,16 +1,13 @@
 """Interpolation: a result is specified where all neighbours of non-zero weight are.
 
-Which neighbours these are is asked of PyTorch's own function, applied to the mask: what comes out is the weight of the
-unspecified. Weights of bicubic kernels have both signs and could cancel; there each pixel is given to one of so many
-classes that no two pixels of one window share one, and the classes are asked one by one. A weight as small as the
-rounding of the coordinates is none.
+An interpolation works along one dimension after the other. The weights along a dimension are asked of PyTorch's own
+function, applied to unit vectors; the mask of a result is the conjunction over the few neighbours that have one.
 
 ``mode="area"`` is adaptive average pooling in PyTorch, and here: over the specified entries.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,46 +16,29 @@ import torch.nn.functional as F
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.pooling import adaptive_average
-from maskgrad.semantics.products import safe
+from maskgrad.semantics.products import NONE_AT_ALL, safe
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.windows import as_tuple
+from maskgrad.semantics.windows import as_tuple, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-__all__ = ["OPERATIONS", "missing_weight"]
+__all__ = ["OPERATIONS"]
 
-#: Modes whose weights have both signs, and how many neighbours each takes along a dimension when nothing is shrunk.
-SIGNED = {"bicubic": 4, "lanczos": 6}
+#: How many neighbours each mode looks at along a dimension, if nothing is shrunk.
+NEIGHBOURS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
 
-#: Coordinates are rounded in units of eps times the size; weights inherit it.
+#: Modes that copy.
+MOVING = ("nearest", "nearest-exact")
+
+#: The length of the dimensions that are left alone while the weights along another are asked for. Images of width 1
+#: have the first result everywhere in torch 2.13 with antialias=True.
+OTHERS = 2
+
+#: Up to how many units in the last place of a coordinate are rounding errors.
 ROUNDINGS = 8
-
-
-def missing_weight(
-    function: Callable[[Tensor], Tensor], mask: Tensor, classes: list[tuple[int, int]]
-) -> Tensor:
-    """The largest weight that an unspecified neighbour has, by absolute value.
-
-    Args:
-        function: interpolates (N, channels, *lengths), linear in it.
-        mask: (N, C, *lengths).
-        classes: dimensions with signed weights, each with the number of neighbours along it.
-    """
-    missing = (~mask).to(torch.float32)
-    for dim, count in classes:
-        kind = torch.arange(mask.shape[dim], device=mask.device) % count
-        kind = kind.reshape([-1 if d == dim else 1 for d in range(mask.ndim)])
-        chosen = [torch.where(kind == k, missing, 0) for k in range(min(count, mask.shape[dim]))]
-        missing = torch.cat(chosen, 1)
-    weights = function(missing).abs()
-    return torch.amax(weights.unflatten(1, (-1, mask.shape[1])), 1)
-
-
-def _negligible(lengths: Any) -> float:
-    return float(ROUNDINGS * torch.finfo(torch.float32).eps * max(4, *lengths))
 
 
 INTERPOLATE = "input size scale_factor mode align_corners recompute_scale_factor antialias"
@@ -73,84 +53,57 @@ def interpolate(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     if mode == "area":
         return adaptive_average(input, lambda x: F.interpolate(x, **given), rank)
     result = F.interpolate(safe(input), **given)
-    if mode not in SIGNED:
-        known = missing_weight(lambda x: F.interpolate(x, **given), mask, []) <= _negligible(values.shape[2:])
-        return Entries(result, known)
-    for step in _one_dimension_at_a_time(given, values, result):
-        dim, options, count = step
-        weight = missing_weight(lambda x, options=options: F.interpolate(x, **options), mask, [(dim, count)])  # type: ignore[misc]
-        mask = weight <= _negligible(values.shape[2:])
-    return Entries(result, mask)
-
-
-def _one_dimension_at_a_time(
-    given: dict[str, Any], values: Tensor, result: Tensor
-) -> list[tuple[int, dict[str, Any], int]]:
-    """The same interpolation as steps along one dimension, with the number of neighbours along it."""
-    rank = values.ndim - 2
-    lengths, results = list(values.shape[2:]), list(result.shape[2:])
-    steps = []
+    mask = shared(mask, rank)
+    if mode in MOVING:
+        known = F.interpolate(mask.float(), **given) > NONE_AT_ALL
+        return Entries(result, known.expand(result.shape))
     for i in range(rank):
-        options = dict(given)
-        if given.get("scale_factor") is not None and not given.get("recompute_scale_factor"):
-            factors = as_tuple(given["scale_factor"], rank)
-            options["scale_factor"] = tuple(f if d == i else 1.0 for d, f in enumerate(factors))
-            shrinking = 1 / factors[i]
-        else:
-            options["scale_factor"] = options["recompute_scale_factor"] = None
-            options["size"] = [*results[: i + 1], *lengths[i + 1 :]]
-            shrinking = lengths[i] / results[i]
-        count = SIGNED[given["mode"]]
-        if given.get("antialias"):
-            count = math.ceil(count * max(1.0, shrinking)) + 2
-        steps.append((i + 2, options, count))
-    return steps
+        weights = _weights(given, values.shape[2 + i], result.shape[2 + i], i, rank)
+        mask = _all_neighbours(mask, 2 + i, weights, _most_neighbours(given, weights))
+    return Entries(result, mask.expand(result.shape))
 
 
-def upsample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """The functions of ``torch._C._nn`` that graphs use: one mode each, in their name."""
-    given = bound("input", args[:1], kwargs)
-    input, rest = given.pop("input"), args[1:]
-    dims = range(2, input.values.ndim) if "bicubic" in function.__name__ else ()
-    weight = missing_weight(
-        lambda x: function(x, *rest, **given), input.mask, [(d, SIGNED["bicubic"]) for d in dims]
-    )
-    result = function(safe(input), *rest, **given)
-    return Entries(result, weight <= _negligible(input.values.shape[2:]))
+def _weights(given: dict[str, Any], length: int, results: int, i: int, rank: int) -> Tensor:
+    """The weight of each entry in each result along spatial dimension ``i``: (length, results).
 
-
-BILINEAR, NEAREST, BICUBIC = 0, 1, 2
-MODES = {"bilinear": BILINEAR, "nearest": NEAREST, "bicubic": BICUBIC}
-
-
-def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """``F.grid_sample`` and ``grid_sampler``: where to look must be specified too; zeros outside are.
-
-    Args:
-        function: what the user called.
-        args: input (N, C, *lengths), grid (N, *results, coordinates), mode, padding mode, align_corners.
-        kwargs: the same by name.
+    In double precision, whatever the data: there a neighbour without weight is told from one with a small weight.
     """
-    names = "input grid mode padding_mode align_corners"
-    if function is not F.grid_sample:
-        names = "input grid interpolation_mode padding_mode align_corners"
-    given = bound(names, args, kwargs)
-    input, grid = given.pop("input"), safe(given.pop("grid"))
-    where = (args[1:2] or [kwargs.get("grid")])[0]
-    result = function(safe(input), grid, **given)
-    known = torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape)
-    if isinstance(input, Entries):
-        mode = given.get("mode", given.get("interpolation_mode", BILINEAR))
-        count = SIGNED["bicubic"] if MODES.get(mode, mode) == BICUBIC else 0
-        classes = [(d, count) for d in range(2, input.mask.ndim)] if count else []
-        looking = grid.detach()
-        weight = missing_weight(
-            lambda x: function(x.to(looking.dtype), looking, **given), input.mask, classes
-        )
-        known = weight <= _negligible(input.values.shape[2:])
-    if isinstance(where, Entries):
-        known = known & where.mask.all(-1).unsqueeze(1)
-    return Entries(result, known)
+    options = dict(given)
+    if given.get("scale_factor") is not None and not given.get("recompute_scale_factor"):
+        factor = as_tuple(given["scale_factor"], rank)[i]
+        options["scale_factor"] = tuple(factor if d == i else 1.0 for d in range(rank))
+    else:
+        options["scale_factor"] = options["recompute_scale_factor"] = None
+        options["size"] = [results if d == i else OTHERS for d in range(rank)]
+    units = torch.eye(length, dtype=torch.float64)
+    for d in range(rank):
+        units = units.unsqueeze(1 if d < i else -1) if d != i else units
+    sizes = [length if d == i else OTHERS for d in range(rank)]
+    weights = F.interpolate(units.expand(length, *sizes).unsqueeze(0).contiguous(), **options)[0]
+    for d in reversed(range(rank)):
+        weights = weights.select(1 + d, 0) if d != i else weights
+    return weights
+
+
+def _most_neighbours(given: dict[str, Any], weights: Tensor) -> int:
+    length, results = weights.shape
+    count = NEIGHBOURS[given["mode"]]
+    if given.get("antialias"):  # a shrunk image is averaged over more of them
+        count = count * -(-max(length, results) // results) + 2
+    return min(count, length)
+
+
+def _all_neighbours(mask: Tensor, dim: int, weights: Tensor, count: int) -> Tensor:
+    """True where all entries along ``dim`` that have a weight are specified."""
+    tolerance = ROUNDINGS * torch.finfo(torch.float64).eps * weights.shape[0]
+    has_weight, neighbour = (weights.abs() > tolerance).to(torch.uint8).topk(count, dim=0)
+    shape = [-1 if d == dim else 1 for d in range(mask.ndim)]
+    result: Tensor | None = None
+    for index, needed in zip(neighbour.to(mask.device), has_weight.bool().to(mask.device), strict=True):
+        there = mask.index_select(dim, index) | ~needed.reshape(shape)
+        result = there if result is None else result & there
+    assert result is not None  # every result has a neighbour
+    return result
 
 
 def affine_grid(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -166,10 +119,6 @@ def affine_grid(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 PATTERN = "specified where all neighbours of non-zero weight are"
 GRADIENT = "torch's, at the specified entries"
 
-UPSAMPLINGS = """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
-    _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d
-    upsample_bicubic2d _upsample_bilinear2d_aa"""
-
 
 def _record(
     name: str, body: Callable[..., Any], functions: tuple[Any, ...], pattern: str = PATTERN
@@ -178,12 +127,12 @@ def _record(
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record("nn.functional.interpolate", interpolate, (F.interpolate,)),
-    *(_record(name, upsample, (getattr(torch._C._nn, name),)) for name in UPSAMPLINGS.split()),
-    _record("nn.functional.grid_sample", grid_sample, (F.grid_sample,)),
-    _record("grid_sampler", grid_sample, (torch.grid_sampler,)),
-    _record("grid_sampler_2d", grid_sample, (torch.grid_sampler_2d,)),
-    _record("grid_sampler_3d", grid_sample, (torch.grid_sampler_3d,)),
+    # The old names call the new one, which is what arrives here.
+    _record(
+        "nn.functional.interpolate",
+        interpolate,
+        (F.interpolate, F.upsample, F.upsample_nearest, F.upsample_bilinear),
+    ),
     _record(
         "nn.functional.affine_grid",
         affine_grid,

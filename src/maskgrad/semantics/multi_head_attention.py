@@ -229,7 +229,10 @@ def _with_extra_keys(
     if given.get("bias_k") is not None:
         if given.get("static_k") is not None or given.get("static_v") is not None:
             raise AssertionError("bias cannot be added to static key.")
-        learned = [_by_head(_entries(given[name]), heads) for name in ("bias_k", "bias_v")]
+        learned = [
+            _by_head(Entries(*(part.reshape(1, 1, -1) for part in _entries(given[name]))), heads)
+            for name in ("bias_k", "bias_v")
+        ]
         extra.append(
             tuple(Entries(*(part.expand(*shape, -1, -1) for part in x)) for x in learned)  # type: ignore[arg-type]
         )

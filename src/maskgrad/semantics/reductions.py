@@ -6,13 +6,14 @@ operation is what an unspecified entry is replaced by so that it takes no part.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims, mask_of_any, reduce_each
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, filler_as
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 
@@ -101,6 +102,16 @@ def count_nonzero(input: Entries, dim: Any = None) -> Entries:
     return sum(truth, dim)
 
 
+def hash_tensor(input: Entries, dim: Any = (), *, keepdim: bool = False, mode: int = 0) -> Entries:
+    """Combine the bits of the specified entries by exclusive or; those of 0 are all zero and take no part."""
+    return reduce_each(
+        functools.partial(torch.hash_tensor, mode=mode),
+        Entries(torch.where(input.mask, input.values, filler_as(input.values.dtype, 0)), input.mask),
+        dim,
+        keepdim,
+    )
+
+
 def _record(rule: Callable[..., Any], identity: float | str | None, gradient: str) -> Operation:
     functions, _, methods = functions_named(rule.__name__)
     return Operation(
@@ -124,4 +135,5 @@ OPERATIONS: tuple[Operation, ...] = (
     _record(any, False, "none"),
     _record(all, True, "none"),
     _record(count_nonzero, 0, "none"),
+    _record(hash_tensor, 0, "none"),
 )

@@ -43,6 +43,15 @@ SPECTRUM = (
     "every coefficient of the transform depends on every entry, and deleting some changes the frequencies"
 )
 
+INTERNAL = "it is one half of a derivative, which autograd calls with the complete indices of the other half"
+BACKWARD = "Let autograd call it: max_pool2d(x, …) followed by backward()."
+
+PACKED = "a packed sequence has no padding left, and no place for a mask"
+PADDED = (
+    "Give the padded batch itself to nn.LSTM, nn.GRU or nn.RNN, which stop each sequence at its own end; or pack "
+    "x.filled(0)."
+)
+
 GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
     (
         """cholesky cholesky_ex cholesky_inverse cholesky_solve qr geqrf householder_product orgqr ormqr
@@ -60,6 +69,20 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
         SPECTRUM,
         FILL,
     ),
+    (
+        "resize_ resize_as_",
+        (torch, Tensor),
+        "it lays the storage out anew behind autograd's back: entries lose their places, and new ones hold no data",
+        "Use x.reshape(…) if the number of entries stays, else x[…] to take fewer or torch.nn.functional.pad to add some.",
+    ),
+    ("_pack_padded_sequence", (torch, torch._C._VariableFunctions), PACKED, PADDED),
+    ("max_pool2d_with_indices_backward", (torch.ops.aten,), INTERNAL, BACKWARD),
+    (
+        "__dlpack__ __dlpack_device__",
+        (Tensor,),
+        "DLPack has no place for a mask, and what lies under it would be read as numbers",
+        "Hand over both tensors of mg.interop.to_dlpack(x), or x.filled(value).",
+    ),
 )
 
 
@@ -67,6 +90,9 @@ def _functions(name: str, namespaces: tuple[Any, ...]) -> tuple[Callable[..., An
     found = {
         getattr(namespace, name): None for namespace in namespaces if callable(getattr(namespace, name, None))
     }
+    for operator in tuple(found):
+        if isinstance(operator, torch._ops.OpOverloadPacket):  # what arrives is one of its overloads
+            found |= dict.fromkeys(getattr(operator, overload) for overload in operator.overloads())
     return tuple(found)
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.accumulation import add_up, combine
+from maskgrad.semantics.entries import Entries, fill
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.signatures import bound
@@ -19,7 +20,7 @@ from maskgrad.semantics.signatures import bound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPERATIONS", "combine"]
+__all__ = ["OPERATIONS"]
 
 #: For each operation: torch's names for its arguments, and which of them bring entries.
 WRITES: dict[str, tuple[str, str]] = {
@@ -33,8 +34,8 @@ WRITES: dict[str, tuple[str, str]] = {
     "slice_scatter": ("input src dim start end step", "input src"),
     "diagonal_scatter": ("input src offset dim1 dim2", "input src"),
 }
-#: The arguments that are positions, and may be masked.
-POSITIONS = ("index",)
+#: The arguments that have an entry for each position: a 0-d one has a single entry.
+ONE_EACH = ("index", "src", "source")
 
 
 def plain(argument: Any) -> Any:
@@ -46,22 +47,37 @@ def _mask(argument: Any) -> Any:
     return mask_of(argument) if isinstance(argument, (Entries, Tensor)) else True
 
 
-def _spare_slice(arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
+def _entries(x: Any) -> Entries:
+    return x if isinstance(x, Entries) else Entries(x, mask_of(x))
+
+
+def _safe(x: Any) -> Any:
+    return fill(x, x.mask, 0) if isinstance(x, Entries) else x
+
+
+def _vector(x: Any) -> Any:
+    """A tensor without dimensions as one with a single entry."""
+    if isinstance(x, Entries):
+        return Entries(x.values.reshape(1), x.mask.reshape(1)) if x.values.ndim == 0 else x
+    return x.reshape(1) if isinstance(x, Tensor) and x.ndim == 0 else x
+
+
+def _with_spare_slice(
+    x: Any, dim: int, index: Entries, write: Callable[[Entries, Tensor], Entries]
+) -> Entries:
     """Send unspecified positions to one more slice, which is cut off again afterwards."""
-    dim, index = arguments["dim"], arguments["index"]
-    x = arguments["input"] if isinstance(arguments["input"], Entries) else _entries(arguments["input"])
-    size = x.values.shape[dim]
-    spare = x.values.narrow(dim, 0, 1) if size else x.values.new_zeros([s or 1 for s in x.values.shape])
+    shape = plain(x).shape
+    values, mask = _entries(_vector(x))
+    size = values.shape[dim]
+    extra = list(values.shape)
+    extra[dim] = 1
     wider = Entries(
-        torch.cat([x.values, torch.zeros_like(spare)], dim),
-        torch.cat([x.mask, torch.zeros_like(spare, dtype=torch.bool)], dim),
+        torch.cat([values, values.new_zeros(extra)], dim), torch.cat([mask, mask.new_zeros(extra)], dim)
     )
-    positions = torch.where(index.mask, index.values, size)
-    return {**arguments, "input": wider, "index": positions}, size
-
-
-def _entries(x: Tensor) -> Entries:
-    return Entries(x, mask_of(x))
+    written = write(wider, torch.where(index.mask, index.values, size))
+    return Entries(
+        written.values.narrow(dim, 0, size).reshape(shape), written.mask.narrow(dim, 0, size).reshape(shape)
+    )
 
 
 def _write(name: str) -> Callable[..., Any]:
@@ -76,19 +92,24 @@ def _write(name: str) -> Callable[..., Any]:
                 arguments["value"] = arguments.pop("src")
             if arguments.get("reduce") is not None:
                 return _legacy_scatter(arguments)
+        index = arguments.get("index")
+        if isinstance(index, Entries) and "dim" not in arguments:
+            raise TypeError(
+                f"{name} needs plain positions, found a MaskedTensor as index; use index.compressed() and the "
+                "entries of the source at index.mask"
+            )
         if arguments.pop("accumulate", False):
             return _accumulate(torch_function, arguments, names)
-        if isinstance(arguments.get("index"), Entries):
-            if "dim" not in arguments:
-                raise TypeError(
-                    f"{name} needs plain positions, found a MaskedTensor as index; use index.compressed() and the "
-                    "entries of the source at index.mask"
-                )
-            arguments, size = _spare_slice(arguments)
-            written = body(function, (), arguments)
-            dim = arguments["dim"]
-            return Entries(written.values.narrow(dim, 0, size), written.mask.narrow(dim, 0, size))
-        values = {k: plain(v) for k, v in arguments.items()}
+        if isinstance(index, Entries):
+            arguments |= {key: _vector(arguments[key]) for key in ONE_EACH if key in arguments}
+            return _with_spare_slice(
+                arguments["input"],
+                arguments["dim"],
+                arguments["index"],
+                lambda x, positions: body(function, (), {**arguments, "input": x, "index": positions}),
+            )
+        # where two write to one place torch sends the gradient to both, specified or not
+        values = {k: plain(v) if k == "input" else _safe(v) for k, v in arguments.items()}
         masks = {k: _mask(v) if k in bringing.split() else v for k, v in values.items()}
         masks |= {k: _mask(v) for k, v in arguments.items() if k in bringing.split()}
         return Entries(torch_function(**values), torch_function(**masks))
@@ -99,16 +120,12 @@ def _write(name: str) -> Callable[..., Any]:
 def _accumulate(function: Callable[..., Any], arguments: dict[str, Any], names: str) -> Entries:
     """``index_put`` and ``put`` with accumulate=True: sums over the specified contributions."""
     source = "values" if "values" in names.split() else "source"
-    old, new = arguments["input"], arguments[source]
     rest = {k: v for k, v in arguments.items() if k not in ("input", source)}
-    safe_old, safe_new = (
-        torch.where(_mask(o), plain(o), 0) if isinstance(o, Entries) else o for o in (old, new)
+    return add_up(
+        _entries(arguments["input"]),
+        _entries(arguments[source]),
+        lambda old, new: function(**{"input": old, source: new, "accumulate": True}, **rest),
     )
-    values = function(**{"input": safe_old, source: safe_new, "accumulate": True}, **rest)
-    counts = function(
-        **{"input": mask_of(old).float(), source: mask_of(new).float(), "accumulate": True}, **rest
-    )
-    return Entries(values, counts > 0)
 
 
 def _legacy_scatter(arguments: dict[str, Any]) -> Entries:
@@ -118,108 +135,94 @@ def _legacy_scatter(arguments: dict[str, Any]) -> Entries:
     if not isinstance(source, (Entries, Tensor)):
         source = torch.full_like(plain(index), source, dtype=plain(arguments["input"]).dtype)  # type: ignore[arg-type]
     reduce = {"add": "sum", "multiply": "prod"}[arguments["reduce"]]
-    return combine(arguments["input"], arguments["dim"], index, source, reduce, True)
+    return _combine(arguments["input"], arguments["dim"], index, source, reduce)
 
 
-def combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool) -> Entries:
-    """Combine the specified contributions that meet at each place; without one, the old entry stays."""
+def _combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Entries:
+    """Combine what meets at the positions; unspecified positions take part nowhere."""
     if isinstance(index, Entries):
-        arguments, size = _spare_slice({"input": x, "dim": dim, "index": index})
-        wide = combine(arguments["input"], dim, arguments["index"], source, reduce, include_self)
-        return Entries(wide.values.narrow(dim, 0, size), wide.mask.narrow(dim, 0, size))
-    x, source = (o if isinstance(o, Entries) else _entries(o) for o in (x, source))
-    neutral = _neutral(reduce, x.values.dtype)
-    start = torch.where(x.mask, x.values, neutral) if include_self else torch.full_like(x.values, neutral)
-    brought = torch.where(source.mask, source.values, neutral)
-    # scatter_reduce knows "sum"; a mean is the sum over the specified contributions divided by their number
-    values = torch.scatter_reduce(
-        start, dim, index, brought, "sum" if reduce == "mean" else reduce, include_self=True
-    )
-    zeros = torch.zeros_like(x.values, dtype=torch.int64)
-    arrived = zeros.scatter_add(dim, index, source.mask.long())
-    total = arrived + x.mask if include_self else arrived
-    if reduce == "mean":
-        divisor = total.clamp(min=1)
-        exact = values.is_floating_point() or values.is_complex()
-        values = values / divisor if exact else torch.div(values, divisor, rounding_mode="floor")
-    if include_self:
-        return Entries(values.to(x.values.dtype), total > 0)
-    return Entries(torch.where(arrived > 0, values.to(x.values.dtype), x.values), x.mask | (arrived > 0))
-
-
-def _neutral(reduce: str, dtype: torch.dtype) -> float | int | bool:
-    from maskgrad.semantics.extrema import lowest
-
-    if reduce in ("amax", "amin"):
-        return lowest(dtype, largest=reduce == "amax")
-    return 1 if reduce == "prod" else 0
+        return _with_spare_slice(
+            x,
+            dim,
+            _vector(index),
+            lambda wider, positions: combine(
+                wider, dim, positions, _entries(_vector(source)), reduce, include_self
+            ),
+        )
+    return combine(_entries(x), dim, index, _entries(source), reduce, include_self)
 
 
 def scatter_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``scatter_reduce`` with all five reductions."""
     a = bound("input dim index src reduce", args, kwargs)
-    return combine(a["input"], a["dim"], a["index"], a["src"], a["reduce"], a.get("include_self", True))
+    return _combine(a["input"], a["dim"], a["index"], a["src"], a["reduce"], a.get("include_self", True))
 
 
 def scatter_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``scatter_add``: the sum of the specified contributions and, if specified, the old entry."""
     a = bound("input dim index src", args, kwargs)
-    return combine(a["input"], a["dim"], a["index"], a["src"], "sum", True)
-
-
-def _along_dim(x: Any, dim: int, index: Any, source: Any) -> tuple[Any, int, Any, Any]:
-    """Spell a 1-D index of slices as one position for each entry of the source; scalars become vectors."""
-    if plain(x).ndim == 0:
-        x, source = (
-            Entries(o.values.reshape(1), o.mask.reshape(1)) if isinstance(o, Entries) else o.reshape(1)
-            for o in (x, source)
-        )
-        dim = 0
-    shape = [1] * plain(source).ndim
-    shape[dim] = -1
-    size = plain(source).shape
-
-    def spell(positions: Tensor) -> Tensor:
-        return positions.reshape(shape).expand(size)
-
-    return (
-        x,
-        dim,
-        Entries(spell(index.values), spell(index.mask)) if isinstance(index, Entries) else spell(index),
-        source,
-    )
+    return _combine(a["input"], a["dim"], a["index"], a["src"], "sum")
 
 
 def index_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``index_add``: ``alpha`` times the specified slices of the source are added."""
     a = bound("input dim index source", args, kwargs)
-    alpha, source = a.get("alpha", 1), a["source"]
-    scaled = Entries(source.values * alpha, source.mask) if isinstance(source, Entries) else source * alpha
-    return _indexed(a, scaled, "sum", True)
+    dim, index, source = a["dim"], a["index"], _entries(a["source"])
+    scale = {"alpha": a["alpha"]} if "alpha" in a else {}
+
+    def add(x: Entries, positions: Tensor) -> Entries:
+        return add_up(
+            x, source, lambda old, new, **scale: torch.index_add(old, dim, positions, new, **scale), **scale
+        )
+
+    if isinstance(index, Entries):
+        source = _vector(source)
+        return _with_spare_slice(a["input"], dim, _vector(index), add)
+    return add(_entries(a["input"]), index)
 
 
 def index_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``index_reduce`` with its four reductions."""
     a = bound("input dim index source reduce", args, kwargs)
-    return _indexed(a, a["source"], a["reduce"], a.get("include_self", True))
+    shape, dim, index = plain(a["input"]).shape, a["dim"], a["index"]
+    x, source = _vector(a["input"]), _vector(a["source"])
+    wanted = list(plain(x).shape)
+    wanted[dim] = plain(index).numel()
+    if list(plain(source).shape) != wanted or plain(index).ndim > 1:
+        raise IndexError(
+            f"index_reduce needs a vector of positions and a source of one slice for each, of shape {wanted}; found "
+            f"positions of shape {list(plain(index).shape)} and a source of shape {list(plain(source).shape)}"
+        )
+    one_each = [1] * len(wanted)
+    one_each[dim] = -1
 
+    def spelt(positions: Tensor) -> Tensor:
+        """A position for each entry of the source."""
+        return positions.reshape(one_each).expand(wanted)
 
-def _indexed(a: dict[str, Any], source: Any, reduce: str, include_self: bool) -> Entries:
-    shape = plain(a["input"]).shape
-    result = combine(*_along_dim(a["input"], a["dim"], a["index"], source), reduce, include_self)
+    everywhere = (
+        Entries(spelt(index.values.long()), spelt(index.mask))
+        if isinstance(index, Entries)
+        else spelt(index.long())
+    )
+    result = _combine(x, dim, everywhere, source, a["reduce"], a.get("include_self", True))
     return Entries(result.values.reshape(shape), result.mask.reshape(shape))
 
 
-def _record(name: str, body: Callable[..., Any], pattern: str, gradient: str) -> Operation:
+def _record(
+    name: str, body: Callable[..., Any], pattern: str, gradient: str, family: str = "accumulation"
+) -> Operation:
     functions, in_place, methods = functions_named(name)
-    return Operation(name, "indexing", functions, body, pattern, gradient, in_place=in_place, methods=methods)
+    return Operation(name, family, functions, body, pattern, gradient, in_place=in_place, methods=methods)
 
 
 WRITTEN = "as the source where written, else as before"
 COMBINED = "specified where a specified contribution arrives or was"
 OPERATIONS: tuple[Operation, ...] = (
     *(
-        _record(name, _write(name), WRITTEN, "to the source where written, else to the entries kept")
+        _record(
+            name, _write(name), WRITTEN, "to the source where written, else to the entries kept", "indexing"
+        )
         for name in WRITES
     ),
     _record(

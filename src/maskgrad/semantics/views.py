@@ -128,5 +128,19 @@ OPERATIONS: tuple[Operation, ...] = (
     _record("view_as_real", complex_view),
     _record("view_as_complex", complex_view),
     Operation("unfold", "views", (Tensor.unfold,), rearrange, PATTERN, GRADIENT, methods=("unfold",)),
+    *(
+        Operation(
+            f"fft.{function.__name__.removeprefix('fft_')}",
+            "views",
+            (function,),
+            rearrange,
+            PATTERN,
+            GRADIENT,
+        )
+        for function in (torch.fft.fftshift, torch.fft.ifftshift)
+    ),
+    Operation(
+        "slice", "views", (torch.ops.aten.slice, torch.ops.aten.slice.Tensor), rearrange, PATTERN, GRADIENT
+    ),
     Operation("linalg.diagonal", "views", (torch.linalg.diagonal,), rearrange, PATTERN, GRADIENT),
 )

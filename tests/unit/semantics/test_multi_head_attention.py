@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
@@ -109,6 +110,29 @@ def test_masks_of_the_module_keep_their_polarity() -> None:
         torch.testing.assert_close(out.filled(0.0), expected.filled(0.0))
         for grad in gradients(out.filled(0.0).sum(), [dirty, *attention.parameters()]):
             assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_the_function_takes_boolean_masks_itself(need_weights: bool) -> None:
+    attention = nn.MultiheadAttention(4, 2, dtype=D)
+    x = torch.randn(3, 2, 4, dtype=D)
+    static = torch.randn(2, 4, 3, 2, dtype=D)
+    for options in (
+        {"key_padding_mask": torch.tensor([[0, 0, 1], [0, 1, 0]]).bool()},
+        {"attn_mask": torch.ones(3, 3).triu(1).bool()},
+        {"static_k": static[0], "static_v": static[1]},
+    ):
+        found, right = (
+            F.multi_head_attention_forward(
+                y, y, y, 4, 2, attention.in_proj_weight, attention.in_proj_bias, None, None, False, 0.0,
+                attention.out_proj.weight, attention.out_proj.bias, need_weights=need_weights, **options,
+            )
+            for y in (mg.masked(x, torch.ones_like(x).bool()), x)
+        )  # fmt: skip
+        assert found[0].mask.all()
+        torch.testing.assert_close(found[0].filled(nan), right[0])
+        if need_weights:
+            torch.testing.assert_close(found[1].filled(nan), right[1])
 
 
 def test_a_query_without_keys_in_one_head_listens_to_the_others() -> None:

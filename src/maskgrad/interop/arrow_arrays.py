@@ -1,0 +1,226 @@
+"""Apache Arrow: validity bitmaps become masks, buffers of numbers become tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from maskgrad.interop.columns import Column, check_columns, check_dtype, one_column, side_by_side
+from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
+from maskgrad.interop.packages import require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from maskgrad.masked_tensor.tensor import MaskedTensor
+
+__all__ = ["check_type", "from_arrow", "read", "to_arrow"]
+
+_DTYPES = {
+    "bool": torch.bool,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+    "uint16": torch.uint16,
+    "uint32": torch.uint32,
+    "uint64": torch.uint64,
+    "halffloat": torch.float16,
+    "float": torch.float32,
+    "double": torch.float64,
+}
+
+
+def from_arrow(
+    obj: pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table, dtype: torch.dtype | None = None
+) -> MaskedTensor:
+    """Arrow data: null is unspecified; NaN is a number like any other.
+
+    The validity bitmap is read as it is: nothing goes through NaN, and integers stay integers.
+
+    Args:
+        obj: array or chunked array of Booleans, integers or floating-point numbers, or of lists of them of one fixed
+            size; or a table or record batch of such columns without lists.
+        dtype: dtype of the result. None: the array's own; for a table, what ``torch.stack`` would promote its columns
+            to (int64 with float32 gives float32).
+
+    Returns:
+        MaskedTensor (n,), (n, size) for lists of a fixed size (a null list is unspecified as a whole), or
+        (rows, columns) for a table. Column names and metadata are not kept.
+
+    Zero copy:
+        The numbers of one array, offset or not, or of a chunked array with a single chunk, are shared with Arrow.
+        Arrow's memory must not be written: methods in place of a MaskedTensor never do, ``x.clone()`` is for code that
+        does. Copied are Booleans (Arrow stores bits), several chunks, the columns of a table, a change of ``dtype``;
+        the mask is unpacked from bits, and costs nothing where Arrow has no bitmap.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+        TypeError: ``obj`` is no Arrow data, or has a type without numbers; the message names the column and the remedy.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> mg.from_arrow(pa.array([1, None, 3]))
+        masked([1, --, 3])
+        >>> mg.from_arrow(pa.array([1., None, float("nan")])).mask
+        tensor([ True, False,  True])
+    """
+    require("pyarrow", "mg.from_arrow")
+    import pyarrow as pa
+
+    check_dtype(dtype, "mg.from_arrow")
+    if isinstance(obj, (pa.Table, pa.RecordBatch)):
+        for field in obj.schema:
+            check_type(field.type, f"column {field.name!r}", CAST, lists=False)
+        columns = [read(obj.column(i), f"column {name!r}") for i, name in enumerate(obj.schema.names)]
+        return side_by_side(columns, obj.num_rows, dtype)
+    if not isinstance(obj, (pa.Array, pa.ChunkedArray)):
+        raise TypeError(
+            "mg.from_arrow: obj must be a pyarrow Array, ChunkedArray, RecordBatch or Table, found "
+            f"{type(obj).__name__}; convert it with pa.array(obj) or pa.table(obj)"
+        )
+    check_type(obj.type, "obj", CAST)
+    return one_column(read(obj, "obj"), dtype)
+
+
+#: How to turn another type into numbers, in Arrow's words.
+CAST = "cast it, as in array.cast(pa.float64())"
+
+
+def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) -> None:
+    """Refuse what holds no numbers: which column, what it holds, what to do."""
+    import pyarrow.types as kinds
+
+    if str(type_) in _DTYPES:
+        return
+    if kinds.is_fixed_size_list(type_) and lists:
+        check_type(type_.value_type, f"{place}, inside its lists,", cast, lists=False)
+        return
+    if kinds.is_fixed_size_list(type_):
+        remedy = "convert it alone: it has a dimension more than the other columns"
+    elif kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_list_view(type_):
+        remedy = "rows of different lengths are no tensor: pad them and use mg.from_lengths(padded, lengths)"
+    elif kinds.is_null(type_):
+        remedy = f"it holds nothing but nulls and does not say of what: {cast}"
+    elif kinds.is_dictionary(type_):
+        remedy = "use array.dictionary_decode() for its values, or array.indices for their numbers"
+    elif kinds.is_temporal(type_):
+        remedy = "express it as a number since some origin: array.cast(pa.int64()) counts its own unit"
+    elif isinstance(type_, _extension_type()):
+        remedy = "use array.storage, if that holds numbers"
+    elif kinds.is_decimal(type_):
+        remedy = cast
+    else:
+        remedy = f"if it can be read as numbers, {cast}; encode categories first (array.dictionary_encode().indices)"
+    raise TypeError(
+        f"{place} must hold Booleans, integers or floating-point numbers, found {type_}; {remedy}"
+    )
+
+
+def _extension_type() -> Any:
+    import pyarrow as pa
+
+    return pa.BaseExtensionType
+
+
+def read(array: pa.Array | pa.ChunkedArray, place: str) -> Column:
+    """Values and mask of an array whose type was checked."""
+    import pyarrow as pa
+
+    if isinstance(array, pa.ChunkedArray):
+        if array.num_chunks != 1:
+            chunks = [_read_array(chunk) for chunk in array.chunks] or [_read_array(pa.array([], array.type))]
+            values, masks = zip(*chunks, strict=True)
+            return Column(place, torch.cat(values), torch.cat(masks))
+        array = array.chunk(0)
+    return Column(place, *_read_array(array))
+
+
+def _read_array(array: pa.Array) -> tuple[Tensor, Tensor]:
+    """Values, shared unless they are bits, and mask of one contiguous array."""
+    import pyarrow as pa
+
+    length, offset = len(array), array.offset
+    validity = array.buffers()[0]
+    known = (
+        torch.ones((), dtype=torch.bool).expand(length)
+        if validity is None
+        else _bits(validity, offset, length)
+    )
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        # .values is the whole child, which does not know of our offset; .flatten() would leave null lists out
+        values, mask = _read_array(array.values.slice(offset * size, length * size))
+        return values.reshape(length, size), mask.reshape(length, size) & known.unsqueeze(1)
+    dtype = _DTYPES[str(array.type)]
+    data = array.buffers()[1]
+    if length == 0:
+        return torch.empty(0, dtype=dtype), known
+    if dtype == torch.bool:
+        return _bits(data, offset, length), known
+    # Arrow hands over arrays without nulls only; what is null, the mask knows already.
+    return from_dlpack(pa.Array.from_buffers(array.type, length, [None, data], 0, offset)), known
+
+
+def _bits(buffer: pa.Buffer, offset: int, length: int) -> Tensor:
+    """``length`` bits of a bitmap from bit ``offset`` on, the lowest bit of a byte first."""
+    import numpy as np
+
+    first = offset // 8
+    packed = np.frombuffer(buffer, np.uint8)[first : (offset + length + 7) // 8]
+    unpacked = np.unpackbits(packed, bitorder="little")[offset - 8 * first :][:length]
+    return torch.from_numpy(unpacked.view(np.bool_))
+
+
+def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | pa.Table:
+    """An Arrow array of a vector, a table of a matrix; what is unspecified is null.
+
+    Args:
+        x: MaskedTensor (n,) or (rows, columns), strided, real. bfloat16, which Arrow lacks, becomes float32.
+        names: names of the columns of a table. None: "0", "1", …
+
+    Returns:
+        Array or Table of the corresponding type. A specified NaN stays NaN.
+
+    Zero copy:
+        None, because Arrow's arrays never change while tensors may; what lay under the mask is left behind.
+        Gradients do not travel.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+        TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
+        ValueError: it has no dimension or more than two, or ``names`` do not fit.
+
+    Example:
+        >>> mg.interop.to_arrow(mg.from_nan(torch.tensor([1., float("nan")]))).to_pylist()
+        [1.0, None]
+    """
+    function = "mg.interop.to_arrow"
+    require("pyarrow", function)
+    import pyarrow as pa
+
+    x = check_masked_tensor(x, function)
+    check_columns(x, names, function)
+    values, missing = entries_in_numpy(x, function)
+    if values.ndim == 1:
+        return _array(values, missing)
+    columns = [_array(values[:, i], missing[:, i]) for i in range(values.shape[1])]
+    if (
+        not columns
+    ):  # a table without columns forgets how many rows it has, unless it is cut from one that had some
+        return pa.table({"": pa.nulls(len(values), pa.int8())}).select([])
+    return pa.Table.from_arrays(columns, names=list(names or map(str, range(len(columns)))))
+
+
+def _array(values: Any, missing: Any) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    # a contiguous column, and from_pandas=False: NaN is not null
+    return pa.array(np.ascontiguousarray(values), mask=missing, from_pandas=False)

@@ -1,0 +1,103 @@
+"""polars, whose columns are Arrow arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from maskgrad.interop.arrow_arrays import check_type, read, to_arrow
+from maskgrad.interop.columns import check_columns, check_dtype, one_column, side_by_side
+from maskgrad.interop.outgoing import check_masked_tensor
+from maskgrad.interop.packages import require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+    import torch
+
+    from maskgrad.masked_tensor.tensor import MaskedTensor
+
+__all__ = ["from_polars", "to_polars"]
+
+#: How to turn another dtype into numbers, in polars' words.
+CAST = "cast it, as in pl.col(name).cast(pl.Float64)"
+
+
+def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None) -> MaskedTensor:
+    """A polars Series or DataFrame: null is unspecified; NaN is a number like any other, as in polars.
+
+    Args:
+        obj: Series of Booleans, integers or floating-point numbers (or of ``pl.Array`` of them), or a DataFrame of
+            such columns without arrays.
+        dtype: dtype of the result. None: the Series' own; for a DataFrame, what ``torch.stack`` would promote its
+            columns to.
+
+    Returns:
+        MaskedTensor (n,), (n, width) for a Series of arrays, or (rows, columns).
+
+    Zero copy:
+        As in :func:`from_arrow`: the numbers of a Series in one chunk are shared, and must not be written.
+
+    Raises:
+        MissingDependencyError: polars or pyarrow is not installed.
+        TypeError: ``obj`` is something else (collect a LazyFrame first), or a column does not hold numbers.
+
+    Example:
+        >>> import polars as pl
+        >>> mg.from_polars(pl.DataFrame({"age": [20, None], "height": [1.5, 2.0]})).mean(0)
+        masked([20.0000,  1.7500], dtype=torch.float64)
+    """
+    function = "mg.from_polars"
+    require("polars", function)
+    require("pyarrow", function)
+    import polars as pl
+
+    check_dtype(dtype, function)
+    if isinstance(obj, pl.Series):
+        place = f"series {obj.name!r}"
+        array = obj.to_arrow()
+        check_type(array.type, place, CAST)
+        return one_column(read(array, place), dtype)
+    if not isinstance(obj, pl.DataFrame):
+        remedy = (
+            "obj.collect() reads it" if isinstance(obj, pl.LazyFrame) else "convert it with pl.DataFrame(obj)"
+        )
+        raise TypeError(
+            f"{function}: obj must be a polars Series or DataFrame, found {type(obj).__name__}; {remedy}"
+        )
+    table = obj.to_arrow()
+    for field in table.schema:
+        check_type(field.type, f"column {field.name!r}", CAST, lists=False)
+    columns = [read(table.column(i), f"column {name!r}") for i, name in enumerate(obj.columns)]
+    return side_by_side(columns, obj.height, dtype)
+
+
+def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series | pl.DataFrame:
+    """A polars Series of a vector, a DataFrame of a matrix; what is unspecified is null.
+
+    Args:
+        x: MaskedTensor (n,) or (rows, columns), strided, real; see :func:`to_arrow`.
+        names: names of the columns of a DataFrame. None: "0", "1", …
+
+    Returns:
+        Series or DataFrame. A specified NaN stays NaN.
+
+    Zero copy:
+        None; see :func:`to_arrow`. Gradients do not travel.
+
+    Raises:
+        MissingDependencyError: polars or pyarrow is not installed.
+        TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
+        ValueError: it has no dimension or more than two, or ``names`` do not fit.
+
+    Example:
+        >>> mg.interop.to_polars(mg.from_nan(torch.tensor([1., float("nan")]))).to_list()
+        [1.0, None]
+    """
+    function = "mg.interop.to_polars"
+    require("polars", function)
+    require("pyarrow", function)
+    import polars as pl
+
+    check_columns(check_masked_tensor(x, function), names, function)
+    return pl.from_arrow(to_arrow(x, names))

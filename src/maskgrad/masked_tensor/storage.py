@@ -1,0 +1,189 @@
+"""How the entries of a MaskedTensor are stored: reading them on any layout, and changing the layout."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from maskgrad import kernels
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
+from maskgrad.patterns import BlockPattern, CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns.checks import check_pattern, check_places
+from maskgrad.patterns.conversion import LAYOUTS, pattern_of_places
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.stored import keys_of, places_of
+from maskgrad.semantics.stored.entries import densified, exploded
+
+__all__ = ["from_sparse", "install"]
+
+
+def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
+    """Read a sparse tensor of torch: its stored entries are the specified ones, stored zeros among them.
+
+    Args:
+        t: COO (hybrid or not, coalesced or not: duplicates are added up, as torch means them), CSR, CSC, BSR or BSC
+            tensor, batched where torch allows it.
+        check_invariants: look whether indices are in bounds, in order and without duplicates. False trusts ``t``.
+
+    Returns:
+        MaskedTensor of the same layout, shape and dtype; of CSR, CSC, BSR and BSC it shares the memory.
+        Gradient: reaches ``t``, in its own layout.
+
+    Raises:
+        TypeError: ``t`` is no sparse tensor.
+        IndexError: an index lies outside the shape.
+        ValueError: the indices contradict each other or the values.
+
+    Dense equivalent: ``mg.masked(t.to_dense(), pattern of t)``.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> mg.from_sparse(torch.tensor([[0., 2.], [3., 0.]]).to_sparse()).sum(0).tolist()
+        [3.0, 2.0]
+
+    Source: https://docs.pytorch.org/docs/stable/sparse.html (the layouts).
+    """
+    if not isinstance(t, Tensor) or t.layout not in LAYOUTS or t.layout == torch.strided:
+        found = f"layout {t.layout}" if isinstance(t, Tensor) else type(t).__name__
+        raise TypeError(
+            f"t must be a sparse torch.Tensor (COO, CSR, CSC, BSR or BSC), found {found}; use mg.masked"
+        )
+    if t.layout == torch.sparse_coo:
+        return _from_coordinates(t, check_invariants)
+    pointers, positions = (
+        (t.crow_indices(), t.col_indices())
+        if t.layout in (torch.sparse_csr, torch.sparse_bsr)
+        else (t.ccol_indices(), t.row_indices())
+    )
+    values = _detached(t.values(), t)
+    sizes = tuple(t.shape[: t.ndim - t.dense_dim()])
+    pattern: StoredPattern
+    if t.layout in (torch.sparse_bsr, torch.sparse_bsc):
+        at = len(sizes) - 1
+        pattern = BlockPattern(t.layout, pointers, positions, (values.shape[at], values.shape[at + 1]), sizes)
+    else:
+        pattern = CompressedPattern(t.layout, pointers, positions, sizes)
+    if check_invariants:
+        check_pattern(pattern, values)
+    return MaskedTensor(values, pattern)
+
+
+def _detached(values: Tensor, t: Tensor) -> Tensor:
+    """The values of a constant as no view of it: torch.compile cannot trace views of sparse tensors."""
+    return values if t.requires_grad else values.detach()
+
+
+def _from_coordinates(t: Tensor, check_invariants: bool) -> MaskedTensor:
+    sizes = tuple(t.shape[: t.sparse_dim()])
+    indices = t._indices()
+    if check_invariants:
+        check_places(indices, sizes)
+    if t.requires_grad or t.is_coalesced():
+        merged = t.coalesce()
+        indices, values = merged.indices().detach(), _detached(merged.values(), t)
+        keys = keys_of(indices, sizes)
+        if t.requires_grad or not bool((keys[1:] <= keys[:-1]).any()):
+            return MaskedTensor(values, CoordinatePattern(indices, sizes))
+        indices, values = t._indices(), t._values()  # the flag is believed nowhere
+    else:
+        values = t._values()
+    total = 1
+    for size in sizes:
+        total *= size
+    distinct, summed = kernels.merge_rows(keys_of(indices, sizes), values, total, "sum")
+    return MaskedTensor(summed, CoordinatePattern(places_of(distinct, sizes), sizes))
+
+
+def _places(x: MaskedTensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Coordinates, entries and sizes of everything specified, dense dimensions spelled out."""
+    stored = stored_of(x)
+    if stored is not None:
+        return exploded(stored)
+    values, mask = x._dense()
+    coordinates = mask.nonzero().T.contiguous()
+    return coordinates, values[tuple(coordinates)], tuple(values.shape)
+
+
+def to_sparse(
+    self: MaskedTensor, layout: torch.layout = torch.sparse_coo, *, blocksize: tuple[int, int] | None = None
+) -> MaskedTensor:
+    """The same entries in a sparse layout, chosen by the pattern and never by the values: a specified 0 stays.
+
+    Args:
+        self: a MaskedTensor of any layout.
+        layout: ``torch.sparse_coo``, ``sparse_csr``, ``sparse_csc``, ``sparse_bsr`` or ``sparse_bsc``.
+        blocksize: height and width of the blocks, for the last two.
+
+    Returns:
+        MaskedTensor of that layout. Gradient: passes entry by entry.
+
+    Raises:
+        ValueError: the layout is unknown, or does not fit (see the message): blocks specified in part, sizes that the
+            block size does not divide, batches with different numbers of entries.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> x = mg.masked(torch.tensor([[0., 2.], [3., 4.]]), torch.tensor([[True, True], [False, False]]))
+        >>> x.to_sparse().sum().item(), x.to_sparse().num_specified().item()
+        (2.0, 2)
+    """
+    if layout is None:
+        layout = torch.sparse_coo
+    stored = stored_of(self)
+    if stored is not None and layout == self.layout and blocksize in (None, self._pattern.facts().blocksize):
+        return self
+    if stored is not None and layout == torch.sparse_coo:  # dense dimensions may stay
+        coordinates, entries, sizes = stored.pattern.coordinates(), stored.entries, stored.pattern.sizes
+    else:
+        coordinates, entries, sizes = _places(self)
+    pattern, order = pattern_of_places(coordinates, sizes, layout, tuple(blocksize) if blocksize else None)  # type: ignore[arg-type]
+    return MaskedTensor(pattern.gathered(entries[order]), pattern)
+
+
+def to_dense(self: MaskedTensor) -> MaskedTensor:
+    """The same entries with a Boolean mask: allocates the whole shape. Gradient: passes entry by entry."""
+    stored = stored_of(self)
+    return self if stored is None else of_entries(*densified(stored))
+
+
+def to_sparse_tensor(self: MaskedTensor) -> Tensor:
+    """A sparse tensor of torch with the same layout and pattern (COO if the entries have a Boolean mask).
+
+    Gradient: passes to the values.
+    """
+    x = self.to_sparse() if stored_of(self) is None else self
+    pattern, values, shape = x._pattern, x._values, x.shape
+    if isinstance(pattern, CoordinatePattern):
+        return torch.sparse_coo_tensor(
+            pattern.indices, values, shape, check_invariants=False, is_coalesced=True
+        )
+    assert isinstance(pattern, (CompressedPattern, BlockPattern))
+    return torch.sparse_compressed_tensor(
+        pattern.pointers, pattern.positions, values, shape, layout=pattern.layout, check_invariants=False
+    )
+
+
+def compressed(self: MaskedTensor) -> Tensor:
+    """The specified entries as a 1-D plain tensor, in row-major order; its length depends on the mask."""
+    if stored_of(self) is None:
+        values, mask = self._dense()
+        return torch.masked_select(values, mask)
+    coordinates, entries, sizes = _places(self)
+    keys = keys_of(coordinates, sizes)
+    if may_look_at(keys) and not bool((keys[1:] <= keys[:-1]).any()):
+        return entries
+    return entries[torch.argsort(keys)]
+
+
+def num_specified(self: MaskedTensor) -> Tensor:
+    """How many entries are specified: a 0-dim int64 tensor, so that no device has to be waited for."""
+    stored = stored_of(self)
+    if stored is None:
+        return self._dense()[1].sum()
+    return torch.tensor(stored.values.numel(), device=stored.values.device)
+
+
+def install() -> None:
+    """Put these methods on MaskedTensor."""
+    for method in (to_sparse, to_dense, to_sparse_tensor, compressed, num_specified):
+        setattr(MaskedTensor, method.__name__, method)

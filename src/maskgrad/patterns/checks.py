@@ -1,0 +1,103 @@
+"""Whether index tensors from outside describe a pattern: bounds, order, no place twice."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from maskgrad.patterns.blocks import BlockPattern
+from maskgrad.patterns.boolean import BooleanPattern
+from maskgrad.patterns.compressed import BY_ROW, CompressedPattern, lines_of
+from maskgrad.patterns.coordinates import CoordinatePattern
+from maskgrad.patterns.pattern import Pattern
+from maskgrad.patterns.stored import keys_of
+
+__all__ = ["check_pattern", "check_places"]
+
+
+def _integers(index: Tensor, name: str) -> None:
+    if index.dtype not in (torch.int64, torch.int32):
+        raise TypeError(
+            f"{name} must have dtype torch.int64 or torch.int32, found {index.dtype}; use {name}.long()"
+        )
+
+
+def check_places(indices: Tensor, sizes: tuple[int, ...], name: str = "indices") -> None:
+    """Raise IndexError if a coordinate lies outside its size, TypeError if it is no integer."""
+    _integers(indices, name)
+    if indices.ndim != 2 or indices.shape[0] != len(sizes):
+        raise ValueError(
+            f"{name} must have shape ({len(sizes)}, n) for sizes {sizes}, found {tuple(indices.shape)}"
+        )
+    if not indices.shape[1]:
+        return
+    least, most = indices.amin(1), indices.amax(1)
+    for dim, size in enumerate(sizes):
+        low, high = int(least[dim]), int(most[dim])
+        if low < 0 or high >= size:
+            raise IndexError(
+                f"{name} must lie between 0 and {size - 1} in dimension {dim}, found index {low if low < 0 else high}, "
+                f"outside the table of size {size}"
+            )
+
+
+def check_pattern(pattern: Pattern, values: Tensor) -> None:
+    """Raise a fitting error if the tensors of a pattern contradict each other or the values."""
+    if isinstance(pattern, BooleanPattern):
+        return
+    devices = {t.device for t in (values, *pattern.tensors())}
+    if len(devices) > 1:
+        raise ValueError(f"values and indices must be on one device, found {sorted(map(str, devices))}")
+    if isinstance(pattern, CoordinatePattern):
+        _check_coordinates(pattern, values)
+    elif isinstance(pattern, (CompressedPattern, BlockPattern)):
+        _check_lines(pattern, values)
+
+
+def _check_coordinates(pattern: CoordinatePattern, values: Tensor) -> None:
+    check_places(pattern.indices, pattern.sizes)
+    if values.ndim < 1 or values.shape[0] != pattern.indices.shape[1]:
+        raise ValueError(
+            f"values must have one row for each of {pattern.indices.shape[1]} places, found shape {tuple(values.shape)}"
+        )
+    keys = keys_of(pattern.indices, pattern.sizes)
+    if bool((keys[1:] <= keys[:-1]).any()):
+        raise ValueError("indices must be in row-major order, each place once; use mg.sparse.coalesce first")
+
+
+def _check_lines(pattern: CompressedPattern | BlockPattern, values: Tensor) -> None:
+    pointers, positions, sizes = pattern.pointers, pattern.positions, pattern.sizes
+    layout = pattern.layout
+    _integers(pointers, "pointers")
+    _integers(positions, "positions")
+    height, width = pattern.blocksize if isinstance(pattern, BlockPattern) else (1, 1)
+    if len(sizes) < 2 or height < 1 or width < 1 or sizes[-2] % height or sizes[-1] % width:
+        raise ValueError(f"layout {layout} with blocks of ({height}, {width}) does not fit sizes {sizes}")
+    rows, columns = sizes[-2] // height, sizes[-1] // width
+    lines, most = (rows, columns) if layout in BY_ROW else (columns, rows)
+    number = positions.shape[-1] if positions.ndim else 0
+    batch = sizes[:-2]
+    if pointers.shape != (*batch, lines + 1) or positions.shape != (*batch, number):
+        raise ValueError(
+            f"pointers and positions of layout {layout} must have shapes {(*batch, lines + 1)} and {(*batch, 'n')}, "
+            f"found {tuple(pointers.shape)} and {tuple(positions.shape)}"
+        )
+    if values.shape[: len(batch) + 1] != (*batch, number):
+        raise ValueError(f"values must begin with shape {(*batch, number)}, found {tuple(values.shape)}")
+    if isinstance(pattern, BlockPattern) and values.shape[len(batch) + 1 : len(batch) + 3] != (height, width):
+        raise ValueError(f"values must hold blocks of ({height}, {width}), found shape {tuple(values.shape)}")
+    steps = pointers.diff(dim=-1)
+    if bool((steps < 0).any() | (pointers[..., 0] != 0).any() | (pointers[..., -1] != number).any()):
+        raise ValueError(
+            f"pointers of layout {layout} must ascend from 0 to the number of stored positions, {number}"
+        )
+    if not positions.numel():
+        return
+    low, high = int(positions.min()), int(positions.max())
+    if low < 0 or high >= most:
+        raise IndexError(
+            f"positions must lie between 0 and {most - 1}, found index {low if low < 0 else high}"
+        )
+    keys = lines_of(pointers, number) * most + positions
+    if bool((keys[..., 1:] <= keys[..., :-1]).any()):
+        raise ValueError(f"positions of layout {layout} must ascend within each line, each once")

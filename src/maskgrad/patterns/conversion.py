@@ -1,0 +1,141 @@
+"""From places to a pattern of any layout, and which entry goes where.
+
+A conversion goes by the pattern, never by the values: a stored zero stays an entry. It costs a sort of the entries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.patterns.blocks import BlockPattern
+from maskgrad.patterns.boolean import BooleanPattern
+from maskgrad.patterns.compressed import BY_ROW, CompressedPattern
+from maskgrad.patterns.coordinates import CoordinatePattern
+from maskgrad.patterns.pattern import Facts, Pattern
+from maskgrad.patterns.stored import StoredPattern, keys_of, places_of
+
+__all__ = ["LAYOUTS", "pattern_of_facts", "pattern_of_places"]
+
+LAYOUTS = (
+    torch.strided,
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+)
+BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
+
+
+def pattern_of_facts(facts: Facts, tensors: tuple[Any, ...]) -> Pattern:
+    """Put a pattern together again from what :meth:`Pattern.facts` and :meth:`Pattern.tensors` gave."""
+    layout = getattr(torch, facts.layout)
+    if layout == torch.strided:
+        return BooleanPattern(tensors[0])
+    if layout == torch.sparse_coo:
+        return CoordinatePattern(tensors[0], facts.sizes)
+    if facts.blocksize is None:
+        return CompressedPattern(layout, tensors[0], tensors[1], facts.sizes)
+    return BlockPattern(layout, tensors[0], tensors[1], facts.blocksize, facts.sizes)
+
+
+def pattern_of_places(
+    coordinates: Tensor,
+    sizes: tuple[int, ...],
+    layout: torch.layout,
+    blocksize: tuple[int, int] | None = None,
+) -> tuple[StoredPattern, Tensor]:
+    """A pattern of the given layout, and the order (n,) in which entries at ``coordinates`` are to be stored.
+
+    Args:
+        coordinates: (s, n) places, each once, in any order.
+        sizes: the s sizes.
+        layout: one of torch's five sparse layouts.
+        blocksize: height and width of a block, for the two blocked layouts.
+
+    Raises:
+        ValueError: the layout is unknown, needs (at least) two dimensions, a block size is missing, does not divide
+            the sizes or is not wanted, a block is specified only in part, or batches differ in their number of entries.
+    """
+    if layout not in LAYOUTS or layout == torch.strided:
+        raise ValueError(f"layout must be one of {', '.join(map(str, LAYOUTS))}, found {layout}")
+    if (blocksize is None) == (layout in BLOCKED):
+        wanted = "two positive numbers" if layout in BLOCKED else "None"
+        raise ValueError(f"blocksize must be {wanted} for layout {layout}, found {blocksize}")
+    if layout == torch.sparse_coo:
+        order = torch.argsort(keys_of(coordinates, sizes))
+        return CoordinatePattern(coordinates[:, order], sizes), order
+    if len(sizes) < 2:
+        raise ValueError(
+            f"layout {layout} needs at least 2 sparse dimensions, found shape {sizes}; use torch.sparse_coo"
+        )
+    if blocksize is not None:
+        return _blocks(coordinates, sizes, layout, blocksize)
+    order, pointers, positions = _lines(coordinates, sizes, layout)
+    return CompressedPattern(layout, pointers, positions, sizes), order
+
+
+def _lines(
+    coordinates: Tensor, sizes: tuple[int, ...], layout: torch.layout
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sort places by batch, line and position; count them line by line."""
+    *batch, row, column = coordinates
+    line, position = (row, column) if layout in BY_ROW else (column, row)
+    lines, width = (sizes[-2], sizes[-1]) if layout in BY_ROW else (sizes[-1], sizes[-2])
+    turned = (*sizes[:-2], lines, width)
+    order = torch.argsort(keys_of(torch.stack([*batch, line, position]), turned))
+    number = 1
+    for size in sizes[:-2]:
+        number *= size
+    which = keys_of(torch.stack([*batch, line]), turned[:-1])
+    counts = torch.bincount(which, minlength=number * lines).reshape(number, lines)
+    pointers = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
+    totals = pointers[:, -1]
+    if number > 1 and bool((totals != totals[0]).any()):
+        raise ValueError(
+            f"layout {layout} stores the same number of entries for every matrix of a batch, found between "
+            f"{int(totals.min())} and {int(totals.max())}; use torch.sparse_coo"
+        )
+    shape = sizes[:-2]
+    return order, pointers.reshape(*shape, lines + 1), position[order].reshape(*shape, -1 if number else 0)
+
+
+def _blocks(
+    coordinates: Tensor, sizes: tuple[int, ...], layout: torch.layout, blocksize: tuple[int, int]
+) -> tuple[StoredPattern, Tensor]:
+    """Group places by block; each block must be complete."""
+    height, width = blocksize
+    if height < 1 or width < 1 or sizes[-2] % height or sizes[-1] % width:
+        raise ValueError(
+            f"blocksize must divide the last two sizes {sizes[-2:]}, found {tuple(blocksize)}; "
+            "choose divisors, such as (1, 1)"
+        )
+    *batch, row, column = coordinates
+    grid = (*sizes[:-2], sizes[-2] // height, sizes[-1] // width)
+    block = keys_of(
+        torch.stack(
+            [
+                *batch,
+                torch.div(row, height, rounding_mode="floor"),
+                torch.div(column, width, rounding_mode="floor"),
+            ]
+        ),
+        grid,
+    )
+    distinct, counts = torch.unique(block, return_counts=True)
+    partial = counts != height * width
+    if bool(partial.any()):
+        first = places_of(distinct[partial][:1], grid)[:, 0].tolist()
+        raise ValueError(
+            f"layout {layout} stores whole blocks, but {int(partial.sum())} blocks of size {tuple(blocksize)} are "
+            f"specified only in part, the first at {tuple(first)}; use smaller blocks, or another layout"
+        )
+    order, pointers, positions = _lines(places_of(distinct, grid), grid, layout)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(order.shape[0], device=order.device)
+    inside = (row % height) * width + column % width
+    stored = torch.argsort(rank[torch.searchsorted(distinct, block)] * (height * width) + inside)
+    return BlockPattern(layout, pointers, positions, blocksize, sizes), stored

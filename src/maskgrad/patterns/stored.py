@@ -1,0 +1,67 @@
+"""Patterns that list what is specified: their cost follows the number of specified entries, not the shape."""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import torch
+from torch import Tensor
+
+from maskgrad.patterns.pattern import Pattern
+
+__all__ = ["StoredPattern", "keys_of", "places_of"]
+
+
+class StoredPattern(Pattern):
+    """A pattern over some *sparse* dimensions; each stored value may have further, *dense* dimensions behind them."""
+
+    __slots__ = ("sizes",)
+
+    sizes: tuple[int, ...]
+
+    @abc.abstractmethod
+    def coordinates(self) -> Tensor:
+        """Integer tensor (s, n): where each of the n entries is, in the order of storage."""
+
+    @abc.abstractmethod
+    def spread(self, values: Tensor) -> Tensor:
+        """Stored values as entries, (n, *dense), in the order of :meth:`coordinates`."""
+
+    @abc.abstractmethod
+    def gathered(self, entries: Tensor) -> Tensor:
+        """Entries (n, *dense) as stored values: the inverse of :meth:`spread`."""
+
+    @abc.abstractmethod
+    def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
+        """The sizes of the dense dimensions."""
+
+    def shape(self, values: Tensor) -> torch.Size:
+        """The whole shape of a tensor with these values."""
+        return torch.Size((*self.sizes, *self.dense_sizes(values)))
+
+    @property
+    def mask(self) -> Tensor:
+        """One Boolean per place in the sparse dimensions."""
+        coordinates = self.coordinates()
+        mask = torch.zeros(self.sizes, dtype=torch.bool, device=coordinates.device)
+        return mask.index_put(tuple(coordinates), torch.ones((), dtype=torch.bool, device=mask.device))
+
+
+def keys_of(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Row-major numbers (n,) of the places at ``coordinates`` (s, n)."""
+    if math.prod(sizes) >= 2**63:
+        raise ValueError(f"sizes {sizes} have too many places, {math.prod(sizes)}, to be numbered by int64")
+    keys = coordinates.new_zeros(coordinates.shape[1])
+    for index, size in zip(coordinates, sizes, strict=True):
+        keys = keys * size + index
+    return keys
+
+
+def places_of(keys: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Coordinates (s, n) of row-major numbers (n,): the inverse of :func:`keys_of`."""
+    rows: list[Tensor] = []
+    for size in reversed(sizes):
+        rows.insert(0, keys % max(size, 1))
+        keys = torch.div(keys, max(size, 1), rounding_mode="floor")
+    return torch.stack(rows) if rows else keys.new_zeros((0, keys.shape[0]))

@@ -1,0 +1,94 @@
+"""What the rules for sparse layouts work on, and the few moves that they share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns.conversion import pattern_of_places
+from maskgrad.patterns.stored import keys_of
+from maskgrad.semantics.entries import Entries
+
+__all__ = ["Stored", "densified", "exploded", "from_places", "from_sorted_places", "is_masked", "shape_of"]
+
+
+class Stored(NamedTuple):
+    """Stored values and the pattern that says where they belong; every stored value is specified."""
+
+    values: Tensor
+    pattern: StoredPattern
+
+    @property
+    def shape(self) -> torch.Size:
+        """The whole shape, specified or not."""
+        return self.pattern.shape(self.values)
+
+    @property
+    def entries(self) -> Tensor:
+        """The stored values one behind the other, (n, *dense)."""
+        return self.pattern.spread(self.values)
+
+
+def is_masked(operand: Any) -> bool:
+    """Whether an operand is masked, on whatever layout."""
+    return isinstance(operand, (Entries, Stored))
+
+
+def shape_of(operand: Any) -> torch.Size:
+    """The shape of a tensor, masked or not; a number has none."""
+    if isinstance(operand, Stored):
+        return operand.shape
+    if isinstance(operand, Entries):
+        return operand.values.shape
+    return operand.shape if isinstance(operand, Tensor) else torch.Size()
+
+
+def exploded(x: Stored) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Coordinates (d, n), entries (n,) and all sizes: dense dimensions are spelled out as coordinates too."""
+    coordinates, entries = x.pattern.coordinates(), x.entries
+    dense = tuple(entries.shape[1:])
+    if not dense:
+        return coordinates, entries, x.pattern.sizes
+    per_entry = math.prod(dense)
+    inner = torch.meshgrid(*(torch.arange(size, device=entries.device) for size in dense), indexing="ij")
+    number = entries.shape[0]
+    outer = coordinates.repeat_interleave(per_entry, dim=1)
+    inside = torch.stack([grid.reshape(-1).repeat(number) for grid in inner])
+    return torch.cat([outer, inside]), entries.reshape(-1), (*x.pattern.sizes, *dense)
+
+
+def from_places(
+    coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...], model: StoredPattern | None = None
+) -> Stored:
+    """Entries at places, each once, in any order; CSR or CSC like ``model`` if that is one, else COO."""
+    layout = torch.sparse_coo
+    if isinstance(model, CompressedPattern) and len(sizes) == 2:
+        layout = model.layout
+    pattern, order = pattern_of_places(coordinates, sizes, layout)
+    return Stored(pattern.gathered(entries[order]), pattern)
+
+
+def from_sorted_places(coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...]) -> Stored:
+    """COO from places that are in row-major order already."""
+    return Stored(entries, CoordinatePattern(coordinates, sizes))
+
+
+def densified(x: Stored) -> Entries:
+    """The same entries with a Boolean mask: allocates the whole shape, so only explicit conversions call it."""
+    coordinates, entries = x.pattern.coordinates(), x.entries
+    values = torch.zeros(x.shape, dtype=entries.dtype, device=entries.device)
+    mask = x.pattern.mask
+    dense = entries.ndim - 1
+    return Entries(
+        values.index_put(tuple(coordinates), entries),
+        mask.reshape(*mask.shape, *(1,) * dense).expand(x.shape) if dense else mask,
+    )
+
+
+def keys(x: Stored) -> Tensor:
+    """The row-major numbers of the places in the sparse dimensions, in the order of storage."""
+    return keys_of(x.pattern.coordinates(), x.pattern.sizes)

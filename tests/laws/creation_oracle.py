@@ -1,0 +1,39 @@
+"""Creation and sums to a size: what is made is specified, whatever the model; the sum is a reduction by deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tests.laws.deletion_oracle import reduce_by_deletion
+from tests.laws.operands import Call
+from tests.laws.operator_database import Entry
+from tests.laws.slices import Result
+
+__all__ = ["creation", "sum_to_size"]
+
+
+def creation(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
+    """torch's tensor, with every entry specified; only a masked value to be written brings its mask along."""
+    args, kwargs = call.with_tensors(leaves)
+    values = entry.function(*args, **kwargs)
+    mask = torch.ones(values.shape, dtype=torch.bool)
+    if entry.operation.name == "fill" and len(masks) > 1:
+        mask = masks[1].expand(values.shape)
+    return values, [mask]
+
+
+def sum_to_size(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
+    """The dimensions that broadcasting would add, and those it would stretch, are summed by deletion."""
+    (x,), (mask,) = leaves, masks
+    args, kwargs = call.with_tensors([x])
+    shape = entry.function(*args, **kwargs).shape
+    added = x.ndim - len(shape)
+    dims = [d for d in range(x.ndim) if d < added or (shape[d - added] == 1 and x.shape[d] != 1)]
+    if not dims:
+        return x, [mask]
+    values, (known,) = reduce_by_deletion("sum", torch.sum, x, mask, dim=dims, keepdim=True)
+    # a size is no dtype: sums of integers are wider, here as in torch.sum
+    return values.reshape(shape), [known.reshape(shape)]

@@ -1,0 +1,19 @@
+"""Laws 1 and 2 on tensors that are not contiguous, have no entries, or have no dimensions, where torch takes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.laws.laws import check_identity, check_non_interference
+from tests.laws.operator_database import FORMS, Entry
+from tests.laws.status import checked_entries
+
+
+def in_other_forms() -> list[Entry]:
+    return [Entry(entry.info, form=form) for entry in checked_entries() for form in FORMS]
+
+
+@pytest.mark.parametrize("entry", in_other_forms(), ids=lambda entry: f"{entry.id}-{entry.form}")
+def test_the_laws_hold_in_every_form(entry: Entry) -> None:
+    check_identity(entry)
+    check_non_interference(entry)
