@@ -32,9 +32,9 @@ from tests.laws.operator_database import Entry
 from tests.laws.order_statistics_oracle import ORDER_STATISTICS
 from tests.laws.plain_results_oracle import equality, positions
 from tests.laws.random_oracle import gating, random
-from tests.laws.windows_oracle import interpolation, pooling
 from tests.laws.scans_oracle import SCANS
 from tests.laws.sorting_oracle import SORTING
+from tests.laws.windows_oracle import interpolation, pooling
 
 __all__ = ["Expected", "expect", "oracle_of"]
 

@@ -45,7 +45,8 @@ def intersection(a: Pattern, b: Pattern) -> Tensor:
 
 def union(a: Pattern, b: Pattern) -> Tensor:
     """The row-major numbers specified in one or both, ascending."""
-    return torch.unique(torch.cat(_keys(a, b)))
+    either: Tensor = torch.unique(torch.cat(_keys(a, b)))
+    return either
 
 
 def difference(a: Pattern, b: Pattern) -> Tensor:
