@@ -23,7 +23,8 @@ def sum_of_products(
     b, b_mask = (x.unsqueeze(-3) if columns else x[None, :, None] for x in (right, right_mask))
     both = a_mask & b_mask
     # chosen before they are multiplied: an infinite factor must not meet the gradient of an absent partner
-    products = torch.where(both, a.double(), 0) * torch.where(both, b.double(), 0)
+    wide = torch.promote_types(left.dtype, torch.float64)
+    products = torch.where(both, a.to(wide), 0) * torch.where(both, b.to(wide), 0)
     values, mask = products.sum(-2), both.any(-2)
     if not columns:
         values, mask = values.squeeze(-1), mask.squeeze(-1)

@@ -62,6 +62,37 @@ PRECISE = (
     "logcumsumexp",
 )
 
+#: What is not tested in which dtypes, by the name or family of the operation, each with its reason.
+NOT_IN: dict[str, tuple[tuple[torch.dtype, ...], str]] = {
+    "logcumsumexp": (
+        (torch.float32, torch.complex64, torch.float16, torch.bfloat16),
+        "torch's own gradient loses most of its digits",
+    ),
+    **dict.fromkeys(
+        ("nn.functional.grid_sample", "grid_sampler_2d", "grid_sampler_3d"),
+        (
+            (torch.float16, torch.bfloat16),
+            "whether a neighbour has the weight zero depends on how the coordinates are rounded",
+        ),
+    ),
+}
+
+#: What is not tested in which forms, each with its reason.
+NOT_AS: dict[str, tuple[tuple[str, ...], str]] = {
+    **dict.fromkeys(
+        ("as_strided", "as_strided_copy", "as_strided_scatter"),
+        (("strided", "emptied", "single"), "names places of the storage, which another form has not got"),
+    ),
+    **dict.fromkeys(
+        ("nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
+        (("strided",), "torch's own derivative fails: view size is not compatible"),
+    ),
+    "native_batch_norm": (("emptied",), "torch's own derivative divides by zero and ends the process"),
+}
+
+#: Operations that put entries in order, of which it is nobody's promise which of two equals comes first.
+ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
+
 #: Samples left out, each with its reason.
 UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
     (
@@ -330,6 +361,10 @@ def registered_entries() -> list[Entry]:
     return [entry for entry in ENTRIES if entry.operation is not None]
 
 
+def has_equals(tensor: torch.Tensor) -> bool:
+    return len(tensor.unique()) < tensor.numel()
+
+
 def accepted(entry: Entry, sample: Sample) -> bool:
     """Whether torch takes the sample."""
     try:
@@ -354,6 +389,8 @@ def samples_of(
             Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, 2 * LOOKED_AT)
         ]
     usable = [s for s in samples if not any(unused(s) for _, unused in UNUSED_SAMPLES)]
+    if entry.name in ORDERS and entry.of is not None:
+        usable = [s for s in usable if not has_equals(s.tensors()[0])]
     if entry.form != "as it comes":
         usable = [formed for sample in usable if (formed := sample.in_form(entry.form)) and accepted(entry, formed)]
     if len(usable) <= count:

@@ -131,11 +131,13 @@ def maxima(dense: Any, x: Tensor, mask: Tensor, rank: int, windows: Callable[...
     for row in range(flat_x.shape[0]):
         for positions, *_ in windows(row):
             left = [i for i in positions if flat_mask[row, i]]
-            best = max(left, key=lambda i: (float(flat_x[row, i]), -i)) if left else -1
+            best = max(left, key=lambda i: (flat_x[row, i].item(), -i)) if left else -1
             index.append(best)
             values.append(flat_x[row, best] if left else flat_x[row, :1].sum() * 0)
     shape = parts_of(dense)[0].shape
     assert shape[: len(leading)] == leading
+    if not values:
+        return dense, [torch.ones(shape, dtype=torch.bool) for _ in parts_of(dense)]
     places = torch.tensor(index).reshape(shape)
     maximum = torch.stack(values).reshape(shape)
     known = places >= 0
@@ -176,6 +178,8 @@ def unpooled(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence
     rank = int(entry.name[-2])
     args, kwargs = call.with_tensors(leaves)
     dense = entry.function(*args, **kwargs)
+    if not x.numel():
+        return dense, [torch.ones(dense.shape, dtype=torch.bool)]
     room = dense.shape[-rank:].numel()
     places, known, sure = (t.reshape(-1, x.shape[-rank:].numel()) for t in (indices, mask, indexed))
     results, masks_out = [], []

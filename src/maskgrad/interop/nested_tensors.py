@@ -26,7 +26,8 @@ def from_nested(jagged: Tensor, size: int | None = None) -> MaskedTensor:
 
     Returns:
         MaskedTensor (B, ..., size, ...), 0 in the padding, its mask an expanded view.
-        Gradient: reaches ``jagged``, and what it was made of; the padding receives none.
+        Gradient: reaches ``jagged``, and what it was made of; the padding receives none. PyTorch's jagged tensors have
+        no second derivative, and raise ``NotImplementedError``.
 
     Zero copy:
         None; the padding has to be put between the sequences.
@@ -78,7 +79,7 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
 
     Returns:
         Nested tensor of ``torch.jagged`` layout, ragged at ``dim``. Gradient: reaches the specified entries of ``x``,
-        exactly 0 elsewhere.
+        exactly 0 elsewhere; once, as for :func:`from_nested`.
 
     Zero copy:
         None; the padding has to be left out.

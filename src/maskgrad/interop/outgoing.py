@@ -34,7 +34,7 @@ def check_masked_tensor(x: object, function: str) -> MaskedTensor:
 def entries_in_numpy(
     x: MaskedTensor, function: str, widen: tuple[torch.dtype, ...] = ()
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Fresh arrays: the real values, 0 where unspecified, and numpy's mask, True where an entry is *missing*.
+    """Fresh arrays: the real values, 0 or False where unspecified, and numpy's mask, True where an entry is *missing*.
 
     Args:
         x: checked MaskedTensor.
@@ -46,9 +46,9 @@ def entries_in_numpy(
         raise TypeError(
             f"{function}: x must be real, found {dtype}; convert x.real and x.imag one after the other"
         )
-    values = (
-        x.filled(0).detach().cpu()
-    )  # a copy: garbage under the mask does not travel, memory is not shared
+    nothing = False if dtype == torch.bool else 0
+    # a copy: garbage under the mask does not travel, memory is not shared
+    values = x.filled(nothing).detach().cpu()
     if dtype in widen or dtype == torch.bfloat16:
         values = values.to(EXACT_WIDER[dtype])
     return values.resolve_neg().numpy(), ~x.mask.cpu().numpy()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from maskgrad.interop.arrow_arrays import check_type, read, to_arrow
+from maskgrad.interop.arrow_arrays import read, to_arrow
 from maskgrad.interop.columns import check_columns, check_dtype, one_column, side_by_side
 from maskgrad.interop.outgoing import check_masked_tensor
 from maskgrad.interop.packages import require
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["from_polars", "to_polars"]
 
-#: How to turn another dtype into numbers, in polars' words.
-CAST = "cast it, as in pl.col(name).cast(pl.Float64)"
+#: polars' names of the dtypes that torch has too
+NUMBERS = {
+    "Boolean",
+    *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
+    *(f"Float{bits}" for bits in (16, 32, 64)),
+}
 
 
 def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None) -> MaskedTensor:
@@ -55,9 +59,8 @@ def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None)
     check_dtype(dtype, function)
     if isinstance(obj, pl.Series):
         place = f"series {obj.name!r}"
-        array = obj.to_arrow()
-        check_type(array.type, place, CAST)
-        return one_column(read(array, place), dtype)
+        _check(obj.dtype.inner if isinstance(obj.dtype, pl.Array) else obj.dtype, place)
+        return one_column(read(obj.to_arrow(), place), dtype)
     if not isinstance(obj, pl.DataFrame):
         remedy = (
             "obj.collect() reads it" if isinstance(obj, pl.LazyFrame) else "convert it with pl.DataFrame(obj)"
@@ -65,11 +68,31 @@ def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None)
         raise TypeError(
             f"{function}: obj must be a polars Series or DataFrame, found {type(obj).__name__}; {remedy}"
         )
-    table = obj.to_arrow()
-    for field in table.schema:
-        check_type(field.type, f"column {field.name!r}", CAST, lists=False)
-    columns = [read(table.column(i), f"column {name!r}") for i, name in enumerate(obj.columns)]
+    for name, kind in obj.schema.items():
+        _check(kind, f"column {name!r}")
+    columns = [read(column.to_arrow(), f"column {column.name!r}") for column in obj]
     return side_by_side(columns, obj.height, dtype)
+
+
+def _check(kind: Any, place: str) -> None:
+    """Refuse what holds no numbers that torch has: which column, what it holds, what to do."""
+    import polars as pl
+
+    if str(kind) in NUMBERS:
+        return
+    if isinstance(kind, pl.Array):
+        remedy = "convert it alone: it has more dimensions than the other columns"
+    elif isinstance(kind, pl.List):
+        remedy = "rows of different lengths are no tensor: pad them and use mg.from_lengths(padded, lengths)"
+    elif kind == pl.Null:
+        remedy = "it holds nothing but nulls and does not say of what: .cast(pl.Float64) says it"
+    elif kind.is_temporal():
+        remedy = "express it as a number since some origin: .to_physical() counts its own unit"
+    elif kind in (pl.Categorical, pl.Enum):
+        remedy = ".to_physical() numbers the categories"
+    else:
+        remedy = "if it can be read as numbers, use .cast(pl.Float64); .cast(pl.Categorical).to_physical() numbers text"
+    raise TypeError(f"{place} must hold Booleans, integers or floating-point numbers, found {kind}; {remedy}")
 
 
 def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series | pl.DataFrame:

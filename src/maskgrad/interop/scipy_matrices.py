@@ -43,7 +43,7 @@ def from_scipy(matrix: sp.sparray | sp.spmatrix) -> MaskedTensor:
     Raises:
         MissingDependencyError: scipy is not installed.
         TypeError: ``matrix`` is not sparse, or has a dtype that torch has not (longdouble).
-        IndexError: an index lies outside its shape.
+        IndexError: an index lies outside its shape (a ValueError where SciPy sees it first).
         ValueError: its indices contradict each other.
 
     Example:
@@ -159,8 +159,7 @@ def to_scipy(x: MaskedTensor) -> sp.sparray:
     if not shape:
         raise ValueError(f"{function}: x must have one dimension or more, found a scalar; use x.reshape(1)")
     if x.layout == torch.strided:
-        places = tuple(_numbers(at) for at in x.mask.nonzero(as_tuple=True))
-        return sp.coo_array((_numbers(x.compressed()), places), shape=shape)
+        return _coo(x.compressed(), x.mask.nonzero().T, shape)
     plain = x.to_sparse_tensor().detach()
     if plain.dense_dim() or (plain.layout != torch.sparse_coo and plain.ndim != 2):
         raise ValueError(
@@ -168,8 +167,7 @@ def to_scipy(x: MaskedTensor) -> sp.sparray:
             f"shape {shape} with {plain.dense_dim()} dense dimensions; convert its slices, or use x.to_dense()"
         )
     if plain.layout == torch.sparse_coo:
-        places = tuple(_numbers(at) for at in plain.indices())
-        return sp.coo_array((_numbers(plain.values()), places), shape=shape)
+        return _coo(plain.values(), plain.indices(), shape)
     if plain.layout == torch.sparse_csc:
         parts = plain.values(), plain.row_indices(), plain.ccol_indices()
         return sp.csc_array(tuple(map(_numbers, parts)), shape=shape)
@@ -180,6 +178,15 @@ def to_scipy(x: MaskedTensor) -> sp.sparray:
     parts = plain.values(), plain.col_indices(), plain.crow_indices()
     kind = sp.csr_array if plain.layout == torch.sparse_csr else sp.bsr_array
     return kind(tuple(map(_numbers, parts)), shape=shape)
+
+
+def _coo(values: Tensor, indices: Tensor, shape: tuple[int, ...]) -> sp.coo_array:
+    """Coordinates (s, n) in row-major order, each place once."""
+    import scipy.sparse as sp
+
+    result = sp.coo_array((_numbers(values), tuple(map(_numbers, indices))), shape=shape)
+    result.has_canonical_format = True
+    return result
 
 
 def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:

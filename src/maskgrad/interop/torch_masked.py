@@ -29,7 +29,7 @@ def from_torch_masked(mt: TorchMasked) -> MaskedTensor:
         ``torch.masked`` expects.
 
     Zero copy:
-        Values and mask are shared.
+        The values are shared; PyTorch copies the mask.
 
     Raises:
         TypeError: ``mt`` is no ``torch.masked.MaskedTensor``, or has a sparse layout.
@@ -67,7 +67,7 @@ def to_torch_masked(x: MaskedTensor) -> TorchMasked:
         entries. (``torch.masked.as_masked_tensor`` would hand a masked one to the plain tensor.)
 
     Zero copy:
-        Values and mask are shared; an expanded mask is copied.
+        None; PyTorch's constructor copies both.
 
     Raises:
         TypeError: ``x`` is no MaskedTensor, or has a sparse layout, or a dtype that ``torch.masked`` refuses.

@@ -20,6 +20,7 @@ __all__ = [
     "adagrad_rows_",
     "kernels_in_use",
     "masked_count",
+    "masked_filling",
     "masked_mean",
     "masked_sum",
     "merge_rows",
@@ -61,6 +62,13 @@ def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     if runs_on_cpu("masked_count", mask):
         return _ops.masked_count(mask, dim, keepdim)  # type: ignore[no-any-return]
     return reference.masked_count(mask, dim, keepdim)
+
+
+def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
+    """``torch.where(mask, values, filler)`` with a number of the category of ``values``; any order of derivatives."""
+    if runs_on_cpu("masked_filling", values, mask):
+        return _ops.masked_filling(values, mask, filler)  # type: ignore[no-any-return]
+    return reference.masked_filling(values, mask, filler)
 
 
 def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@
 ``masked_mean``           mean of the specified entries, and their number
 ``masked_count``          number of specified entries
 ``masked_spread``         adjoint of the masked sum: a broadcast gradient, exactly 0 where nothing is specified
+``masked_filling``        the values where the mask holds, a constant elsewhere
 ``merge_rows``            rows that share an index become one
 ``adagrad_rows_``         merge, then one Adagrad step on the touched rows
 ``sgd_rows_``             merge, then one SGD step on the touched rows
@@ -33,6 +34,7 @@ SCHEMAS = {
     "masked_mean": "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)",
     "masked_count": "(Tensor mask, int[] dim, bool keepdim) -> Tensor",
     "masked_spread": "(Tensor grad, Tensor mask, ScalarType dtype) -> Tensor",
+    "masked_filling": "(Tensor values, Tensor mask, Scalar filler) -> Tensor",
     "merge_rows": "(Tensor indices, Tensor values, SymInt num_rows, str reduce) -> (Tensor, Tensor)",
     "adagrad_rows_": "(Tensor(a!) param, Tensor(b!) state_sum, Tensor indices, Tensor values, *, float lr, "
     "float weight_decay, float eps, bool maximize=False) -> ()",
@@ -114,6 +116,20 @@ def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]
     return total.reshape(ctx.shape).to(ctx.dtype), None, None
 
 
+def _save_filling(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _filling_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    from maskgrad.kernels import masked_filling
+
+    return masked_filling(grad, ctx.saved_tensors[0], 0), None, None
+
+
+def _fake_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
+    return torch.empty_like(values)
+
+
 def _save_merge(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     indices, values, _, ctx.reduce = inputs
     ctx.save_for_backward(indices, values, *output)
@@ -129,8 +145,13 @@ _DERIVATIVES: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
     "masked_sum": (_sum_backward, _save_reduction),
     "masked_mean": (_mean_backward, _save_reduction),
     "masked_spread": (_spread_backward, _save_spread),
+    "masked_filling": (_filling_backward, _save_filling),
     "merge_rows": (_merge_backward, _save_merge),
 }
+
+
+# Bodies for tensors without data, where the reference's own would lie otherwise in memory than the compiled result.
+_FAKES: dict[str, Callable[..., Any]] = {"masked_filling": _fake_filling}
 
 
 def _writes_only(*_: Any, **__: Any) -> None:
@@ -146,7 +167,7 @@ def register() -> None:
         torch.library.impl(qualified, "default", slow)
         torch.library.impl(qualified, "cpu", _cpu_body(name))
         in_place = name.endswith("_")
-        torch.library.register_fake(qualified, _writes_only if in_place else slow)
+        torch.library.register_fake(qualified, _writes_only if in_place else _FAKES.get(name, slow))
         if name in _DERIVATIVES:
             backward, save = _DERIVATIVES[name]
             torch.library.register_autograd(qualified, backward, setup_context=save)

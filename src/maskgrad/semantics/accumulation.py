@@ -94,8 +94,10 @@ def combine(x: Entries, dim: int, index: Tensor, source: Entries, reduce: str, i
     else:
         neutral = filler_as(old.dtype, 1 if reduce == "prod" else 0)
         start, brought = torch.where(known, old, neutral), torch.where(source.mask, new, neutral)
-        # the mean that torch would take counts fillers
-        values = torch.scatter_reduce(start, dim, index, brought, "sum" if reduce == "mean" else reduce)
+        if reduce == "prod":
+            values = torch.scatter_reduce(start, dim, index, brought, reduce)
+        else:  # the mean that torch would take counts fillers
+            values = torch.scatter_add(start, dim, index, brought)
     if reduce == "mean":
         divisor = (arrived + known).clamp(min=1)
         exact = values.is_floating_point() or values.is_complex()

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from maskgrad.kernels import masked_filling
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Entries", "fill", "intersection", "merge_masks", "specified"]
 
 Filler = float | int | bool
+
+#: Entries from which the compiled selection is worth a question; small tensors, whose calls count, are not asked.
+LARGE = 32_768
 
 
 class Entries(NamedTuple):
@@ -66,7 +71,14 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
             return values
     else:
         return operand
-    return torch.where(mask, values, filler_as(values.dtype, filler))
+    constant = filler_as(values.dtype, filler)
+    # asked for first, because a graph must not depend on a size
+    if not torch.compiler.is_compiling() and mask.numel() >= LARGE:
+        if values.shape != mask.shape:
+            shape = torch.broadcast_shapes(values.shape, mask.shape)
+            values, mask = values.expand(shape), mask.expand(shape)
+        return masked_filling(values, mask, constant)
+    return torch.where(mask, values, constant)
 
 
 def specified(values: Any, mask: Tensor) -> Any:

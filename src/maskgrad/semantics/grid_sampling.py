@@ -34,6 +34,9 @@ NEIGHBOURS = {0: (0, 1), 1: (0,), 2: (-1, 0, 1, 2)}
 #: A place this near to a pixel, in units in the last place of a coordinate, is on it.
 ROUNDINGS = 2
 
+#: Dtypes in which coordinates are so coarse that PyTorch's own arithmetic decides on which pixels they fall.
+ROUNDED = (torch.float16, torch.bfloat16)
+
 
 def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``F.grid_sample`` (modes by name) and ``grid_sampler`` (by number) in two and three dimensions."""
@@ -45,12 +48,31 @@ def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         mode, padding = (given.get(name, 0) for name in names)
         mode, padding = MODES.get(mode, mode), PADDINGS.get(padding, padding)
         seen, torn = _neighbours(input.mask, places.detach(), mode, padding, bool(given.get("align_corners")))
+        if places.dtype in ROUNDED:
+            seen = _weightless(
+                lambda x: function(x, places.detach(), **given), input.mask, mode, places.dtype
+            )
         places = torch.where(torn, places.detach(), places)
     result = function(safe(input), places, **given)
     known = seen.to(result.device).expand(result.shape)
     if isinstance(grid, Entries):
         known = known & grid.mask.all(-1).unsqueeze(1)
     return Entries(result, known)
+
+
+def _weightless(function: Callable[[Tensor], Tensor], mask: Tensor, mode: int, dtype: torch.dtype) -> Tensor:
+    """Where no unspecified neighbour has a weight, (N, C, *results), by sampling the mask itself.
+
+    Bicubic weights have both signs and could cancel: there the pixels are sampled in 16 classes, of which no two in one
+    neighbourhood share one.
+    """
+    missing = [~mask]
+    if mode == MODES["bicubic"]:
+        rows, columns = (torch.arange(length, device=mask.device) % 4 for length in mask.shape[2:])
+        kind = rows.unsqueeze(1) * 4 + columns
+        missing = [~mask & (kind == k) for k in range(16)]
+    weights: Tensor = function(torch.cat(missing, 1).to(dtype)).unflatten(1, (len(missing), -1))
+    return (weights == 0).all(1)
 
 
 def _neighbours(
@@ -63,7 +85,7 @@ def _neighbours(
     lengths, rank = mask.shape[2:], mask.ndim - 2
     if mask.shape[1] > 1 and mask.stride(1) == 0:  # one mask for all channels
         mask = mask.narrow(1, 0, 1)
-    grid = grid.float() if grid.dtype in (torch.float16, torch.bfloat16) else grid
+    grid = grid.float() if grid.dtype in ROUNDED else grid
     taps = [
         _taps(grid[..., rank - 1 - d], length, mode, padding, align_corners)
         for d, length in enumerate(lengths)

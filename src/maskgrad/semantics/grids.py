@@ -47,6 +47,8 @@ def combinations(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 def sum_to_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.sum_to_size(…)``: the sum over the specified entries along the dimensions that broadcasting would add."""
     x, *size = args
+    if size in ([()], [[]], [torch.Size()]):  # torch's own reading: everything is added up, whatever the rank
+        return sum_specified(x)
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     expected = x.values.sum_to_size(shape).shape if not x.values.is_meta else torch.Size(shape)
     added = x.values.ndim - len(expected)

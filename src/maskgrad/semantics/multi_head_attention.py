@@ -141,9 +141,11 @@ def _bias(given: dict[str, Any], dtype: torch.dtype, shape: tuple[int, int, int,
         expected = (length, keys) if rank == 2 else (size * heads, length, keys)
         if tuple(dims) != expected:
             raise RuntimeError(f"The shape of the {rank}D attn_mask is {dims}, but should be {expected}.")
-        found.append(_of(attention, dtype, (-1, heads if rank == 3 else 1, length, keys)))
+        found.append(
+            _of(attention, dtype, (size, heads, length, keys) if rank == 3 else (1, 1, length, keys))
+        )
     if padding is not None:
-        found.append(_of(padding, dtype, (-1, 1, 1, keys)))
+        found.append(_of(padding, dtype, (size, 1, 1, keys)))
     if not found:
         return Bias(None, None)
     if len(found) == 1:

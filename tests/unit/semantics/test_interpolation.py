@@ -164,6 +164,15 @@ def test_dtypes(dtype: torch.dtype) -> None:
         assert F.interpolate(whole, scale_factor=2, mode=mode).filled(nan).equal(right)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_coarse_coordinates_fall_where_torch_puts_them(mode: str) -> None:
+    x, places = torch.rand(1, 3, 9, 9).bfloat16() + 1, torch.rand(1, 20, 20, 2).bfloat16() * 2 - 1
+    mask = torch.rand(1, 3, 9, 9) < 0.9
+    y = F.grid_sample(mg.masked(torch.where(mask, x, nan), mask), places, mode, align_corners=False)
+    assert 0 < int(y.mask.sum()) < y.mask.numel()
+    assert y.compressed().equal(F.grid_sample(x, places, mode, align_corners=False)[y.mask])
+
+
 def test_second_derivatives() -> None:
     x, mask = torch.randn(1, 1, 4, 4, dtype=torch.float64, requires_grad=True), torch.rand(1, 1, 4, 4) < 0.8
     places = PLACES[:, :, 3:5].clone().requires_grad_()

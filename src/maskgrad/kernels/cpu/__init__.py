@@ -6,12 +6,14 @@ Importing this package imports Numba, so nothing imports it before the first cal
 from __future__ import annotations
 
 from maskgrad.kernels.cpu.coalescing import merge_rows
+from maskgrad.kernels.cpu.filling import masked_filling
 from maskgrad.kernels.cpu.reductions import masked_count, masked_mean, masked_spread, masked_sum
 from maskgrad.kernels.cpu.updates import adagrad_rows_, sgd_rows_
 
 __all__ = [
     "adagrad_rows_",
     "masked_count",
+    "masked_filling",
     "masked_mean",
     "masked_spread",
     "masked_sum",

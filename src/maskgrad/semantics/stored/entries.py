@@ -10,10 +10,20 @@ from torch import Tensor
 
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
 from maskgrad.patterns.conversion import pattern_of_places
-from maskgrad.patterns.stored import keys_of
 from maskgrad.semantics.entries import Entries
 
-__all__ = ["Stored", "densified", "exploded", "from_places", "from_sorted_places", "is_masked", "shape_of"]
+__all__ = [
+    "Stored",
+    "densified",
+    "exploded",
+    "flat",
+    "from_places",
+    "from_sorted_places",
+    "is_masked",
+    "shape_of",
+    "undivided",
+    "widened",
+]
 
 
 class Stored(NamedTuple):
@@ -31,6 +41,11 @@ class Stored(NamedTuple):
     def entries(self) -> Tensor:
         """The stored values one behind the other, (n, *dense)."""
         return self.pattern.spread(self.values)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the sparse dimensions."""
+        return self.pattern.sizes
 
 
 def is_masked(operand: Any) -> bool:
@@ -52,13 +67,20 @@ def exploded(x: Stored) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     coordinates, entries = x.pattern.coordinates(), x.entries
     dense = tuple(entries.shape[1:])
     if not dense:
-        return coordinates, entries, x.pattern.sizes
+        return coordinates, entries, x.sizes
     per_entry = math.prod(dense)
     inner = torch.meshgrid(*(torch.arange(size, device=entries.device) for size in dense), indexing="ij")
     number = entries.shape[0]
     outer = coordinates.repeat_interleave(per_entry, dim=1)
     inside = torch.stack([grid.reshape(-1).repeat(number) for grid in inner])
-    return torch.cat([outer, inside]), entries.reshape(-1), (*x.pattern.sizes, *dense)
+    return torch.cat([outer, inside]), entries.reshape(-1), (*x.sizes, *dense)
+
+
+def flat(x: Stored) -> Stored:
+    """The same entries without dense dimensions: COO if there were any."""
+    if len(x.shape) == len(x.sizes):
+        return x
+    return from_places(*exploded(x), x.pattern)
 
 
 def from_places(
@@ -77,6 +99,13 @@ def from_sorted_places(coordinates: Tensor, entries: Tensor, sizes: tuple[int, .
     return Stored(entries, CoordinatePattern(coordinates, sizes))
 
 
+def undivided(entries: Tensor) -> Entries:
+    """What is left when no sparse dimension is: the one entry (1, *dense), or nothing (0, *dense)."""
+    present = bool(entries.shape[0])
+    whole = entries[0] if present else entries.new_zeros(entries.shape[1:])
+    return Entries(whole, torch.full((), present, dtype=torch.bool, device=entries.device).expand(whole.shape))
+
+
 def densified(x: Stored) -> Entries:
     """The same entries with a Boolean mask: allocates the whole shape, so only explicit conversions call it."""
     coordinates, entries = x.pattern.coordinates(), x.entries
@@ -89,6 +118,12 @@ def densified(x: Stored) -> Entries:
     )
 
 
-def keys(x: Stored) -> Tensor:
-    """The row-major numbers of the places in the sparse dimensions, in the order of storage."""
-    return keys_of(x.pattern.coordinates(), x.pattern.sizes)
+def widened(values: Tensor) -> Tensor:
+    """In the precision in which numbers are added up: halves in float32, float32 in float64 where that is cheap."""
+    if values.dtype in (torch.float16, torch.bfloat16):
+        return values.float()
+    if values.device.type == "cpu" and values.dtype == torch.float32:
+        return values.double()
+    if values.device.type == "cpu" and values.dtype == torch.complex64:
+        return values.to(torch.complex128)
+    return values.to(torch.complex64) if values.dtype == torch.complex32 else values

@@ -2,66 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.signatures import named
 from maskgrad.semantics.stored.entries import Stored
-from maskgrad.semantics.stored.groups import Groups
-from maskgrad.semantics.stored.reductions import grouped
+from maskgrad.semantics.stored.groups import Groups, group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["RULES"]
 
 
-def _prepared(input: Stored, dim: int, dtype: torch.dtype | None) -> tuple[Stored, Groups, Tensor, bool]:
-    if dtype is not None:
-        input = Stored(input.values.to(dtype), input.pattern)
-    axis = dim % len(input.shape)
-    if axis >= len(input.pattern.sizes):  # within a dense dimension every vector is complete
-        return input, None, input.entries, True  # type: ignore[return-value]
-    groups, entries, _ = grouped(input, dim)
-    return input, groups, entries, False
+def _probabilities(entries: Tensor, groups: Groups) -> Tensor:
+    powers = (entries - groups.extremum(entries, True)[groups.index]).exp()
+    return powers / groups.sum(powers)[groups.index]
 
 
-def softmax(input: Stored, dim: int, dtype: torch.dtype | None = None) -> Stored:
-    """``exp(x) / sum(exp(x))`` over the entries of ``dim``."""
-    input, groups, entries, dense = _prepared(input, dim, dtype)
-    if dense:
-        result = torch.softmax(entries, dim % len(input.shape) - len(input.pattern.sizes) + 1)
-    else:
-        powers = (entries - groups.extremum(entries, True)[groups.index]).exp()
-        result = (powers / groups.sum(powers)[groups.index]).to(entries.dtype)
-    return Stored(input.pattern.gathered(result), input.pattern)
+def _logarithms(entries: Tensor, groups: Groups) -> Tensor:
+    shifted = entries - groups.extremum(entries, True)[groups.index]
+    return shifted - groups.sum(shifted.exp()).log()[groups.index]
 
 
-def log_softmax(input: Stored, dim: int, dtype: torch.dtype | None = None) -> Stored:
-    """``x - log(sum(exp(x)))`` over the entries of ``dim``."""
-    input, groups, entries, dense = _prepared(input, dim, dtype)
-    if dense:
-        result = torch.log_softmax(entries, dim % len(input.shape) - len(input.pattern.sizes) + 1)
-    else:
-        shifted = entries - groups.extremum(entries, True)[groups.index]
-        result = (shifted - groups.sum(shifted.exp()).log()[groups.index]).to(entries.dtype)
-    return Stored(input.pattern.gathered(result), input.pattern)
+def _along(
+    among_groups: Callable[[Tensor, Groups], Tensor], complete: Callable[[Tensor, int], Tensor]
+) -> Callable[..., Stored]:
+    """A rule from the formula for groups, and torch's own function for dense dimensions."""
 
-
-def softmin(input: Stored, dim: int, dtype: torch.dtype | None = None) -> Stored:
-    """The softmax of the negated entries."""
-    return softmax(Stored(-input.values, input.pattern), dim, dtype)
-
-
-def _for_both_signatures(rule: Any) -> Any:
     def body(input: Stored, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3) -> Stored:
         for extra in rest:  # F.softmax(x, dim, _stacklevel, dtype)
             dtype = extra if isinstance(extra, torch.dtype) else dtype
-        return rule(input, dim, dtype)  # type: ignore[no-any-return]
+        axis, sparse = as_dim(dim, len(input.shape)), len(input.sizes)
+        entries = input.entries if dtype is None else input.entries.to(dtype)
+        if not entries.is_floating_point():
+            complete(entries, 0)  # torch says why not
+        if axis >= sparse:  # every vector is complete
+            result = complete(entries, axis - sparse + 1)
+        else:
+            wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
+            groups = group(input.pattern.coordinates(), input.sizes, (axis,))
+            result = among_groups(wide, groups).to(entries.dtype)
+        return Stored(input.pattern.gathered(result), input.pattern)
 
     return body
 
 
-RULES = {
-    "softmax": _for_both_signatures(softmax),
-    "log_softmax": _for_both_signatures(log_softmax),
-    "nn.functional.softmin": _for_both_signatures(softmin),
+softmax = _along(_probabilities, torch.softmax)
+log_softmax = _along(_logarithms, torch.log_softmax)
+
+
+def softmin(input: Stored, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3) -> Stored:
+    """The softmax of the negated entries."""
+    return softmax(Stored(-input.values, input.pattern), dim, *rest, dtype=dtype)
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "softmax": named(softmax),
+    "log_softmax": named(log_softmax),
+    "nn.functional.softmin": named(softmin),
 }

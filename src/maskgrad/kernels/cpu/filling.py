@@ -1,0 +1,105 @@
+r"""Replacing what is under a mask by a constant: one pass, without a branch.
+
+.. math:: y_i = x_i \text{ where } m_i, \text{ else filler}
+
+The processor guesses the outcome of a branch, and at a random mask it guesses wrong half of the time. So both sides are
+read and one is chosen, which compiles to vector code. The numbers are only moved, so their bits travel as
+integers: four compiled versions serve every dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.cpu.compiler import array, compiled
+from maskgrad.kernels.cpu.layout import Axis, axes, offsets
+from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.threads import run
+
+PIECE = 16384  # entries of a long row that make one task
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
+    """As in the reference; the result lies in memory as ``torch.empty_like(values)`` would."""
+    plan = torch.empty_like(values, device="meta")
+    out = empty(values.numel(), values.dtype).as_strided(values.shape, plan.stride())
+    if not out.numel():
+        return out
+    bits = _BITS[out.element_size()]
+    constant = torch.tensor(filler).to(out.dtype).view(bits).numpy()[()]
+    merged, values, mask = _readable(out, values.detach(), mask)
+    inner = merged.pop() if merged else Axis(1, False, (1, 1, 1))
+    rows = 1
+    for axis in merged:
+        rows *= axis.size
+    pieces = -(-inner.size // PIECE)
+    run(
+        _fill, _memory(out, bits), _memory(values, bits), _memory(mask, torch.uint8), constant, *offsets(merged, 3),
+        inner.size, *inner.strides[1:], pieces, tasks=rows * pieces, elements=out.numel(),
+    )  # fmt: skip
+    return out
+
+
+def _memory(x: Tensor, bits: torch.dtype) -> Any:
+    """The memory that ``x`` spans, as a 1-D array of integers."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return array(x.as_strided((span,), (1,)).view(bits))
+
+
+def _readable(out: Tensor, values: Tensor, mask: Tensor) -> tuple[list[Axis], Tensor, Tensor]:
+    """The axes of ``out``; what does not lie along its inner axis with stride 0 or 1 is copied into its order first."""
+    merged, _ = axes((out, values, mask), ())
+    if merged and any(stride > 1 for stride in merged[-1].strides[1:]):
+        values, mask = (
+            x if merged[-1].strides[i] <= 1 else torch.empty_like(out, dtype=x.dtype).copy_(x)
+            for i, x in ((1, values), (2, mask))
+        )
+        merged, _ = axes((out, values, mask), ())
+    return merged, values, mask
+
+
+@compiled
+def _choose(out: Any, v: Any, m: Any, filler: Any) -> None:
+    for k in range(out.size):
+        value = v[k]  # read in any case: a read that may be left out is a branch
+        out[k] = value if m[k] != 0 else filler
+
+
+@compiled
+def _choose_constant(out: Any, value: Any, m: Any, filler: Any) -> None:
+    for k in range(out.size):
+        out[k] = value if m[k] != 0 else filler
+
+
+@compiled
+def _fill(
+    out: Any, v: Any, m: Any, filler: Any, sizes: Any, out_strides: Any, v_strides: Any, m_strides: Any, length: int,
+    v_step: int, m_step: int, pieces: int, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Task t writes piece t % pieces of row t // pieces. ``v_step`` and ``m_step`` are 0 or 1."""
+    for task in range(lo, hi):
+        rest, start = task // pieces, task % pieces * PIECE
+        stop = min(start + PIECE, length)
+        o_row, v_row, m_row = start, start * v_step, start * m_step
+        for axis in range(sizes.size - 1, -1, -1):
+            i = rest % sizes[axis]
+            rest //= sizes[axis]
+            o_row += i * out_strides[axis]
+            v_row += i * v_strides[axis]
+            m_row += i * m_strides[axis]
+        row = out[o_row : o_row + stop - start]
+        if m_step:
+            if v_step:
+                _choose(row, v[v_row : v_row + row.size], m[m_row : m_row + row.size], filler)
+            else:
+                _choose_constant(row, v[v_row], m[m_row : m_row + row.size], filler)
+        elif m[m_row] == 0:
+            row[:] = filler
+        elif v_step:
+            row[:] = v[v_row : v_row + row.size]
+        else:
+            row[:] = v[v_row]

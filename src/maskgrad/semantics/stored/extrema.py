@@ -1,0 +1,107 @@
+"""Extrema of stored values, group by group, and their positions, which count in the whole shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.patterns.eager import forward_mode_is_active
+from maskgrad.patterns.stored import keys_of
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.signatures import named
+from maskgrad.semantics.stored.elementwise import apply
+from maskgrad.semantics.stored.entries import Stored, exploded
+from maskgrad.semantics.stored.groups import Groups, group, grouped, reduced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RULES", "extremum"]
+
+
+def _ordered(values: Tensor) -> None:
+    if values.is_complex():
+        raise RuntimeError(f"extrema are not defined for complex dtypes, found {values.dtype}")
+
+
+def extremum(entries: Tensor, groups: Groups, largest: bool) -> Tensor:
+    """Largest or smallest entry; its gradient is shared equally among the entries that attain it."""
+    _ordered(entries)
+    best = groups.extremum(entries, largest)
+    if not (entries.requires_grad or (entries.is_floating_point() and forward_mode_is_active())):
+        return best
+    attained = entries.detach() == best[groups.index]
+    # a NaN equals nothing: its gradient is 0 / 0 at every entry, as in torch
+    share = groups.sum(attained.to(torch.float32)).to(entries.dtype)[groups.index]
+    linear = (entries - entries.detach()).nan_to_num(0, 0, 0) * (attained.to(entries.dtype) / share)
+    return best + groups.sum(linear).to(best.dtype)
+
+
+def _shared(largest: bool) -> Callable[..., Any]:
+    def body(input: Stored, dim: Any = (), keepdim: bool = False) -> Any:
+        groups, entries, dims = grouped(input, dim)
+        return reduced(extremum(entries, groups, largest), groups, dims, len(input.shape), keepdim)
+
+    return body
+
+
+def _aminmax(input: Stored, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    return torch.return_types.aminmax([_shared(largest)(input, dim, keepdim) for largest in (False, True)])
+
+
+def _winners(
+    input: Stored, dim: int | None, largest: bool
+) -> tuple[Tensor, Tensor, Tensor, Groups, tuple[int, ...]]:
+    """The first winner of each group: its value and its position; and the groups."""
+    coordinates, entries, sizes = exploded(input)
+    _ordered(entries)
+    dims = tuple(range(len(sizes))) if dim is None else (as_dim(dim, len(sizes)),)
+    groups = group(coordinates, sizes, dims)
+    position = keys_of(coordinates, sizes) if dim is None else coordinates[dims[0]]
+    plain = entries.detach()
+    winning = (plain == groups.extremum(plain, largest)[groups.index]) | (plain != plain)
+    first = groups.extremum(
+        torch.where(winning, position, torch.iinfo(torch.int64).max), False
+    )
+    chosen = (winning & (position == first[groups.index])).nonzero().squeeze(1)
+    order = torch.argsort(groups.index[chosen])
+    return entries[chosen[order]], first, position, groups, dims
+
+
+def _position(largest: bool) -> Callable[..., Any]:
+    def body(input: Stored, dim: int | None = None, keepdim: bool = False) -> Any:
+        _, first, _, groups, dims = _winners(input, dim, largest)
+        return reduced(first, groups, dims, len(input.shape), keepdim)
+
+    return body
+
+
+def _extremum_or_pair(largest: bool) -> Callable[..., Any]:
+    """``torch.max`` in its three forms: of everything, along one dimension (with positions), of two tensors."""
+    kind = torch.return_types.max if largest else torch.return_types.min
+    pairwise = torch.maximum if largest else torch.minimum
+
+    def body(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+        second = dim if isinstance(dim, (Stored, Entries, Tensor)) else other
+        if second is not None:
+            return apply(lambda v: pairwise(v[0], v[1]), [input, second])
+        if dim is None:
+            return _shared(largest)(input)
+        values, first, _, groups, dims = _winners(input, dim, largest)
+        return kind([reduced(v, groups, dims, len(input.shape), keepdim) for v in (values, first)])
+
+    return body
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "amax": named(_shared(True)),
+    "amin": named(_shared(False)),
+    "aminmax": named(_aminmax),
+    "argmax": named(_position(True)),
+    "argmin": named(_position(False)),
+    "max": named(_extremum_or_pair(True)),
+    "min": named(_extremum_or_pair(False)),
+}

@@ -1,0 +1,87 @@
+"""Vector norms of stored values, group by group, and division by them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.semantics.dimensions import as_dims
+from maskgrad.semantics.signatures import named
+from maskgrad.semantics.stored.entries import Stored
+from maskgrad.semantics.stored.extrema import extremum
+from maskgrad.semantics.stored.groups import Groups, grouped
+from maskgrad.semantics.stored.reductions import is_inexact, over_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RULES", "norm"]
+
+
+def norm(entries: Tensor, groups: Groups, ord: float = 2) -> Tensor:
+    """Vector norm of order ``ord``, not yet rounded; its gradient at a zero vector is 0, as in torch."""
+    if not is_inexact(entries):
+        raise RuntimeError(
+            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {entries.dtype}"
+        )
+    size = entries.abs()
+    size = size.float() if size.dtype in (torch.float16, torch.bfloat16) else size
+    if ord in (math.inf, -math.inf):
+        return extremum(size, groups, ord > 0)
+    if ord == 0:
+        return groups.sum((size != 0).to(size.dtype))
+    nothing = size == 0
+    neutral = 0.0 if ord > 0 else math.inf
+    powers = torch.where(nothing, neutral, torch.where(nothing, 1, size) ** ord)
+    added = groups.sum(powers)
+    flat = (added == 0) | added.isinf()
+    return torch.where(flat, added.detach() ** (1 / ord), torch.where(flat, 1, added) ** (1 / ord))
+
+
+def _rounded(entries: Tensor, groups: Groups, ord: float) -> Tensor:
+    dtype = entries.dtype.to_real() if entries.is_complex() else entries.dtype
+    return norm(entries, groups, ord).to(dtype)
+
+
+def vector_norm(
+    input: Stored, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """``torch.linalg.vector_norm``."""
+    return over_groups(_rounded)(input, dim, keepdim, dtype=dtype, ord=float(ord))
+
+
+def any_norm(
+    input: Stored, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: None = None, dtype: Any = None
+) -> Any:
+    """``torch.norm``: a vector norm over all dimensions named, whatever their number."""
+    if p == "nuc":
+        raise UndefinedOnMaskedError(
+            "norm(p='nuc')",
+            "singular values of a matrix with missing entries do not exist",
+            "Fill the matrix first, x.filled(0.), or use p='fro'.",
+        )
+    return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
+
+
+def normalize(input: Stored, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Stored:
+    """Divide by the p-norm of the entries, or by ``eps`` if that is larger; in the pattern of the input."""
+    dims = as_dims(dim, len(input.shape))
+    if all(d >= len(input.sizes) for d in dims):  # within dense dimensions every vector is complete
+        inner = tuple(d - len(input.sizes) + 1 for d in dims)
+        entries = torch.nn.functional.normalize(input.entries, p, inner, eps)  # type: ignore[arg-type]
+        return Stored(input.pattern.gathered(entries), input.pattern)
+    groups, entries, _ = grouped(input, dim)
+    divisor = norm(entries, groups, float(p)).clamp_min(eps)[groups.index]
+    result = (entries / divisor).to(entries.dtype).reshape(input.entries.shape)
+    return Stored(input.pattern.gathered(result), input.pattern)
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "linalg.vector_norm": named(vector_norm),
+    "norm": named(any_norm),
+    "nn.functional.normalize": named(normalize),
+}

@@ -1,0 +1,69 @@
+"""Variances and deviations of stored values, group by group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.semantics.signatures import named
+from maskgrad.semantics.stored.entries import Stored, widened
+from maskgrad.semantics.stored.groups import Groups, grouped, reduced
+from maskgrad.semantics.stored.reductions import is_inexact, mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RULES"]
+
+
+def variance(entries: Tensor, groups: Groups, correction: float) -> Tensor:
+    """Mean squared deviation, in two passes, not yet rounded."""
+    if not is_inexact(entries):
+        raise RuntimeError(
+            f"std and var only support floating point and complex dtypes, found {entries.dtype}"
+        )
+    wide = widened(entries)
+    apart = wide - (groups.sum(wide) / groups.counts(wide))[groups.index]
+    squares = (apart * apart.conj()).real if apart.is_complex() else apart * apart
+    return groups.sum(squares) / (groups.counts(squares) - correction).clamp(min=0)
+
+
+def root(variance: Tensor) -> Tensor:
+    """The square root, whose gradient at 0 is 0, as in torch.std."""
+    flat = variance == 0
+    return torch.where(flat, 0, torch.where(flat, 1, variance).sqrt())
+
+
+def _rule(deviation: bool, with_mean: bool) -> Callable[..., Any]:
+    def body(
+        input: Stored,
+        dim: Any = None,
+        unbiased: bool | None = None,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> Any:
+        if isinstance(dim, bool):  # var(x, unbiased)
+            dim, unbiased = None, dim
+        if correction is None:
+            correction = 1 if unbiased is None or unbiased else 0
+        groups, entries, dims = grouped(input, dim)
+        spread = variance(entries, groups, correction)
+        spread = root(spread) if deviation else spread
+        dtype = entries.dtype.to_real() if entries.is_complex() else entries.dtype
+        result = reduced(spread.to(dtype), groups, dims, len(input.shape), keepdim)
+        if not with_mean:
+            return result
+        return result, reduced(mean(entries, groups), groups, dims, len(input.shape), keepdim)
+
+    return named(body)
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "var": _rule(False, False),
+    "std": _rule(True, False),
+    "var_mean": _rule(False, True),
+    "std_mean": _rule(True, True),
+}

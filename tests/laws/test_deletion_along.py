@@ -1,0 +1,21 @@
+"""Law 3 beyond reductions: what scans, normalises, orders or scores does so on the entries that are left."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.laws.deletion_samples import BY_DELETION, empty_slices, samples_by_deletion
+from tests.laws.laws import check_plan
+from tests.laws.operands import Call
+from tests.laws.operator_database import entry_named
+
+NAMED_OTHERWISE = {"median": "median", "softmax": "softmax"}
+
+
+@pytest.mark.parametrize("name", BY_DELETION)
+def test_what_is_left_might_as_well_stand_alone(name: str) -> None:
+    entry = entry_named(name)
+    for what, sample in samples_by_deletion(entry):
+        call = Call.of(entry, sample)
+        for plan in empty_slices(call):
+            check_plan(entry, call, plan, f"{name}, {what}, {plan.name}")

@@ -1,0 +1,51 @@
+"""Without the optional packages: a light import, and an error that names the extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import maskgrad as mg
+
+
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [
+        ("pandas", lambda: mg.from_pandas(None)),
+        ("pandas", lambda: mg.interop.to_pandas(mg.masked(torch.ones(1)))),
+        ("pyarrow", lambda: mg.from_arrow(None)),
+        ("pyarrow", lambda: mg.interop.to_arrow(mg.masked(torch.ones(1)))),
+        ("pyarrow", lambda: mg.from_polars(None)),
+        ("polars", lambda: mg.from_polars(None)),
+        ("polars", lambda: mg.interop.to_polars(mg.masked(torch.ones(1)))),
+        ("scipy", lambda: mg.from_scipy(None)),
+        ("scipy", lambda: mg.interop.to_scipy(mg.masked(torch.ones(1)))),
+    ],
+    ids=[
+        "from pandas",
+        "to pandas",
+        "from arrow",
+        "to arrow",
+        "arrow of polars",
+        "from polars",
+        "to polars",
+        "from scipy",
+        "to scipy",
+    ],
+)
+def test_a_package_that_is_absent(package: str, call: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(mg.MissingDependencyError, match=rf"'{package}'.*pip install 'maskgrad\[interop\]'"):
+        call()
+
+
+def test_importing_maskgrad_imports_none_of_them() -> None:
+    code = (
+        "import sys, torch; before = set(sys.modules); import maskgrad; "
+        "print(sorted({'pandas', 'pyarrow', 'polars', 'scipy'} & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

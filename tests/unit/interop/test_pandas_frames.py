@@ -1,0 +1,241 @@
+"""pandas: three conventions for what is missing, none of them confused with another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+import maskgrad as mg
+from tests.poison import assert_entries, gradient, poisoned
+from tests.unit.interop.neighbours import COLUMNS, FLOATS, INTEGERS, as_dtype, inf, nan
+
+NULLABLE = {
+    torch.bool: "boolean",
+    torch.float32: "Float32",
+    torch.float64: "Float64",
+    **{d: str(d).removeprefix("torch.").replace("int", "Int").replace("uI", "UI") for d in INTEGERS},
+}
+
+
+@pytest.mark.parametrize("dtype", NULLABLE, ids=str)
+@pytest.mark.parametrize("column", COLUMNS, ids=["full", "some", "nothing", "empty"])
+def test_nullable_dtypes_there_and_back(column: list[int | None], dtype: torch.dtype) -> None:
+    entries = as_dtype(column, dtype)
+    series = pd.Series(entries, dtype=NULLABLE[dtype])
+    for obj in (series, series.array, pd.Index(series)):
+        assert_entries(mg.from_pandas(obj), entries, dtype)
+    back = mg.interop.to_pandas(mg.from_pandas(series))
+    pd.testing.assert_series_equal(back, series)
+
+
+@pytest.mark.parametrize("dtype", ["int64[pyarrow]", "double[pyarrow]", "bool[pyarrow]", "uint8[pyarrow]"])
+def test_arrow_backed_columns(dtype: str) -> None:
+    series = pd.Series([1, None, 0], dtype=dtype)
+    expected = mg.from_arrow(pa.array(series)).tolist()
+    assert expected[1] is None
+    assert_entries(mg.from_pandas(series), expected)
+    assert_entries(mg.from_pandas(series.iloc[1:]), expected[1:])
+
+
+def test_arrow_backed_columns_are_shared() -> None:
+    array = pa.array([1.0, None, 3.0])
+    series = pd.Series(pd.arrays.ArrowExtensionArray(array))
+    assert mg.from_pandas(series).data_ptr() == array.buffers()[1].address
+
+
+def test_integers_never_pass_through_floating_point() -> None:
+    big = 2**63 - 1  # float64 would round it
+    x = mg.from_pandas(pd.Series([big, None], dtype="Int64"))
+    assert x.tolist() == [big, None]
+    assert mg.interop.to_pandas(x)[0] == big
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pd.arrays.FloatingArray(np.array([nan, 9.0, 1.0]), np.array([False, True, False])),
+        pd.arrays.ArrowExtensionArray(pa.array([nan, None, 1.0])),
+    ],
+    ids=["Float64", "arrow"],
+)
+@pytest.mark.parametrize("nan_is_missing", [True, False])
+def test_nan_in_a_nullable_column_is_a_number(array: object, nan_is_missing: bool) -> None:
+    x = mg.from_pandas(pd.Series(array), nan_is_missing=nan_is_missing)
+    assert_entries(x, [nan, None, 1.0], torch.float64)
+
+
+def test_a_specified_nan_stays_one_on_the_way_out() -> None:
+    series = mg.interop.to_pandas(mg.masked(torch.tensor([nan, 2.0, nan]), torch.tensor([True, True, False])))
+    assert series.dtype == "Float32"
+    assert series.array.isna().tolist() == [False, False, True]
+    assert_entries(mg.from_pandas(series), [nan, 2.0, None])
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64, torch.complex128], ids=str)
+def test_nan_in_an_ordinary_column_is_missing(dtype: torch.dtype) -> None:
+    numbers = torch.tensor([1.0, nan, inf], dtype=dtype).numpy()
+    series = pd.Series(numbers)
+    x = mg.from_pandas(series)
+    assert x.dtype == dtype
+    assert x.mask.tolist() == [True, False, True]
+    assert mg.from_pandas(series, nan_is_missing=False).mask.tolist() == [True] * 3
+
+
+@pytest.mark.parametrize("dtype", ["bool", *[str(d).removeprefix("torch.") for d in INTEGERS]])
+def test_ordinary_integers_and_booleans_are_specified(dtype: str) -> None:
+    assert_entries(
+        mg.from_pandas(pd.Series([1, 0, 1], dtype=dtype)),
+        as_dtype([1, 0, 1], getattr(torch, dtype)),
+        getattr(torch, dtype),
+    )
+
+
+@pytest.mark.parametrize("dtype", [">f8", "<f8", ">f4", ">f2", ">i4", ">u2", ">c8"])
+def test_foreign_byte_order(dtype: str) -> None:
+    numbers = np.array([1, 2, 3]).astype(dtype)
+    x = mg.from_pandas(pd.Series(numbers))
+    assert x.filled(0).tolist() == numbers.tolist()
+    assert_entries(x.real if x.dtype.is_complex else x, [1, 2, 3])
+    assert mg.from_numpy(np.ma.array(numbers, mask=[1, 0, 0])).mask.tolist() == [False, True, True]
+
+
+def test_pandas_memory_is_not_shared() -> None:
+    for series in (pd.Series([1.0, 2.0]), pd.Series([1.0, 2.0], dtype="Float64"), pd.Series([1, 2])):
+        x = mg.from_pandas(series)
+        x._values.zero_()
+        assert series.tolist() == [1, 2]
+    data = torch.tensor([1.0, 2.0])
+    series = mg.interop.to_pandas(mg.masked(data))
+    data.zero_()
+    assert series.tolist() == [1.0, 2.0]
+
+
+def test_read_only_numpy_memory_is_copied_without_a_warning() -> None:
+    numbers = np.array([1.0, nan])
+    numbers.flags.writeable = False
+    assert_entries(mg.from_pandas(pd.Series(numbers, copy=False)), [1.0, None])
+    array = np.ma.array(numbers, mask=[False, True])
+    assert mg.from_numpy(array)._values.data_ptr() != numbers.ctypes.data
+    assert_entries(mg.from_numpy(array), [1.0, None])
+
+
+def test_sparse_columns_are_what_they_stand_for() -> None:
+    assert_entries(mg.from_pandas(pd.Series([0, 0, 5], dtype="Sparse[int64]")), [0, 0, 5], torch.int64)
+    assert_entries(mg.from_pandas(pd.Series([nan, 0, 5], dtype="Sparse[float64]")), [None, 0.0, 5.0])
+
+
+def test_frames_promote_like_stack() -> None:
+    frame = pd.DataFrame(
+        {
+            "flag": pd.Series([True, None], dtype="boolean"),
+            "count": pd.Series([None, 3], dtype="Int64"),
+            "size": pd.Series([0.5, nan], dtype="float32"),
+        }
+    )
+    assert_entries(mg.from_pandas(frame), [[1.0, None, 0.5], [None, 3.0, None]], torch.float32)
+    assert_entries(mg.from_pandas(frame[["flag", "count"]]), [[1, None], [None, 3]], torch.int64)
+    assert_entries(mg.from_pandas(frame[["flag"]]), [[True], [None]], torch.bool)
+    assert_entries(
+        mg.from_pandas(frame, dtype=torch.float64), [[1, None, 0.5], [None, 3, None]], torch.float64
+    )
+
+
+def test_frames_there_and_back() -> None:
+    x = poisoned([[1.0, None], [None, None], [5.0, 6.0]])
+    frame = mg.interop.to_pandas(x, ["a", "a"], pd.Index(["p", "q", "r"]))
+    assert list(frame.columns) == ["a", "a"]
+    assert list(frame.index) == ["p", "q", "r"]
+    assert_entries(mg.from_pandas(frame), x.tolist(), torch.float64)
+    assert list(mg.interop.to_pandas(x).columns) == [0, 1]
+    for shape in ((0, 2), (3, 0), (0, 0)):
+        back = mg.interop.to_pandas(mg.masked(torch.empty(shape)))
+        assert back.shape == shape
+        assert mg.from_pandas(back).shape == shape
+
+
+def test_non_contiguous_columns() -> None:
+    table = np.arange(12.0).reshape(3, 4)
+    frame = pd.DataFrame(table).iloc[::-1, ::2]
+    assert_entries(mg.from_pandas(frame), table[::-1, ::2].tolist())
+
+
+def test_half_precision_is_widened() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        series = mg.interop.to_pandas(poisoned([1.5, None], dtype))
+        assert series.dtype == "Float32"
+        assert_entries(mg.from_pandas(series), [1.5, None])
+
+
+def test_gradients_begin_after_the_frame() -> None:
+    x = mg.from_pandas(pd.DataFrame({"a": [1.0, nan], "b": [3.0, 4.0]})).requires_grad_()
+    assert gradient(x.mean(0), x).tolist() == [[1.0, 0.5], [0.0, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (pd.Series(["a"], dtype=object), "found dtype object; .*pd.to_numeric"),
+        (pd.Series([[1], [2, 3]]), "found dtype object"),
+        (pd.Series([1, "a"]), "found dtype object"),
+        (pd.Series(["a"], dtype="string"), "found dtype string; .*pd.factorize"),
+        (pd.Series(["a"], dtype="string[pyarrow]"), "found dtype string"),
+        (pd.Series(["a"], dtype=pd.ArrowDtype(pa.string())), "found string; .*cast it, as in column.astype"),
+        (
+            pd.Series(["2020-01-01"], dtype="datetime64[ns]"),
+            r"datetime64\[ns\]; express it as a number.*Timedelta",
+        ),
+        (pd.Series(["2020-01-01"], dtype="datetime64[ns, UTC]"), "express it as a number"),
+        (pd.Series([1], dtype="timedelta64[ns]"), "express it as a number"),
+        (pd.Series(pd.period_range("2020", periods=1, freq="D")), "express it as a number"),
+        (pd.Series(["a"], dtype="category"), "found dtype category; column.cat.codes .*codes >= 0"),
+        (pd.Series(pd.interval_range(0, 1)), "found dtype interval"),
+        (pd.Series(np.ones(1, np.longdouble)), "no such precision: use column.astype"),
+    ],
+)
+def test_columns_without_numbers_are_refused(column: pd.Series, words: str) -> None:
+    with pytest.raises(TypeError, match=f"column 'c' must hold .*{words}"):
+        mg.from_pandas(pd.DataFrame({"fine": 1, "c": column}))
+    with pytest.raises(TypeError, match=r"series 'c' must hold "):
+        mg.from_pandas(column.rename("c"))
+    with pytest.raises(TypeError, match=r"obj must hold "):
+        mg.from_pandas(column.array)
+
+
+def test_objects_are_never_run() -> None:
+    class Bomb:
+        def __float__(self) -> float:
+            raise AssertionError("from_pandas ran what it read")
+
+        __int__ = __index__ = __array__ = __reduce__ = __float__
+
+    with pytest.raises(TypeError, match=r"found dtype object"):
+        mg.from_pandas(pd.Series([Bomb()]))
+
+
+def test_other_objects_are_refused() -> None:
+    for obj in (np.ones(2), [1], torch.ones(1), 3.0, pd.MultiIndex.from_tuples([(1, 2)])):
+        with pytest.raises(TypeError, match=rf"obj must be a DataFrame.* found {type(obj).__name__}; "):
+            mg.from_pandas(obj)
+
+
+def test_bad_arguments_are_named() -> None:
+    frame = pd.DataFrame({"a": pd.Series([1], dtype="uint32"), "b": pd.Series([1], dtype="int64")})
+    with pytest.raises(
+        TypeError, match=r"column 'a' \(torch.uint32\) and column 'b' \(torch.int64\) have no common"
+    ):
+        mg.from_pandas(frame)
+    assert_entries(mg.from_pandas(frame, dtype=torch.int64), [[1, 1]], torch.int64)
+    with pytest.raises(TypeError, match=r"dtype must be a torch.dtype or None, found <class 'float'>"):
+        mg.from_pandas(frame, dtype=float)
+    x = poisoned([[1.0, None]])
+    with pytest.raises(ValueError, match=r"index must have one label for each of 1 rows, found 2"):
+        mg.interop.to_pandas(x, index=pd.Index([1, 2]))
+    with pytest.raises(ValueError, match=r"names must be one for each of 2 columns, found 3"):
+        mg.interop.to_pandas(x, ["a", "b", "c"])
+    with pytest.raises(ValueError, match=r"x must have one dimension"):
+        mg.interop.to_pandas(mg.masked(torch.ones(())))
+    with pytest.raises(TypeError, match=r"x must be real"):
+        mg.interop.to_pandas(x.to(torch.complex64))
