@@ -6,7 +6,7 @@ here unpickles or runs anything that it reads.
 """
 
 from maskgrad.interop.arrow_arrays import from_arrow, to_arrow
-from maskgrad.interop.dlpack import from_dlpack, to_dlpack
+from maskgrad.interop.dlpack import Exported, from_dlpack, to_dlpack
 from maskgrad.interop.nested_tensors import from_nested, to_nested
 from maskgrad.interop.pandas_frames import from_pandas, to_pandas
 from maskgrad.interop.polars_frames import from_polars, to_polars
@@ -15,6 +15,7 @@ from maskgrad.interop.sequence_lengths import lengths
 from maskgrad.interop.torch_masked import from_torch_masked, to_torch_masked
 
 __all__ = [
+    "Exported",
     "from_arrow",
     "from_dlpack",
     "from_nested",

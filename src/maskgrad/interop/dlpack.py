@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack as read
@@ -16,23 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["Exported", "from_dlpack", "to_dlpack"]
 
 
-class Exportable(Protocol):
-    """An array that others can read through DLPack."""
-
-    def __dlpack__(self) -> object: ...
-
-    def __dlpack_device__(self) -> tuple[int, int]: ...
-
-
 class Exported(NamedTuple):
-    """What :func:`to_dlpack` returns.
+    """What :func:`to_dlpack` returns: two plain tensors of the same shape."""
 
-    Attributes:
-        values: plain tensor; anything may lie where it is unspecified.
-        mask: Boolean tensor of the same shape, True = specified.
-    """
-
+    #: anything may lie where it is unspecified
     values: Tensor
+    #: Boolean, True = specified
     mask: Tensor
 
 
@@ -64,7 +53,7 @@ def to_dlpack(x: MaskedTensor) -> Exported:
     return Exported(x._values.detach().resolve_conj().resolve_neg(), x.mask.contiguous())
 
 
-def from_dlpack(values: Exportable, mask: Exportable) -> MaskedTensor:
+def from_dlpack(values: Any, mask: Any) -> MaskedTensor:
     """Values and mask of another library as a MaskedTensor.
 
     Args:

@@ -14,6 +14,14 @@ from torch import Tensor
 
 from maskgrad.kernels import reference, schemas
 from maskgrad.kernels.reference.coalescing import REDUCTIONS
+from maskgrad.kernels.segments import (
+    segment_extremum,
+    segment_softmax,
+    segment_softmax_backward,
+    segment_spread,
+    segment_sum,
+    sort_rows,
+)
 from maskgrad.kernels.selection import kernels_in_use, runs_on_cpu, use_kernels, why
 
 __all__ = [
@@ -24,7 +32,13 @@ __all__ = [
     "masked_mean",
     "masked_sum",
     "merge_rows",
+    "segment_extremum",
+    "segment_softmax",
+    "segment_softmax_backward",
+    "segment_spread",
+    "segment_sum",
     "sgd_rows_",
+    "sort_rows",
     "use_kernels",
     "why",
 ]

@@ -7,6 +7,12 @@
 ``masked_spread``         adjoint of the masked sum: a broadcast gradient, exactly 0 where nothing is specified
 ``masked_filling``        the values where the mask holds, a constant elsewhere
 ``merge_rows``            rows that share an index become one
+``sort_rows``             rows that share an index become neighbours
+``segment_sum``           sum of each segment of a list of entries
+``segment_spread``        its adjoint: each entry gets what its segment has
+``segment_extremum``      largest or smallest entry of each segment
+``segment_softmax``       softmax within each segment, or its logarithm
+``segment_softmax_backward``  its derivative
 ``adagrad_rows_``         merge, then one Adagrad step on the touched rows
 ``sgd_rows_``             merge, then one SGD step on the touched rows
 ======================  ==================================================================================
@@ -27,6 +33,7 @@ from torch import Tensor
 from maskgrad.kernels import reference
 from maskgrad.kernels.reference.coalescing import merge_backward
 from maskgrad.kernels.reference.reductions import HALVES
+from maskgrad.kernels.segments import DERIVATIVES as SEGMENT_DERIVATIVES
 from maskgrad.kernels.selection import KERNELS, runs_on_cpu
 
 SCHEMAS = {
@@ -36,6 +43,12 @@ SCHEMAS = {
     "masked_spread": "(Tensor grad, Tensor mask, ScalarType dtype) -> Tensor",
     "masked_filling": "(Tensor values, Tensor mask, Scalar filler) -> Tensor",
     "merge_rows": "(Tensor indices, Tensor values, SymInt num_rows, str reduce) -> (Tensor, Tensor)",
+    "sort_rows": "(Tensor indices, SymInt num_rows) -> (Tensor, Tensor, Tensor)",
+    "segment_sum": "(Tensor values, Tensor pointers, Tensor? order) -> Tensor",
+    "segment_spread": "(Tensor values, Tensor pointers, Tensor? order, SymInt number) -> Tensor",
+    "segment_extremum": "(Tensor values, Tensor pointers, Tensor? order, bool largest) -> Tensor",
+    "segment_softmax": "(Tensor values, Tensor pointers, Tensor? order, bool logarithm) -> Tensor",
+    "segment_softmax_backward": "(Tensor grad, Tensor output, Tensor pointers, Tensor? order, bool logarithm) -> Tensor",
     "adagrad_rows_": "(Tensor(a!) param, Tensor(b!) state_sum, Tensor indices, Tensor values, *, float lr, "
     "float weight_decay, float eps, bool maximize=False) -> ()",
     "sgd_rows_": "(Tensor(a!) param, Tensor(b!)? momentum_buffer, Tensor indices, Tensor values, *, float lr, "
@@ -147,6 +160,7 @@ _DERIVATIVES: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
     "masked_spread": (_spread_backward, _save_spread),
     "masked_filling": (_filling_backward, _save_filling),
     "merge_rows": (_merge_backward, _save_merge),
+    **SEGMENT_DERIVATIVES,
 }
 
 

@@ -8,6 +8,14 @@ from __future__ import annotations
 from maskgrad.kernels.cpu.coalescing import merge_rows
 from maskgrad.kernels.cpu.filling import masked_filling
 from maskgrad.kernels.cpu.reductions import masked_count, masked_mean, masked_spread, masked_sum
+from maskgrad.kernels.cpu.segments import (
+    segment_extremum,
+    segment_softmax,
+    segment_softmax_backward,
+    segment_spread,
+    segment_sum,
+    sort_rows,
+)
 from maskgrad.kernels.cpu.updates import adagrad_rows_, sgd_rows_
 
 __all__ = [
@@ -18,5 +26,11 @@ __all__ = [
     "masked_spread",
     "masked_sum",
     "merge_rows",
+    "segment_extremum",
+    "segment_softmax",
+    "segment_softmax_backward",
+    "segment_spread",
+    "segment_sum",
     "sgd_rows_",
+    "sort_rows",
 ]

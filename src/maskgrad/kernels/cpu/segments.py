@@ -84,9 +84,7 @@ def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, loga
     out = empty(size, torch.float32 if values.dtype in HALVES else values.dtype)
     run(_shift, _flat(values), *where, out.numpy(), tasks=len(pointers) - 1, elements=size)
     powers = torch.exp(out, out=empty(size, out.dtype) if logarithm else out)
-    run(
-        _normalise, powers.numpy(), *where, logarithm, out.numpy(), tasks=len(pointers) - 1, elements=size
-    )
+    run(_normalise, powers.numpy(), *where, logarithm, out.numpy(), tasks=len(pointers) - 1, elements=size)
     return out.to(values.dtype)
 
 
@@ -182,6 +180,16 @@ def _extremum(
     v: Any, pointers: Any, order: Any, has_order: bool, width: int, largest: bool, out: Any, lo: int, hi: int
 ) -> None:
     """NaN wins, as in torch.amax."""
+    if width == 1:
+        for k in range(lo, hi):
+            start = pointers[k]
+            best = decode(v[order[start] if has_order else start])
+            for i in range(start + 1, pointers[k + 1]):
+                value = decode(v[order[i] if has_order else i])
+                if value != value or (value > best if largest else value < best):
+                    best = value
+            out[k] = best
+        return
     for k in range(lo, hi):
         result = out[k * width : (k + 1) * width]
         for i in range(pointers[k], pointers[k + 1]):

@@ -5,6 +5,14 @@ from __future__ import annotations
 from maskgrad.kernels.reference.coalescing import merge_rows
 from maskgrad.kernels.reference.filling import masked_filling
 from maskgrad.kernels.reference.reductions import masked_count, masked_mean, masked_spread, masked_sum
+from maskgrad.kernels.reference.segments import (
+    segment_extremum,
+    segment_softmax,
+    segment_softmax_backward,
+    segment_spread,
+    segment_sum,
+    sort_rows,
+)
 from maskgrad.kernels.reference.updates import adagrad_rows_, sgd_rows_
 
 __all__ = [
@@ -15,5 +23,11 @@ __all__ = [
     "masked_spread",
     "masked_sum",
     "merge_rows",
+    "segment_extremum",
+    "segment_softmax",
+    "segment_softmax_backward",
+    "segment_spread",
+    "segment_sum",
     "sgd_rows_",
+    "sort_rows",
 ]

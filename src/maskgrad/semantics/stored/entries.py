@@ -103,7 +103,9 @@ def undivided(entries: Tensor) -> Entries:
     """What is left when no sparse dimension is: the one entry (1, *dense), or nothing (0, *dense)."""
     present = bool(entries.shape[0])
     whole = entries[0] if present else entries.new_zeros(entries.shape[1:])
-    return Entries(whole, torch.full((), present, dtype=torch.bool, device=entries.device).expand(whole.shape))
+    return Entries(
+        whole, torch.full((), present, dtype=torch.bool, device=entries.device).expand(whole.shape)
+    )
 
 
 def densified(x: Stored) -> Entries:

@@ -63,9 +63,7 @@ def _winners(
     position = keys_of(coordinates, sizes) if dim is None else coordinates[dims[0]]
     plain = entries.detach()
     winning = (plain == groups.extremum(plain, largest)[groups.index]) | (plain != plain)
-    first = groups.extremum(
-        torch.where(winning, position, torch.iinfo(torch.int64).max), False
-    )
+    first = groups.extremum(torch.where(winning, position, torch.iinfo(torch.int64).max), False)
     chosen = (winning & (position == first[groups.index])).nonzero().squeeze(1)
     order = torch.argsort(groups.index[chosen])
     return entries[chosen[order]], first, position, groups, dims

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
+from maskgrad.semantics import differentiation
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.losses.reduction import reduction_named
 from maskgrad.semantics.signatures import named
@@ -161,4 +162,6 @@ BY_NAME: dict[str, Callable[..., Any]] = {
     "clone": clone,
     "detach": detach,
     "where": where,
+    "autograd.grad": differentiation.grad,
+    "autograd.backward": differentiation.backward,
 }

@@ -1,0 +1,81 @@
+"""``torch.autograd.grad`` and ``backward`` with masked outputs, inputs and cotangents.
+
+An unspecified output sends nothing back; the gradient of a masked input has the pattern of that input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.stored.entries import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS", "grad"]
+
+
+def _several(argument: Any) -> list[Any]:
+    single = isinstance(argument, (Entries, Stored)) or not isinstance(argument, Sequence)
+    return [argument] if single else list(argument)
+
+
+def _sent(output: Any) -> Any:
+    """An output as a plain tensor whose unspecified entries are constants."""
+    if isinstance(output, Entries):
+        return torch.where(output.mask, output.values, 0)
+    return output.values if isinstance(output, Stored) else output
+
+
+def _plain(argument: Any) -> Any:
+    return argument.values if isinstance(argument, (Entries, Stored)) else argument
+
+
+def _alike(gradient: Any, input: Any) -> Any:
+    if gradient is None or not isinstance(input, (Entries, Stored)):
+        return gradient
+    return Entries(gradient, input.mask) if isinstance(input, Entries) else Stored(gradient, input.pattern)
+
+
+def grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.autograd.grad``: gradients of (masked) outputs with respect to (masked) inputs."""
+    names = ("outputs", "inputs", "grad_outputs")
+    called = dict(zip(names, args, strict=False)) | kwargs
+    outputs, inputs = _several(called.pop("outputs")), _several(called.pop("inputs"))
+    cotangents = called.pop("grad_outputs", None)
+    rest = dict(zip(("retain_graph", "create_graph", "only_inputs", "allow_unused"), args[3:], strict=False))
+    sent = [_sent(output) for output in outputs]
+    seeds = None if cotangents is None else [_sent(c) for c in _several(cotangents)]
+    gradients = torch.autograd.grad(sent, [_plain(i) for i in inputs], seeds, **rest, **called)
+    return tuple([_alike(g, i) for g, i in zip(gradients, inputs, strict=True)])
+
+
+def backward(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """``torch.autograd.backward``: accumulate gradients of (masked) tensors in the leaves."""
+    called = (
+        dict(zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), args, strict=False)) | kwargs
+    )
+    seeds = called.pop("grad_tensors", None)
+    inputs = called.pop("inputs", None)
+    torch.autograd.backward(
+        [_sent(tensor) for tensor in _several(called.pop("tensors"))],
+        None if seeds is None else [_sent(seed) for seed in _several(seeds)],
+        inputs=None if inputs is None else [_plain(i) for i in _several(inputs)],
+        **called,
+    )
+
+
+PATTERN = "that of each input"
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "autograd.grad", "differentiation", (torch.autograd.grad,), grad, PATTERN, "of second order, if asked"
+    ),
+    Operation(
+        "autograd.backward", "differentiation", (torch.autograd.backward,), backward, "none", "accumulated"
+    ),
+)

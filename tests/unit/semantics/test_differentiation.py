@@ -1,0 +1,60 @@
+"""torch.autograd.grad and backward on masked outputs, inputs and cotangents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import maskgrad as mg
+from tests.poison import leaf, nan, on
+
+
+def test_the_gradient_of_a_masked_scalar() -> None:
+    x = leaf(1.0, 2.0, nan)
+    (grad,) = torch.autograd.grad(mg.masked(x, on(1, 1, 0)).square().sum(), x)
+    assert grad.tolist() == [2.0, 4.0, 0.0]
+
+
+def test_an_unspecified_output_sends_nothing_back() -> None:
+    x = leaf(1.0, nan)
+    (grad,) = torch.autograd.grad(mg.masked(x, on(0, 0)).mean(), x)
+    assert grad.tolist() == [0.0, 0.0]
+
+
+def test_the_gradient_of_a_masked_input_has_its_pattern() -> None:
+    x = mg.masked(leaf(1.0, 2.0, nan), on(1, 1, 0))
+    (grad,) = torch.autograd.grad(x * x, x, torch.tensor([1.0, 10.0, nan], dtype=torch.float64))
+    assert grad.tolist() == [2.0, 40.0, None]
+    stored = mg.masked(torch.ones(2, 2), on([1, 0], [0, 1])).to_sparse().requires_grad_()
+    (grad,) = torch.autograd.grad((stored * stored).sum(), stored)
+    assert (grad.layout, grad.tolist()) == (torch.sparse_coo, [[2.0, None], [None, 2.0]])
+
+
+def test_masked_cotangents_leave_out_what_is_unspecified() -> None:
+    x = leaf(1.0, 2.0, 3.0)  # torch asks outputs and inputs alone whether they are tensors of its own
+    y = mg.masked(x, on(1, 1, 1))
+    seed = mg.masked(torch.tensor([1.0, nan, 1.0], dtype=torch.float64), on(1, 0, 1))
+    (grad,) = torch.autograd.grad(y * y, x, seed)
+    assert grad.tolist() == [2.0, 0.0, 6.0]
+
+
+def test_second_order_and_unused_inputs() -> None:
+    x, unused = leaf(3.0, nan), leaf(1.0)
+    y = (mg.masked(x, on(1, 0)) ** 3).sum()
+    first, nothing = torch.autograd.grad(y, [x, unused], create_graph=True, allow_unused=True)
+    assert nothing is None
+    assert torch.autograd.grad(first.sum(), x)[0].tolist() == [18.0, 0.0]
+
+
+def test_backward_accumulates_in_the_leaves() -> None:
+    x, other = leaf(1.0, nan), leaf(5.0)
+    y = mg.masked(x, on(1, 0)) * other
+    torch.autograd.backward([y.sum(), y.mean()], inputs=[x])
+    assert x.grad is not None
+    assert x.grad.tolist() == [10.0, 0.0]
+    assert other.grad is None
+
+
+def test_an_input_outside_the_graph_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="not have been used in the graph"):
+        torch.autograd.grad(mg.masked(leaf(1.0), on(1)).sum(), leaf(1.0))
