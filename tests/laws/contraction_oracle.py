@@ -68,7 +68,7 @@ def multilinear(
     """
     added = ADDED.get(entry.operation.name)
     safe = [
-        leaf if i == added else torch.where(mask, leaf, 0)
+        leaf if i == added else torch.where(mask, leaf, leaf.new_zeros(()))
         for i, (leaf, mask) in enumerate(zip(leaves, masks, strict=True))
     ]
     args, kwargs = call.with_tensors(safe)

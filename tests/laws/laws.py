@@ -75,7 +75,7 @@ def check_identity(entry: Entry) -> None:
             assert all(mask is None or mask.all() for mask in masks)
         args, kwargs = call.masked(leaves, plan)
         result = entry.function(*args, **kwargs)
-        assert_result(result, values, masks, what, exact=only_moves(entry, call), amplified=entry.amplifies)
+        assert_result(result, values, masks, what, exact=only_moves(entry, call), amplified=entry.tolerant)
         for part, value, mask in zip(parts_of(result), parts_of(values), masks, strict=True):
             assert mask is None or part.requires_grad == value.requires_grad, (
                 f"{what}: requires_grad is not {value.requires_grad}"
@@ -83,7 +83,7 @@ def check_identity(entry: Entry) -> None:
         cotangents = cotangents_for(values, masks)
         found = gradients(plain_parts(result), leaves, cotangents)
         right = gradients(parts_of(values), plain, cotangents)
-        assert_gradients(found, right, what, entry.amplifies)
+        assert_gradients(found, right, what, entry.tolerant)
 
 
 def check_non_interference(entry: Entry) -> None:
@@ -106,14 +106,14 @@ def check_plan(entry: Entry, call: Call, plan: Plan, what: str) -> None:
         with anomalies_raise(quiet):
             outcome = run(entry.function, call, plan, garbage, differentiable(entry), cotangents)
         assert_result(
-            outcome.result, expected.values, expected.masks, here, exact=only_moves(entry, call), amplified=entry.amplifies
+            outcome.result, expected.values, expected.masks, here, exact=only_moves(entry, call), amplified=entry.tolerant
         )
         for leaf_mask, grad in zip(call.masks(plan), outcome.grads, strict=True):
             if leaf_mask is not None and grad is not None:
                 assert not grad[~leaf_mask].count_nonzero(), f"{here}: an unspecified entry has a gradient"
         if first is None:
             first = outcome
-            assert_gradients(outcome.grads, right, here, entry.amplifies)
+            assert_gradients(outcome.grads, right, here, entry.tolerant)
         assert_same_bits(outcome.plain, first.plain, f"{here}: result")
         assert_same_bits(outcome.grads, first.grads, f"{here}: gradient of operand")
 

@@ -43,7 +43,8 @@ def loss(
         bound.apply_defaults()
         named.append(bound.arguments)
     values, mask = RULES.get(name, functools.partial(each_position, name))(Named(*named))
-    return values, [mask]
+    args, kwargs = call.with_tensors([leaf.detach() for leaf in leaves])
+    return values.to(entry.function(*args, **kwargs).dtype), [mask]
 
 
 #: Losses of single positions, with their tensors.
@@ -100,7 +101,8 @@ def cosine_embedding(a: Named) -> Result:
         else None
         for u, v, f, label, k in zip(*rows, labels, known, strict=True)
     ]
-    return reduced(losses, shape, a["reduction"], x.dtype)
+    dtype = next((loss.dtype for loss in losses if loss is not None), torch.get_default_dtype())
+    return reduced(losses, shape, a["reduction"], dtype)
 
 
 def triplet(a: Named) -> Result:

@@ -87,11 +87,17 @@ NOT_AS: dict[str, tuple[tuple[str, ...], str]] = {
         ("nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
         (("strided",), "torch's own derivative fails: view size is not compatible"),
     ),
-    "native_batch_norm": (("emptied",), "torch's own derivative divides by zero and ends the process"),
+    **dict.fromkeys(
+        ("native_batch_norm", "nn.functional.pdist"),
+        (("emptied",), "torch's own derivative ends the process"),
+    ),
 }
 
 #: Operations that put entries in order, of which it is nobody's promise which of two equals comes first.
 ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
+
+#: Families whose functions in torch call each other, and round in between.
+STEPWISE = ("contractions", "chains", "linear_algebra")
 
 #: Samples left out, each with its reason.
 UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
@@ -253,6 +259,12 @@ class Entry:
         if self.amplifies:
             return torch.float64
         return next((dtype for dtype in DTYPES if dtype in known), next(iter(known), torch.float32))
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether larger errors are to be expected: torch rounds halves after each of several steps."""
+        halves = self.dtype in (torch.float16, torch.bfloat16)
+        return self.amplifies or (halves and self.operation.family in STEPWISE)
 
     @property
     def amplifies(self) -> bool:

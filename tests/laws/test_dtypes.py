@@ -32,7 +32,7 @@ def comparable(entry: Entry) -> bool:
     return entry.dtype.itemsize > widest.itemsize
 
 
-def tested_in(entry: Entry, dtype: torch.dtype) -> bool:
+def takes(entry: Entry, dtype: torch.dtype) -> bool:
     """Whether torch takes the dtype, and nothing is to be said against a test."""
     excluded, _ = NOT_IN.get(entry.name, ((), ""))
     return dtype in entry.info.dtypes and dtype not in excluded
@@ -41,10 +41,10 @@ def tested_in(entry: Entry, dtype: torch.dtype) -> bool:
 def in_other_dtypes() -> list[Entry]:
     entries = checked_entries()
     found = [
-        *(Entry(e.info, dtype) for e in entries for dtype in DTYPES if dtype != e.dtype and tested_in(e, dtype)),
+        *(Entry(e.info, dtype) for e in entries for dtype in DTYPES if dtype != e.dtype and takes(e, dtype)),
         *(
             Entry(e.info, torch.float16)
-            for e in {e.operation.family: e for e in entries if tested_in(e, torch.float16)}.values()
+            for e in {e.operation.family: e for e in entries if takes(e, torch.float16)}.values()
         ),
     ]
     return [entry for entry in found if comparable(entry)]

@@ -44,7 +44,7 @@ SCHEMAS = {
     "masked_filling": "(Tensor values, Tensor mask, Scalar filler) -> Tensor",
     "merge_rows": "(Tensor indices, Tensor values, SymInt num_rows, str reduce) -> (Tensor, Tensor)",
     "sort_rows": "(Tensor indices, SymInt num_rows) -> (Tensor, Tensor, Tensor)",
-    "segment_sum": "(Tensor values, Tensor pointers, Tensor? order) -> Tensor",
+    "segment_sum": "(Tensor values, Tensor pointers, Tensor? order, ScalarType? dtype=None) -> Tensor",
     "segment_spread": "(Tensor values, Tensor pointers, Tensor? order, SymInt number) -> Tensor",
     "segment_extremum": "(Tensor values, Tensor pointers, Tensor? order, bool largest) -> Tensor",
     "segment_softmax": "(Tensor values, Tensor pointers, Tensor? order, bool logarithm) -> Tensor",

@@ -36,11 +36,13 @@ def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return reference.sort_rows(indices, num_rows)
 
 
-def segment_sum(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
-    """The sum of each segment, (n, *dense) -> (g, *dense); the sums of halves stay float32."""
+def segment_sum(
+    values: Tensor, pointers: Tensor, order: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """The sum of each segment, (n, *dense) -> (g, *dense), in ``dtype``, or else that of the values (halves: float32)."""
     if runs_on_cpu("segment_sum", values, pointers, order):
-        return _ops.segment_sum(values, pointers, order)  # type: ignore[no-any-return]
-    return reference.segment_sum(values, pointers, order)
+        return _ops.segment_sum(values, pointers, order, dtype)  # type: ignore[no-any-return]
+    return reference.segment_sum(values, pointers, order, dtype)
 
 
 def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
@@ -77,13 +79,13 @@ def segment_softmax_backward(
 
 
 def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    values, pointers, order = inputs
+    values, pointers, order, _ = inputs
     ctx.number, ctx.dtype = values.shape[0], values.dtype
     ctx.save_for_backward(pointers, order)
 
 
-def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-    return segment_spread(grad.to(ctx.dtype), *ctx.saved_tensors, ctx.number), None, None
+def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    return segment_spread(grad.to(ctx.dtype), *ctx.saved_tensors, ctx.number), None, None, None
 
 
 def _save_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -63,6 +63,8 @@ def text(x: MaskedTensor) -> str:
     chosen = chosen[known[chosen]]
     written = dict(zip(chosen.tolist(), _texts(flat[chosen]), strict=True))
     width = max((len(t) for t in written.values()), default=0) if values.ndim else 0
+    if values.ndim > 1 and len(written) < len(set(visible)):
+        width = max(width, len(ABSENT))  # columns of one-digit integers stay under each other
     body = np.array2string(
         places, formatter={"int": lambda p: written.get(int(p), ABSENT).rjust(width)}, **layout
     )

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from maskgrad.patterns.eager import may_look_at
 from maskgrad.patterns.pattern import Pattern
 
 __all__ = ["StoredPattern", "keys_of", "places_of"]
+
+T = TypeVar("T")
 
 
 class StoredPattern(Pattern):
     """A pattern over some *sparse* dimensions; each stored value may have further, *dense* dimensions behind them."""
 
-    __slots__ = ("sizes",)
+    __slots__ = ("_memory", "sizes")
 
     sizes: tuple[int, ...]
+    _memory: dict[Hashable, Any]
 
     @abc.abstractmethod
     def coordinates(self) -> Tensor:
@@ -35,6 +41,26 @@ class StoredPattern(Pattern):
     @abc.abstractmethod
     def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
         """The sizes of the dense dimensions."""
+
+    def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What ``compute`` says about this pattern, computed once: a pattern never changes.
+
+        Neither copied nor stored with the pattern. Nothing is remembered of a graph under way, of transformed tensors, or
+        in inference mode, whose tensors no backward pass could use later.
+        """
+        if not may_look_at(self.tensors()[0]) or torch.is_inference_mode_enabled():
+            return compute()
+        try:
+            memory = self._memory
+        except AttributeError:
+            memory = self._memory = {}
+        if key not in memory:
+            memory[key] = compute()
+        return cast("T", memory[key])
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        return None, {name: getattr(self, name) for name in names if name != "_memory"}
 
     def shape(self, values: Tensor) -> torch.Size:
         """The whole shape of a tensor with these values."""

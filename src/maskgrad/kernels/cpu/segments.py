@@ -37,12 +37,17 @@ def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.from_numpy(found.starts)[: found.rows.shape[0] + 1].clone(), order, found.rows
 
 
-def segment_sum(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+def segment_sum(
+    values: Tensor, pointers: Tensor, order: Tensor | None, dtype: torch.dtype | None = None
+) -> Tensor:
     """As in the reference."""
-    if not values.numel():
-        return reference.segment_sum(values, pointers, order)
+    if dtype is None:
+        dtype = torch.float32 if values.dtype in HALVES else values.dtype
+    exact = values.dtype == dtype or (values.is_floating_point() and dtype in (torch.float32, torch.float64))
+    if not values.numel() or not exact:
+        return reference.segment_sum(values, pointers, order, dtype)
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
-    out = empty((rows, *values.shape[1:]), torch.float32 if values.dtype in HALVES else values.dtype)
+    out = empty((rows, *values.shape[1:]), dtype)
     wide = np.float64(0) if values.is_floating_point() else np.int64(0)
     run(
         _sum, _flat(values), *_segments(pointers, order), width, wide, out.view(-1).numpy(),

@@ -33,9 +33,13 @@ def segment_index(pointers: Tensor, order: Tensor | None, number: int) -> Tensor
     return index if order is None else torch.empty_like(index).index_copy(0, order, index)
 
 
-def segment_sum(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """(n, *dense) -> (g, *dense); the sums of halves stay float32."""
-    return _merged(values.float() if values.dtype in HALVES else values, pointers, order, "sum")
+def segment_sum(
+    values: Tensor, pointers: Tensor, order: Tensor | None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """(n, *dense) -> (g, *dense), in ``dtype``, or else that of the values (float32 for halves)."""
+    if dtype is None:
+        dtype = torch.float32 if values.dtype in HALVES else values.dtype
+    return _merged(values.to(dtype), pointers, order, "sum")
 
 
 def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:

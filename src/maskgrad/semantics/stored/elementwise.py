@@ -1,6 +1,6 @@
 """Elementwise operations on stored values: on the entries that all operands have.
 
-Operands with one and the same pattern cost what the bare values cost. Otherwise the operand of full shape leads: its
+Operands with one and the same pattern cost what the bare values cost. Otherwise one operand of full shape leads: its
 places are looked up in the other sparse operands and gathered from the dense ones.
 """
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.stored import keys_of
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.stored.entries import Stored, from_places, shape_of
+from maskgrad.semantics.stored.entries import Stored, flat, from_places, shape_of
+from maskgrad.semantics.stored.views import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["apply", "elementwise", "same_pattern"]
+__all__ = ["apply", "elementwise", "lookup", "prelu", "same_pattern"]
 
 
 def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -36,51 +36,57 @@ def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     """``run`` on aligned values, and the result with its pattern."""
-    tensors = [o for o in operands if isinstance(o, (Stored, Entries, Tensor)) and len(shape_of(o))]
+    alive = True  # an unspecified number leaves nothing specified
+    for operand in operands:
+        if isinstance(operand, Entries) and not operand.mask.ndim:
+            alive = alive and bool(operand.mask)
+    operands = [o.values if isinstance(o, Entries) and not o.mask.ndim else o for o in operands]
+    tensors = [o for o in operands if len(shape_of(o))]
     stored = [o for o in tensors if isinstance(o, Stored)]
-    if len(stored) == len(tensors) and same_pattern(stored):
-        result = run([o.values if isinstance(o, Stored) else _scalar(o) for o in operands])
+    if alive and len(stored) == len(tensors) and same_pattern(stored):
+        result = run([o.values if isinstance(o, Stored) else o for o in operands])
         return _attach(result, lambda values: Stored(values, stored[0].pattern))
     shape = torch.broadcast_shapes(*[shape_of(o) for o in tensors])
-    leader = next((o for o in stored if o.shape == shape), None)
-    if leader is None:
-        raise UnsupportedLayoutError(
-            "an elementwise operation whose result is larger than each of its sparse operands",
-            stored[0].pattern.layout,
-            tuple(shape),
-        )
+    if _divided_differently(tensors, shape):
+        operands = [flat(o) if isinstance(o, Stored) else o for o in operands]
+        stored = [flat(o) for o in stored]
+    leader = next((o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None)
+    if leader is None:  # the entries of the result are more than those of each operand
+        leader = expand(stored[0], shape)
+        operands = [leader if o is stored[0] else o for o in operands]
     coordinates = leader.pattern.coordinates()
-    sparse = len(leader.pattern.sizes)
-    kept: Tensor | None = None
-    found: list[tuple[Any, Tensor | None]] = []
+    kept = None if alive else coordinates.new_zeros(coordinates.shape[1], dtype=torch.bool)
+    values = []
     for operand in operands:
-        value, present = _aligned(operand, leader, coordinates, sparse)
-        found.append((value, present))
+        value, present = _aligned(operand, leader, coordinates)
+        values.append(value)
         if present is not None:
             kept = present if kept is None else kept & present
-    values = [v for v, _ in found]
+    pattern = leader.pattern
     if kept is None:  # only dense partners: the pattern of the leader stands
-        return _attach(run(values), lambda v: Stored(leader.pattern.gathered(v), leader.pattern))
+        return _attach(run(values), lambda v: Stored(pattern.gathered(v), pattern))
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
-    return _attach(run(values), lambda v: from_places(places, v, leader.pattern.sizes, leader.pattern))
+    return _attach(run(values), lambda v: from_places(places, v, pattern.sizes, pattern))
 
 
 def same_pattern(stored: list[Stored]) -> bool:
-    """Whether all operands have one pattern: the same object, or the same index tensors."""
-    first = stored[0].pattern
-    return all(
-        o.pattern is first
-        or (
-            o.pattern.facts() == first.facts()
-            and all(a is b for a, b in zip(o.pattern.tensors(), first.tensors(), strict=True))
-        )
-        for o in stored[1:]
-    )
-
-
-def _scalar(operand: Any) -> Any:
-    return operand.values if isinstance(operand, Entries) else operand
+    """Whether all operands have one pattern and rank: the same object, or equal index tensors."""
+    first, rank = stored[0].pattern, len(stored[0].shape)
+    for other in stored[1:]:
+        pattern = other.pattern
+        if len(other.shape) != rank:
+            return False
+        if pattern is first:
+            continue
+        if pattern.facts() != first.facts():
+            return False
+        pairs = list(zip(pattern.tensors(), first.tensors(), strict=True))
+        if all(a is b for a, b in pairs):
+            continue
+        if torch.compiler.is_compiling() or not all(torch.equal(a, b) for a, b in pairs):
+            return False
+    return True
 
 
 def _attach(result: Any, wrap: Callable[[Tensor], Stored]) -> Any:
@@ -90,58 +96,71 @@ def _attach(result: Any, wrap: Callable[[Tensor], Stored]) -> Any:
     return tuple(parts) if type(result) is tuple else type(result)(parts)
 
 
-def _aligned(operand: Any, leader: Stored, coordinates: Tensor, sparse: int) -> tuple[Any, Tensor | None]:
+def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
+    """Whether operands disagree on which dimensions are dense, so that entries have to be numbers."""
+    stored = [o for o in tensors if isinstance(o, Stored)]
+    dense = {len(o.shape) - len(o.sizes) for o in stored}
+    if dense == {0}:
+        return False
+    inner = max(dense)
+    if len(dense) > 1 or any(len(o.shape) <= inner for o in stored):
+        return True
+    masks = [o.mask for o in tensors if isinstance(o, Entries)]
+    return any(size != 1 for mask in masks for size in mask.shape[max(mask.ndim - inner, 0) :])
+
+
+def _aligned(operand: Any, leader: Stored, coordinates: Tensor) -> tuple[Any, Tensor | None]:
     """An operand's entries at the places of the leader, and which of these it has (None: all)."""
     if operand is leader:
         return leader.entries, None
     if isinstance(operand, Stored):
-        return _looked_up(operand, leader, coordinates)
+        offset = len(leader.sizes) - len(operand.sizes)
+        at = [
+            coordinates[offset + d] if size != 1 else torch.zeros_like(coordinates[0])
+            for d, size in enumerate(operand.sizes)
+        ]
+        return lookup(operand, torch.stack(at))
     if isinstance(operand, Entries):
         values, mask = operand
-        if mask.ndim > 0 and mask.ndim - 1 >= len(leader.shape) - sparse and len(leader.shape) > sparse:
-            raise UnsupportedLayoutError(
-                "an elementwise operation of a hybrid sparse tensor and one with a Boolean mask",
-                leader.pattern.layout,
-                tuple(leader.shape),
-            )
-        return _gathered(values, leader, coordinates, sparse), _gathered(mask, leader, coordinates, sparse)
+        present = _gathered(mask, leader, coordinates)
+        # in dense dimensions the mask has one entry, or _divided_differently would have been true
+        return _gathered(values, leader, coordinates), present.reshape(present.shape[0])
     if isinstance(operand, Tensor) and operand.ndim:
-        return _gathered(operand, leader, coordinates, sparse), None
+        return _gathered(operand, leader, coordinates), None
     return operand, None
 
 
-def _gathered(dense: Tensor, leader: Stored, coordinates: Tensor, sparse: int) -> Tensor:
+def _gathered(dense: Tensor, leader: Stored, coordinates: Tensor) -> Tensor:
     """Entries of a (broadcast) dense tensor at the leader's places, without expanding it."""
-    if dense.ndim == 0:
-        return dense
-    rank = len(leader.shape)
-    dense = dense.reshape(*(1,) * (rank - dense.ndim), *dense.shape)
-    at = [coordinates[d] if dense.shape[d] != 1 else torch.zeros_like(coordinates[d]) for d in range(sparse)]
+    dense = dense.reshape(*(1,) * (len(leader.shape) - dense.ndim), *dense.shape)
+    at = [
+        coordinates[d] if dense.shape[d] != 1 else torch.zeros_like(coordinates[d])
+        for d in range(len(leader.sizes))
+    ]
     return dense[tuple(at)]
 
 
-def _looked_up(operand: Stored, leader: Stored, coordinates: Tensor) -> tuple[Tensor, Tensor]:
-    """Entries of another sparse operand at the leader's places; of size 1 where it broadcasts."""
-    sizes = operand.pattern.sizes
-    offset = len(leader.pattern.sizes) - len(sizes)
-    if offset < 0 or len(operand.shape) - len(sizes) != len(leader.shape) - len(leader.pattern.sizes):
-        raise UnsupportedLayoutError(
-            "an elementwise operation of sparse tensors with different numbers of dense dimensions",
-            operand.pattern.layout,
-            tuple(leader.shape),
-        )
-    at = torch.stack(
-        [
-            coordinates[offset + d] if size != 1 else torch.zeros_like(coordinates[0])
-            for d, size in enumerate(sizes)
-        ]
-    )
-    known = keys_of(operand.pattern.coordinates(), sizes)
+def lookup(x: Stored, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Entries (n, *dense) at ``places`` (s, n), and which of them exist (n,); the others are arbitrary."""
+    known = keys_of(x.pattern.coordinates(), x.sizes)
     order = torch.argsort(known)
-    present, where = find(keys_of(at, sizes), known[order])
-    entries = operand.entries
+    present, where = find(keys_of(places, x.sizes), known[order])
+    entries = x.entries
     if not entries.shape[0]:
-        return leader.entries.new_zeros(
-            (coordinates.shape[1], *entries.shape[1:]), dtype=entries.dtype
-        ), present
+        return entries.new_zeros((places.shape[1], *entries.shape[1:])), present
     return entries[order[where]], present
+
+
+def prelu(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``prelu``: the weight belongs to dimension 1 of the input."""
+    arguments = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+    x, weight = arguments["input"], arguments["weight"]
+    size = shape_of(weight).numel()
+    if isinstance(weight, Stored) or (size != 1 and (len(shape_of(x)) < 2 or shape_of(x)[1] != size)):
+        raise RuntimeError("prelu: weight must be a dense tensor with one entry, or one for each channel")
+    shape = (-1, *(1,) * (len(shape_of(x)) - 2)) if size != 1 else ()
+    if isinstance(weight, Entries):
+        weight = Entries(weight.values.reshape(shape), weight.mask.reshape(shape))
+    else:
+        weight = weight.reshape(shape)
+    return apply(lambda v: torch.where(v[0] > 0, v[0], v[1] * v[0]), [x, weight])

@@ -34,10 +34,12 @@ def extremum(entries: Tensor, groups: Groups, largest: bool) -> Tensor:
     if not (entries.requires_grad or (entries.is_floating_point() and forward_mode_is_active())):
         return best
     attained = entries.detach() == best[groups.index]
-    # a NaN equals nothing: its gradient is 0 / 0 at every entry, as in torch
-    share = groups.sum(attained.to(torch.float32)).to(entries.dtype)[groups.index]
-    linear = (entries - entries.detach()).nan_to_num(0, 0, 0) * (attained.to(entries.dtype) / share)
-    return best + groups.sum(linear).to(best.dtype)
+    broken = best.isnan()[groups.index]  # a NaN equals nothing: torch's gradient is then 0 / 0 at every entry
+    share = groups.sum(attained.to(best.dtype)).to(best.dtype)[groups.index]
+    weight = torch.where(broken, torch.nan, 1 / share.clamp(min=1))
+    picked = groups.sum(torch.where(attained | broken, entries * weight, 0)).to(best.dtype)
+    # the exact value with the gradient of the mean of the winners; an infinite winner has no rounding to correct
+    return torch.where(best.isfinite(), best + (picked - picked.detach()), picked)
 
 
 def _shared(largest: bool) -> Callable[..., Any]:
@@ -54,7 +56,7 @@ def _aminmax(input: Stored, *, dim: int | None = None, keepdim: bool = False) ->
 
 def _winners(
     input: Stored, dim: int | None, largest: bool
-) -> tuple[Tensor, Tensor, Tensor, Groups, tuple[int, ...]]:
+) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
     """The first winner of each group: its value and its position; and the groups."""
     coordinates, entries, sizes = exploded(input)
     _ordered(entries)
@@ -66,12 +68,12 @@ def _winners(
     first = groups.extremum(torch.where(winning, position, torch.iinfo(torch.int64).max), False)
     chosen = (winning & (position == first[groups.index])).nonzero().squeeze(1)
     order = torch.argsort(groups.index[chosen])
-    return entries[chosen[order]], first, position, groups, dims
+    return entries[chosen[order]], first, groups, dims
 
 
 def _position(largest: bool) -> Callable[..., Any]:
     def body(input: Stored, dim: int | None = None, keepdim: bool = False) -> Any:
-        _, first, _, groups, dims = _winners(input, dim, largest)
+        _, first, groups, dims = _winners(input, dim, largest)
         return reduced(first, groups, dims, len(input.shape), keepdim)
 
     return body
@@ -88,7 +90,7 @@ def _extremum_or_pair(largest: bool) -> Callable[..., Any]:
             return apply(lambda v: pairwise(v[0], v[1]), [input, second])
         if dim is None:
             return _shared(largest)(input)
-        values, first, _, groups, dims = _winners(input, dim, largest)
+        values, first, groups, dims = _winners(input, dim, largest)
         return kind([reduced(v, groups, dims, len(input.shape), keepdim) for v in (values, first)])
 
     return body

@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from maskgrad import kernels
+from maskgrad.kernels.reference.segments import segment_index
+from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns.compressed import BY_ROW
 from maskgrad.patterns.stored import keys_of, places_of
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.stored.entries import Stored, exploded, from_sorted_places, undivided, widened
+from maskgrad.semantics.stored.entries import Stored, exploded, undivided, widened
 
-__all__ = ["Groups", "group", "grouped", "reduced"]
+__all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which group each entry belongs to (n,), how many there are, and where they are (r, g), in row-major order."""
+    """Groups as segments of the n entries, and where they are: (r, g), in row-major order.
 
-    index: Tensor
-    number: int
+    Group k is made up of the entries ``order[pointers[k]:pointers[k + 1]]``; without an order they lie together.
+    """
+
+    pointers: Tensor
+    order: Tensor | None
+    entries: int
     coordinates: Tensor
     sizes: tuple[int, ...]
+    _patterns: dict[tuple[int, ...], CoordinatePattern] = field(default_factory=dict, repr=False)
+
+    @property
+    def number(self) -> int:
+        """How many groups there are."""
+        return self.pointers.shape[0] - 1
+
+    @cached_property
+    def index(self) -> Tensor:
+        """Which group each entry belongs to (n,)."""
+        return segment_index(self.pointers, self.order, self.entries)
 
     def sum(self, entries: Tensor) -> Tensor:
         """Sum of each group, (n, *dense) -> (g, *dense), in a wider precision than that of the entries."""
-        wide = widened(entries)
         if self.number == 1:
-            return wide.sum(0, keepdim=True)
-        return wide.new_zeros((self.number, *wide.shape[1:])).index_add(0, self.index, wide)
+            return widened(entries).sum(0, keepdim=True)
+        return kernels.segment_sum(entries, self.pointers, self.order, widened(entries.new_empty(0)).dtype)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """What each group has, given to its entries: (g, *dense) -> (n, *dense)."""
+        if self.number == 1:
+            return values.expand(self.entries, *values.shape[1:])
+        return kernels.segment_spread(values, self.pointers, self.order, self.entries)
 
     def count(self) -> Tensor:
         """Number of entries of each group (g,), at least 1: a group without entries does not exist."""
-        return torch.bincount(self.index, minlength=self.number)
+        return self.pointers.diff()
 
     def counts(self, entries: Tensor) -> Tensor:
         """:meth:`count`, shaped to divide sums of these entries."""
@@ -42,34 +68,79 @@ class Groups:
 
     def extremum(self, entries: Tensor, largest: bool) -> Tensor:
         """Largest or smallest entry of each group; no gradient."""
-        index = self.index.reshape(-1, *(1,) * (entries.ndim - 1)).expand_as(entries)
-        start = entries.detach().new_zeros((self.number, *entries.shape[1:]))
-        return start.scatter_reduce(
-            0, index, entries.detach(), "amax" if largest else "amin", include_self=False
-        )
+        plain = entries.detach()
+        if self.number == 1:
+            return plain.amax(0, keepdim=True) if largest else plain.amin(0, keepdim=True)
+        return kernels.segment_extremum(plain, self.pointers, self.order, largest)
+
+    def softmax(self, entries: Tensor, logarithm: bool) -> Tensor:
+        """Softmax within each group, or its logarithm: (n, *dense) -> (n, *dense)."""
+        if self.number == 1:
+            return torch.log_softmax(entries, 0) if logarithm else torch.softmax(entries, 0)
+        return kernels.segment_softmax(entries, self.pointers, self.order, logarithm)
+
+    def pattern(self, at: tuple[int, ...], rank: int) -> CoordinatePattern:
+        """The places of the groups in a result of ``rank`` dimensions, of size 1 but ``at`` those that were kept.
+
+        The same object every time, so that results of one grouping are known to fit together.
+        """
+        if (*at, rank) not in self._patterns:
+            rows, sizes = list(self.coordinates.new_zeros((rank, self.number))), [1] * rank
+            for row, size, dim in zip(self.coordinates, self.sizes, at, strict=True):
+                rows[dim], sizes[dim] = row, size
+            self._patterns[(*at, rank)] = CoordinatePattern(torch.stack(rows), tuple(sizes))
+        return self._patterns[(*at, rank)]
 
 
 def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) -> Groups:
     """Group places by the dimensions that are not in ``dims``; only groups with entries are listed."""
     kept = [d for d in range(len(sizes)) if d not in dims]
     rest = tuple(sizes[d] for d in kept)
+    entries = coordinates.shape[1]
     if not kept:
-        number = 1 if coordinates.shape[1] else 0
-        index = coordinates.new_zeros(coordinates.shape[1])
-        return Groups(index, number, coordinates.new_zeros((0, number)), ())
+        return _one_group(entries, coordinates.device)
     keys = keys_of(coordinates[kept], rest)
     if bool((keys[1:] >= keys[:-1]).all()):  # rows of a CSR tensor: no sort is needed
-        distinct, index = torch.unique_consecutive(keys, return_inverse=True)
+        distinct, counts = torch.unique_consecutive(keys, return_counts=True)
+        pointers, order = torch.nn.functional.pad(counts.cumsum(0), (1, 0)), None
     else:
-        distinct, index = torch.unique(keys, return_inverse=True)
-    return Groups(index, distinct.shape[0], places_of(distinct, rest), rest)
+        pointers, order, distinct = kernels.sort_rows(keys, math.prod(rest))
+    return Groups(pointers, order, entries, places_of(distinct, rest), rest)
+
+
+def group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
+    """Group the entries of a pattern, which remembers the answer."""
+    return pattern.remembered(("groups", dims), lambda: _group_of(pattern, dims))
+
+
+def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
+    if isinstance(pattern, CompressedPattern) and len(pattern.sizes) == 2:
+        entries, line = pattern.positions.shape[0], 0 if pattern.layout in BY_ROW else 1
+        if dims == (1 - line,):  # the lines as they are stored, but for the empty ones
+            pointers = pattern.pointers.to(torch.int64)
+            present = pointers.diff().nonzero().squeeze(1)
+            ends = torch.cat([pointers[present], pointers[-1:]])
+            return Groups(ends, None, entries, present.unsqueeze(0), (pattern.sizes[line],))
+        if set(dims) == {0, 1}:
+            return _one_group(entries, pattern.positions.device)
+    return group(pattern.coordinates(), pattern.sizes, dims)
+
+
+def _one_group(entries: int, device: torch.device) -> Groups:
+    """All entries; no group if there are none."""
+    number = 1 if entries else 0
+    pointers = torch.tensor([0, entries] if entries else [0], device=device)
+    return Groups(pointers, None, entries, pointers.new_zeros((0, number)), ())
 
 
 def grouped(x: Stored, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]]:
     """Groups of the entries that differ in ``dim`` only; dense dimensions stay aside unless they are reduced too."""
     dims = as_dims(dim, len(x.shape))
     if all(d < len(x.sizes) for d in dims):
-        return group(x.pattern.coordinates(), x.sizes, dims), x.entries, dims
+        return group_of(x.pattern, dims), x.entries, dims
+    if len(dims) == len(x.shape):  # everything: places do not matter
+        entries = x.entries.reshape(-1)
+        return _one_group(entries.shape[0], entries.device), entries, dims
     coordinates, entries, sizes = exploded(x)
     return group(coordinates, sizes, dims), entries, dims
 
@@ -84,12 +155,8 @@ def reduced(
             return whole
         shape = (*(1,) * (rank - whole.values.ndim), *whole.values.shape)
         return Entries(whole.values.reshape(shape), whole.mask.reshape(shape))
-    coordinates, sizes = groups.coordinates, groups.sizes
-    if keepdim:
-        rows, kept = iter(coordinates), iter(sizes)
-        spread, all_sizes = [], []
-        for d in range(len(sizes) + len(dims)):
-            spread.append(coordinates.new_zeros(groups.number) if d in dims else next(rows))
-            all_sizes.append(1 if d in dims else next(kept))
-        coordinates, sizes = torch.stack(spread), tuple(all_sizes)
-    return from_sorted_places(coordinates, values, sizes)
+    places = len(groups.sizes)
+    if not keepdim:
+        return Stored(values, groups.pattern(tuple(range(places)), places))
+    whole = places + len(dims)
+    return Stored(values, groups.pattern(tuple([d for d in range(whole) if d not in dims]), whole))

@@ -75,7 +75,7 @@ def normalize(input: Stored, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -
         entries = torch.nn.functional.normalize(input.entries, p, inner, eps)  # type: ignore[arg-type]
         return Stored(input.pattern.gathered(entries), input.pattern)
     groups, entries, _ = grouped(input, dim)
-    divisor = norm(entries, groups, float(p)).clamp_min(eps)[groups.index]
+    divisor = groups.spread(norm(entries, groups, float(p)).clamp_min(eps))
     result = (entries / divisor).to(entries.dtype).reshape(input.entries.shape)
     return Stored(input.pattern.gathered(result), input.pattern)
 

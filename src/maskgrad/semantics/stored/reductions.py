@@ -113,7 +113,7 @@ def logsumexp(entries: Tensor, groups: Groups) -> Tensor:
     wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
     best = groups.extremum(wide.real if wide.is_complex() else wide, True)
     shift = torch.where(best.isfinite(), best, 0)
-    added = groups.sum((wide - shift[groups.index]).exp())
+    added = groups.sum((wide - groups.spread(shift)).exp())
     return (added.log().to(wide.dtype) + shift).to(entries.dtype)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.stored.entries import Stored
-from maskgrad.semantics.stored.groups import Groups, group
+from maskgrad.semantics.stored.groups import Groups, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,13 +19,11 @@ __all__ = ["RULES"]
 
 
 def _probabilities(entries: Tensor, groups: Groups) -> Tensor:
-    powers = (entries - groups.extremum(entries, True)[groups.index]).exp()
-    return powers / groups.sum(powers)[groups.index]
+    return groups.softmax(entries, logarithm=False)
 
 
 def _logarithms(entries: Tensor, groups: Groups) -> Tensor:
-    shifted = entries - groups.extremum(entries, True)[groups.index]
-    return shifted - groups.sum(shifted.exp()).log()[groups.index]
+    return groups.softmax(entries, logarithm=True)
 
 
 def _along(
@@ -44,7 +42,7 @@ def _along(
             result = complete(entries, axis - sparse + 1)
         else:
             wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
-            groups = group(input.pattern.coordinates(), input.sizes, (axis,))
+            groups = group_of(input.pattern, (axis,))
             result = among_groups(wide, groups).to(entries.dtype)
         return Stored(input.pattern.gathered(result), input.pattern)
 

@@ -25,7 +25,7 @@ def variance(entries: Tensor, groups: Groups, correction: float) -> Tensor:
             f"std and var only support floating point and complex dtypes, found {entries.dtype}"
         )
     wide = widened(entries)
-    apart = wide - (groups.sum(wide) / groups.counts(wide))[groups.index]
+    apart = wide - groups.spread(groups.sum(wide) / groups.counts(wide))
     squares = (apart * apart.conj()).real if apart.is_complex() else apart * apart
     return groups.sum(squares) / (groups.counts(squares) - correction).clamp(min=0)
 

@@ -1,0 +1,286 @@
+"""Reading parts of stored tensors: the entries that are asked for, at their new places."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.errors import UnsupportedLayoutError
+from maskgrad.patterns.stored import keys_of
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.stored.elementwise import lookup
+from maskgrad.semantics.stored.entries import Stored, flat, from_places
+from maskgrad.semantics.stored.views import on_dense, squeeze, unsqueeze
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RULES", "index_select", "pieces", "section"]
+
+
+def section(x: Stored, at: int, start: int, length: int, step: int = 1) -> Stored:
+    """Every ``step``-th position of a range of one dimension, all of them in bounds."""
+    if length == x.shape[at] and step == 1:
+        return x
+    if at >= len(x.sizes):
+        index = torch.arange(start, start + length * step, step, device=x.values.device)
+        return on_dense(x, lambda entries: entries.index_select(at - len(x.sizes) + 1, index))
+    coordinates = x.pattern.coordinates()
+    place = coordinates[at] - start
+    inside = (place >= 0) & (place < length * step)
+    if step != 1:
+        inside &= place % step == 0
+    kept = coordinates[:, inside]
+    kept[at] = torch.div(place[inside], step, rounding_mode="floor")
+    return from_places(kept, x.entries[inside], (*x.sizes[:at], length, *x.sizes[at + 1 :]), x.pattern)
+
+
+def narrow(x: Stored, dim: int, start: Any, length: int) -> Stored:
+    """A range of one dimension."""
+    at = as_dim(dim, len(x.shape))
+    size, begin = x.shape[at], int(start)
+    if not -size <= begin <= size:
+        raise IndexError(f"start out of range (expected to be in range of [{-size}, {size}], but got {begin})")
+    begin = begin + size if begin < 0 else begin
+    if length < 0 or begin + length > size:
+        raise RuntimeError(f"start ({begin}) + length ({length}) exceeds dimension size ({size}).")
+    return section(x, at, begin, length)
+
+
+def select(x: Stored, dim: int, index: Any) -> Stored | Entries:
+    """One slice; the dimension disappears."""
+    at, place = as_dim(dim, len(x.shape)), int(index)
+    size = x.shape[at]
+    if not -size <= place < size:
+        raise IndexError(f"index {place} is out of bounds for dimension {at} with size {size}")
+    return squeeze(section(x, at, place % size, 1), at)
+
+
+def index_select(x: Stored, dim: int, index: Tensor) -> Stored:
+    """Slices by position, in the order asked for; a position may be asked for several times."""
+    _known(index)
+    at = as_dim(dim, len(x.shape))
+    index = index.reshape(-1)
+    if index.dtype not in (torch.int64, torch.int32):
+        raise IndexError(f"index_select(): Expected dtype int32 or int64 for index, found {index.dtype}")
+    if bool(((index < 0) | (index >= x.shape[at])).any()):
+        raise IndexError(f"index out of range in self: positions must lie between 0 and {x.shape[at] - 1}")
+    if at >= len(x.sizes):
+        return on_dense(x, lambda entries: entries.index_select(at - len(x.sizes) + 1, index))
+    coordinates = x.pattern.coordinates()
+    order = torch.argsort(coordinates[at], stable=True)
+    line = coordinates[at][order].contiguous()
+    wanted = index.to(line.dtype).contiguous()
+    begin = torch.searchsorted(line, wanted)
+    number = torch.searchsorted(line, wanted, right=True) - begin
+    which = torch.repeat_interleave(number)  # the position in the result of each entry that is read
+    offset = torch.arange(which.shape[0], device=index.device) - (number.cumsum(0) - number)[which]
+    source = order[begin[which] + offset]
+    kept = coordinates[:, source]
+    kept[at] = which
+    return from_places(
+        kept, x.entries[source], (*x.sizes[:at], index.shape[0], *x.sizes[at + 1 :]), x.pattern
+    )
+
+
+def pieces(x: Stored, at: int, lengths: list[int]) -> tuple[Stored, ...]:
+    """Consecutive parts of one dimension, whatever their number for the price of one sort."""
+    if at >= len(x.sizes):
+        parts = x.entries.split(lengths, at - len(x.sizes) + 1)
+        return tuple([Stored(x.pattern.gathered(part), x.pattern) for part in parts])
+    coordinates = x.pattern.coordinates()
+    order = torch.argsort(coordinates[at], stable=True)
+    sorted_places, entries = coordinates[:, order], x.entries[order]
+    ends = torch.tensor(lengths, device=order.device).cumsum(0)
+    counts = torch.searchsorted(sorted_places[at].contiguous(), ends).diff(prepend=ends.new_zeros(1)).tolist()
+    result, start = [], 0
+    rows, parts = sorted_places.split(counts, 1), entries.split(counts)
+    for length, places, part in zip(lengths, rows, parts, strict=True):
+        moved = places.clone()
+        moved[at] -= start
+        start += length
+        result.append(from_places(moved, part, (*x.sizes[:at], length, *x.sizes[at + 1 :]), x.pattern))
+    return tuple(result)
+
+
+def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule from the function of torch that says into which lengths a dimension is divided."""
+
+    def body(x: Stored, *args: Any, dim: int = 0, **options: Any) -> tuple[Stored, ...]:
+        if len(args) > 1:
+            dim, args = args[1], args[:1]
+        at = as_dim(dim, len(x.shape))
+        model = torch.empty(x.shape[at], device="meta")
+        return pieces(x, at, [part.shape[0] for part in function(model, *args, **options)])
+
+    return body
+
+
+def unbind(x: Stored, dim: int = 0) -> tuple[Stored | Entries, ...]:
+    """All slices of one dimension."""
+    at = as_dim(dim, len(x.shape))
+    return tuple([squeeze(part, at) for part in pieces(x, at, [1] * x.shape[at])])
+
+
+def _known(index: Any) -> None:
+    if isinstance(index, (Stored, Entries)):
+        raise TypeError(
+            f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its "
+            "unspecified entries select anything is not known. Use index.filled(False), or index.compressed()"
+        )
+
+
+def _part(part: Any) -> Any:
+    """Integers as Python's own, lists as tensors."""
+    _known(part)
+    if isinstance(part, (slice, type(None), type(Ellipsis))):
+        return part
+    if isinstance(part, Tensor) and part.dtype != torch.bool and not part.ndim:
+        return int(part)
+    if isinstance(part, (Tensor, list)):
+        positions = torch.as_tensor(part)
+        if positions.is_floating_point() or positions.is_complex():
+            raise IndexError(
+                f"index tensors must have an integer or Boolean dtype, found {positions.dtype}; use index.long()"
+            )
+        return positions
+    if isinstance(part, bool):
+        raise IndexError("a single Boolean is no index of a sparse layout; use a tensor, or x.to_dense()")
+    return operator.index(part)
+
+
+def getitem(x: Any, index: Any) -> Any:
+    """Integers, slices, Ellipsis, None, tensors of positions or Booleans, in torch's order of dimensions."""
+    if not isinstance(x, Stored):
+        _known(index)
+        raise TypeError("the index of a plain tensor must be plain")
+    parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
+    taken = sum(p.ndim if isinstance(p, Tensor) and p.dtype == torch.bool else 1 for p in parts if _takes(p))
+    if taken > len(x.shape):
+        raise IndexError(f"too many indices for tensor of dimension {len(x.shape)}")
+    at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
+    if at is not None:
+        parts[at : at + 1] = [slice(None)] * (len(x.shape) - taken)
+    if sum(isinstance(part, Tensor) for part in parts) > 1:
+        return _pointwise(x, parts)
+    dim = 0
+    for part in parts:
+        if part is None:
+            x, dim = unsqueeze(x, dim), dim + 1
+        elif isinstance(part, slice):
+            x, dim = _sliced(x, dim, part), dim + 1
+        elif isinstance(part, Tensor):
+            x, dim = _advanced(x, dim, part), dim + 1
+        elif isinstance(x, Stored):
+            x = select(x, dim, part)
+        else:  # the sparse dimensions are used up
+            x = Entries(x.values.select(dim, part), x.mask.select(dim, part))
+    return x
+
+
+def _takes(part: Any) -> bool:
+    return part is not None and part is not Ellipsis
+
+
+def _sliced(x: Any, dim: int, part: slice) -> Any:
+    if not isinstance(x, Stored):
+        at = (*[slice(None)] * dim, part)
+        return Entries(x.values[at], x.mask[at])
+    start, stop, step = part.indices(x.shape[dim])
+    if step < 1:
+        raise ValueError("step must be greater than zero")
+    return section(x, dim, start, max(0, -(-(stop - start) // step)), step)
+
+
+def _advanced(x: Any, dim: int, part: Tensor) -> Any:
+    """One tensor: positions, or the Booleans of one or more dimensions."""
+    if not isinstance(x, Stored):
+        at = (*[slice(None)] * dim, part)
+        return Entries(x.values[at], x.mask[at])
+    part = part.to(x.values.device)
+    if part.dtype == torch.bool:
+        return _where_true(x, dim, part)
+    if part.ndim != 1:
+        if part.ndim != len(x.shape) or dim:
+            raise UnsupportedLayoutError(
+                "indexing with a tensor of several dimensions", x.pattern.layout, tuple(x.shape)
+            )
+        return _pointwise(x, [part])
+    size = x.shape[dim]
+    if bool(((part < -size) | (part >= size)).any()):
+        raise IndexError(f"index is out of bounds for dimension {dim} with size {size}")
+    return index_select(x, dim, torch.where(part < 0, part + size, part))
+
+
+def _where_true(x: Stored, dim: int, chosen: Tensor) -> Stored:
+    """The places at which a Boolean tensor is True, as one dimension."""
+    last = dim + chosen.ndim
+    if tuple(chosen.shape) != tuple(x.shape[dim:last]) or not chosen.ndim:
+        raise IndexError(
+            f"the shape of the mask {tuple(chosen.shape)} does not match that of the tensor {tuple(x.shape)} from "
+            f"dimension {dim} on"
+        )
+    x = x if last <= len(x.sizes) else flat(x)
+    coordinates = x.pattern.coordinates()
+    number = keys_of(coordinates[dim:last], tuple(chosen.shape))
+    inside = chosen.reshape(-1)[number]
+    rank = (chosen.reshape(-1).cumsum(0) - 1)[number[inside]]
+    kept = coordinates[:, inside]
+    places = torch.cat([kept[:dim], rank.unsqueeze(0), kept[last:]])
+    sizes = (*x.sizes[:dim], int(chosen.sum()), *x.sizes[last:])
+    return from_places(places, x.entries[inside], sizes, x.pattern)
+
+
+def _pointwise(x: Stored, parts: list[Any]) -> Entries:
+    """``x[rows, columns]``: one entry for each pair; the result has the shape of the index and is not sparse."""
+    if any(not isinstance(part, (Tensor, int)) for part in parts) or len(parts) not in (
+        len(x.sizes),
+        len(x.shape),
+    ):
+        raise UnsupportedLayoutError(
+            "indexing with several tensors and something else", x.pattern.layout, tuple(x.shape)
+        )
+    x = x if len(parts) == len(x.sizes) else flat(x)
+    moved = []
+    for dim, (part, size) in enumerate(zip(parts, x.sizes, strict=True)):
+        position = torch.as_tensor(part, device=x.values.device)
+        if position.dtype == torch.bool:
+            if position.shape != (size,):
+                raise IndexError(f"the mask of dimension {dim} must have shape ({size},)")
+            position = position.nonzero().squeeze(1)
+        if bool(((position < -size) | (position >= size)).any()):
+            raise IndexError(f"index is out of bounds for dimension {dim} with size {size}")
+        moved.append(torch.where(position < 0, position + size, position).long())
+    moved = list(torch.broadcast_tensors(*moved))
+    shape = moved[0].shape
+    entries, present = lookup(x, torch.stack([m.reshape(-1) for m in moved]))
+    whole = entries.reshape(*shape, *entries.shape[1:])
+    mask = present.reshape(*shape, *(1,) * (entries.ndim - 1)).expand(whole.shape)
+    return Entries(whole, mask)
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("narrow", "narrow_copy"), narrow),
+    **dict.fromkeys(("select", "select_copy"), select),
+    "index_select": index_select,
+    "__getitem__": getitem,
+    **dict.fromkeys(("unbind", "unbind_copy"), unbind),
+    **{
+        name: _divided(getattr(torch, name))
+        for name in (
+            "chunk",
+            "unsafe_chunk",
+            "split",
+            "unsafe_split",
+            "split_with_sizes",
+            "unsafe_split_with_sizes",
+            "split_with_sizes_copy",
+            "tensor_split",
+        )
+        if hasattr(torch, name)
+    },
+}
