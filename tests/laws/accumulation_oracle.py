@@ -84,10 +84,13 @@ def arguments(name: str, call: Call, tensors: Sequence[Tensor]) -> dict[str, Any
 
 def contributions(name: str, x: Tensor, given: dict[str, Any], known: dict[str, Any]) -> Contributions:
     """Where everything arrives, by moving the numbers of the places as the function reads or writes them."""
-    numbers, index, source, arrives = torch.arange(x.numel()).reshape(x.shape), *(
-        given["index"],
-        given["source"],
-        known["source"],
+    numbers, index, source, arrives = (
+        torch.arange(x.numel()).reshape(x.shape),
+        *(
+            given["index"],
+            given["source"],
+            known["source"],
+        ),
     )
     if name == "put":
         return Contributions(source, arrives, numbers.take(index))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,8 +155,9 @@ def multilabel_margin(a: Named) -> Result:
 def multilabel_soft_margin(a: Named) -> Result:
     x = a["input"]
     names = [name for name in ("input", "target", "weight") if a[name] is not None]
-    values = [a[name].expand(x.shape).reshape(-1, x.shape[-1]) for name in names]
-    masks = [a.masks[name].expand(x.shape).reshape(-1, x.shape[-1]) for name in names]
+    rows = math.prod(x.shape[:-1]), x.shape[-1]
+    values = [a[name].expand(x.shape).reshape(rows) for name in names]
+    masks = [a.masks[name].expand(x.shape).reshape(rows) for name in names]
     losses: list[Tensor | None] = []
     for i in range(len(values[0])):
         left = torch.stack([mask[i] for mask in masks]).all(0)

@@ -106,7 +106,12 @@ def check_plan(entry: Entry, call: Call, plan: Plan, what: str) -> None:
         with anomalies_raise(quiet):
             outcome = run(entry.function, call, plan, garbage, differentiable(entry), cotangents)
         assert_result(
-            outcome.result, expected.values, expected.masks, here, exact=only_moves(entry, call), amplified=entry.tolerant
+            outcome.result,
+            expected.values,
+            expected.masks,
+            here,
+            exact=only_moves(entry, call),
+            amplified=entry.tolerant,
         )
         for leaf_mask, grad in zip(call.masks(plan), outcome.grads, strict=True):
             if leaf_mask is not None and grad is not None:

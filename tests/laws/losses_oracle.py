@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ def each_position(name: str, a: Named) -> Result:
     """torch's loss of the positions at which every operand is specified."""
     operands = [operand for operand in POSITIONS[name].split() if isinstance(a[operand], Tensor)]
     values, masks = {o: a[o] for o in operands}, {o: a.masks[o] for o in operands}
-    if name == "gaussian_nll_loss" and "var" in values and values["var"].shape == values["input"].shape[:-1]:
+    if name == "gaussian_nll_loss" and "var" in values and values["var"].ndim == values["input"].ndim - 1:
         values["var"], masks["var"] = values["var"].unsqueeze(-1), masks["var"].unsqueeze(-1)
     shape = torch.broadcast_shapes(*(value.shape for value in values.values()))
     mask = functools.reduce(torch.logical_and, [m.expand(shape) for m in masks.values()])
@@ -94,7 +95,7 @@ def cosine_embedding(a: Named) -> Result:
     x, y, both = *torch.broadcast_tensors(x, y), torch.logical_and(*torch.broadcast_tensors(x_mask, y_mask))
     shape = x.shape[:-1]
     labels, known = a["target"].expand(shape).reshape(-1), a.masks["target"].expand(shape).reshape(-1)
-    rows = [part.reshape(-1, x.shape[-1]) for part in (x, y, both)]
+    rows = [part.reshape(math.prod(shape), x.shape[-1]) for part in (x, y, both)]
     losses = [
         F.cosine_embedding_loss(u[f][None], v[f][None], label[None], a["margin"], reduction="sum")
         if k and f.any()
@@ -109,6 +110,8 @@ def triplet(a: Named) -> Result:
     """One triplet at a time, each distance over the features that both sides have."""
     names = ("anchor", "positive", "negative")
     values, masks = (torch.broadcast_tensors(*(side[name] for name in names)) for side in (a.values, a.masks))
+    if not values[0].ndim:  # a number is its only feature
+        values, masks = ([part.reshape(1) for part in side] for side in (values, masks))
     shape = values[0].shape[:-1]
     rows = [part.reshape(-1, part.shape[-1]) for part in (*values, *masks)]
     measure = a.values.get("distance_function")

@@ -56,6 +56,7 @@ MEANT: dict[str, tuple[int | str, ...]] = {
 }
 PLAIN = LOOKED_AT | MEANT
 
+
 class Plan(NamedTuple):
     """One mask for each data operand; None leaves the operand a plain tensor."""
 

@@ -34,8 +34,15 @@ def per_slice(rule: Callable[[Tensor, Tensor], list[Part]], x: Tensor, mask: Ten
     shape = list(x.movedim(dim, -1).shape[:-1])
     rows, bits = (t.movedim(dim, -1).reshape(math.prod(shape), x.shape[dim]) for t in (x, mask))
     columns = [rule(vector, present) for vector, present in zip(rows, bits, strict=True)]
-    if not columns:
-        return [(x.new_zeros(shape), mask.new_zeros(shape))]
+    if not columns:  # what an empty slice gives tells how many results there are, and how long they are
+        model = rule(x.new_zeros(x.shape[dim]), mask.new_zeros(x.shape[dim]))
+        return [
+            (
+                part.new_zeros(*shape, part.numel()).movedim(-1, dim),
+                known.new_zeros(*shape, known.numel()).movedim(-1, dim),
+            )
+            for part, known in model
+        ]
     found = []
     for parts in zip(*columns, strict=True):
         stacked = [

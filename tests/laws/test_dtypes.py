@@ -50,7 +50,9 @@ def in_other_dtypes() -> list[Entry]:
     return [entry for entry in found if comparable(entry)]
 
 
-@pytest.mark.parametrize("entry", in_other_dtypes(), ids=lambda entry: f"{entry.id}-{entry.dtype}".replace("torch.", ""))
+@pytest.mark.parametrize(
+    "entry", in_other_dtypes(), ids=lambda entry: f"{entry.id}-{entry.dtype}".replace("torch.", "")
+)
 def test_the_laws_hold_in_every_dtype(entry: Entry) -> None:
     check_identity(entry)
     check_non_interference(entry)

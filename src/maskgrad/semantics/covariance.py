@@ -115,7 +115,8 @@ def cov(
 def corrcoef(input: Entries) -> Entries:
     """``torch.corrcoef``: means and variances, too, are those of the pair's common observations."""
     if may_look_at(input.values):
-        torch.corrcoef(torch.where(input.mask, input.values, 0)[:1].detach())  # torch says what is wrong
+        safe = torch.where(input.mask, input.values, 0).detach()
+        torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch says what is wrong
     x, mask = _variables(input)
     found = moments(x, mask, None)
     specified = found.number > 0

@@ -79,6 +79,8 @@ def gradient(
     """
     values, mask = _values(input), mask_of(input)
     dims = (as_dim(dim, values.ndim),) if isinstance(dim, int) else as_dims(dim, values.ndim)
+    if not dims:  # a number has no directions
+        return ()
     lists = isinstance(spacing, (list, tuple))
     steps: Sequence[Any] = spacing if lists else [spacing] * len(dims)
     safe_steps = [_known_coordinates(step) if isinstance(step, Entries) else step for step in steps]

@@ -28,6 +28,8 @@ def _complete(result: Tensor) -> Entries:
 
 def _bounds(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The smallest and largest specified number of each column; 0 and 1, torch's range of nothing, if there is none."""
+    if not len(points):
+        return points.new_zeros(1, points.shape[1]), points.new_ones(1, points.shape[1])
     low = torch.where(mask, points, float("inf")).amin(0, keepdim=True)
     high = torch.where(mask, points, float("-inf")).amax(0, keepdim=True)
     return torch.where(mask.any(), low, 0), torch.where(mask.any(), high, 1)

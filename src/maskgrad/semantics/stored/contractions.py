@@ -1,107 +1,135 @@
-"""Products with stored matrices: one multiplication for each product of specified factors, none for the others."""
+"""Products with stored matrices: one multiplication for each product of specified factors, none for the others.
+
+A stored and a dense factor give a dense result, of which a row without entries is unspecified; two stored factors
+give a stored one (CSR or CSC like the left factor, else COO).
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.patterns.stored import keys_of
+from maskgrad.patterns.stored import keys_of, places_of
+from maskgrad.semantics.contractions import multiply
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.stored.entries import Stored, from_places, shape_of
+from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.stored.elementwise import apply
+from maskgrad.semantics.stored.entries import Stored, flat, from_places, is_masked, shape_of, widened
+from maskgrad.semantics.stored.reductions import over_groups, total
+from maskgrad.semantics.stored.views import diagonal, expand, reshape, squeeze, transpose, unsqueeze
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["RULES", "matmul"]
 
+#: The ranks that the special cases of matmul insist on.
+RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
+
 
 def matmul(left: Any, right: Any) -> Any:
-    """``left @ right`` with at least one stored matrix, or batch of matrices."""
-    for operand in (left, right):
-        if isinstance(operand, Stored) and (operand.entries.ndim > 1 or len(operand.pattern.sizes) < 2):
-            raise UnsupportedLayoutError(
-                "a product with a vector or a hybrid tensor", operand.pattern.layout, tuple(operand.shape)
-            )
+    """``left @ right`` with at least one stored factor: vectors, matrices, and batches of matrices."""
+    left, right = (flat(f) if isinstance(f, Stored) else f for f in (left, right))
+    _check(left, right)
+    if isinstance(left, Stored) and len(left.shape) == 1:
+        return _without(matmul(unsqueeze(left, 0), right), -2 if len(shape_of(right)) > 1 else -1)
+    if isinstance(right, Stored) and len(right.shape) == 1:
+        return _without(matmul(left, unsqueeze(right, 1)), -1)
     if isinstance(left, Stored) and isinstance(right, Stored):
         return _both(left, right)
     if isinstance(right, Stored):
-        flipped = matmul(
-            transposed(right), left if shape_of(left).numel() and len(shape_of(left)) < 2 else _turned(left)
-        )
-        return flipped if len(shape_of(left)) < 2 else _turned(flipped)
+        turned = transpose(right, -2, -1)
+        if len(shape_of(left)) == 1:
+            return _times_dense(turned, left)
+        return _turned(_times_dense(turned, _turned(left)))
     return _times_dense(left, right)
 
 
-def transposed(x: Stored) -> Stored:
-    """The last two dimensions exchanged."""
-    coordinates, sizes = x.pattern.coordinates(), x.pattern.sizes
-    order = [*range(len(sizes) - 2), len(sizes) - 1, len(sizes) - 2]
-    return from_places(coordinates[order], x.entries, tuple(sizes[d] for d in order))
+def _check(left: Any, right: Any) -> None:
+    shapes = shape_of(left), shape_of(right)
+    if not shapes[0] or not shapes[1]:
+        raise RuntimeError("both arguments to matmul need to be at least 1D")
+    if shapes[0][-1] != shapes[1][-2 if len(shapes[1]) > 1 else -1]:
+        raise RuntimeError(
+            f"matmul: the inner sizes must agree, found {tuple(shapes[0])} and {tuple(shapes[1])}"
+        )
+    dtypes = [f.values.dtype if is_masked(f) else f.dtype for f in (left, right)]
+    if dtypes[0] != dtypes[1]:
+        raise RuntimeError(
+            f"expected both factors to have the same dtype, but got: {dtypes[0]} != {dtypes[1]}"
+        )
+    if dtypes[0] == torch.bool:
+        raise RuntimeError("matmul is not implemented for Booleans")
 
 
-def _turned(x: Any) -> Any:
-    if isinstance(x, Entries):
-        return Entries(x.values.mT, x.mask.mT)
-    return x.mT
+def _turned(x: Entries | Tensor) -> Any:
+    return Entries(x.values.mT, x.mask.mT) if isinstance(x, Entries) else x.mT
+
+
+def _without(x: Stored | Entries, dim: int) -> Stored | Entries:
+    """A dimension that stood for a vector removed again."""
+    if isinstance(x, Stored):
+        return squeeze(x, dim)
+    return Entries(x.values.squeeze(dim), x.mask.squeeze(dim))
 
 
 def _times_dense(left: Stored, right: Entries | Tensor) -> Entries:
     """(…, n, k) stored times (…, k, p) dense: each entry scales one row of the partner."""
-    *batch, row, column = left.pattern.coordinates()
-    *batches, height, width = left.pattern.sizes
     values, mask = right if isinstance(right, Entries) else (right, None)
-    vector = values.ndim == 1
-    if values.shape[0 if vector else -2] != width:
-        raise RuntimeError(
-            f"matmul: the inner sizes must agree, found {tuple(left.shape)} and {tuple(values.shape)}"
-        )
-    if vector:
-        values, mask = values.unsqueeze(1), mask if mask is None else mask.unsqueeze(1)
-    outer = torch.broadcast_shapes(tuple(batches), values.shape[:-2])
+    if values.ndim == 1:
+        return _without(_times_dense(left, _mapped(right, lambda t: t.unsqueeze(1))), -1)  # type: ignore[return-value]
+    batches, outer = left.sizes[:-2], torch.broadcast_shapes(left.sizes[:-2], values.shape[:-2])
+    if not batches and outer:  # the matrix meets every batch: their columns stand side by side
+        side = _times_dense(left, _mapped(right, lambda t: t.movedim(-2, 0).flatten(1)))
+        shape = (left.sizes[0], *outer, values.shape[-1])
+        return Entries(*[t.reshape(shape).movedim(0, -2) for t in side])
     if tuple(outer) != tuple(batches):
-        raise UnsupportedLayoutError(
-            "a product that broadcasts the sparse matrix", left.pattern.layout, tuple(left.shape)
-        )
-    at = (*batch, column) if values.ndim > 2 else (column,)
+        left = expand(left, (*outer, *left.sizes[-2:]))
+    *batch, row, column = left.pattern.coordinates()
+    at: tuple[Tensor, ...] = (column,)
     if values.ndim > 2:
+        at = (*batch, column)
         values = values.expand(*outer, *values.shape[-2:])
         mask = mask if mask is None else mask.expand(values.shape)
-    factor = left.entries.unsqueeze(1)
-    partner = values[at]
-    place = keys_of(torch.stack([*batch, row]), (*batches, height))
-    total = 1
-    for size in (*batches, height):
-        total *= size
+    place = keys_of(torch.stack([*batch, row]), left.sizes[:-1])
+    number = math.prod(left.sizes[:-1])
+    factor, partner = widened(left.entries).unsqueeze(1), widened(values[at])
     if mask is None:
         products = factor * partner
-        reached = torch.zeros(total, dtype=torch.bool, device=row.device).index_fill(0, place, True)
-        covered = reached.unsqueeze(1).expand(total, values.shape[-1])
+        reached = torch.zeros(number, dtype=torch.bool, device=row.device).index_fill(0, place, True)
+        covered = reached.unsqueeze(1).expand(number, values.shape[-1])
     else:
         known = mask[at]
-        products = torch.where(known, factor * torch.where(known, partner, 0), 0)
-        counts = torch.zeros((total, values.shape[-1]), device=row.device)
-        covered = counts.index_add(0, place, known.float()) > 0
-    wide = products.float() if products.dtype in (torch.float16, torch.bfloat16) else products
-    added = wide.new_zeros((total, values.shape[-1])).index_add(0, place, wide).to(products.dtype)
-    shape = (*batches, height) if vector else (*batches, height, values.shape[-1])
+        products = torch.where(known, factor, 0) * torch.where(known, partner, 0)
+        counts = torch.zeros((number, values.shape[-1]), dtype=torch.int32, device=row.device)
+        covered = counts.index_add(0, place, known.int()) > 0
+    added = products.new_zeros((number, values.shape[-1])).index_add(0, place, products).to(values.dtype)
+    shape = (*left.sizes[:-1], values.shape[-1])
     return Entries(added.reshape(shape), covered.reshape(shape))
 
 
+def _mapped(x: Entries | Tensor, move: Callable[[Tensor], Tensor]) -> Any:
+    return Entries(move(x.values), move(x.mask)) if isinstance(x, Entries) else move(x)
+
+
 def _both(left: Stored, right: Stored) -> Stored:
-    """Two stored matrices: each entry of the left one meets the entries of one row of the right one."""
-    if len(left.pattern.sizes) != 2 or len(right.pattern.sizes) != 2:
-        raise UnsupportedLayoutError(
-            "a batched product of two sparse tensors", left.pattern.layout, tuple(left.shape)
-        )
-    (row, inner), (line, column) = left.pattern.coordinates(), right.pattern.coordinates()
-    height, width = left.pattern.sizes[0], right.pattern.sizes[1]
-    if left.pattern.sizes[1] != right.pattern.sizes[0]:
-        raise RuntimeError(
-            f"matmul: the inner sizes must agree, found {tuple(left.shape)} and {tuple(right.shape)}"
-        )
+    """Two stored factors: each entry of the left one meets the entries of one row of the right one."""
+    batches = torch.broadcast_shapes(left.sizes[:-2], right.sizes[:-2])
+    left, right = (
+        f if tuple(f.sizes[:-2]) == tuple(batches) else expand(f, (*batches, *f.sizes[-2:]))
+        for f in (left, right)
+    )
+    sizes = (*batches, left.sizes[-2], right.sizes[-1])
+    *batch, row, inner = left.pattern.coordinates()
+    *others, line, column = right.pattern.coordinates()
+    meeting = (*batches, left.sizes[-1])
+    inner, line = (
+        keys_of(torch.stack([*batch, inner]), meeting),
+        keys_of(torch.stack([*others, line]), meeting),
+    )
     order = torch.argsort(line, stable=True)
     sorted_line = line[order].contiguous()
     begin = torch.searchsorted(sorted_line, inner)
@@ -109,33 +137,131 @@ def _both(left: Stored, right: Stored) -> Stored:
     first = torch.repeat_interleave(number)  # which entry of the left each product comes from
     offset = torch.arange(first.shape[0], device=row.device) - (number.cumsum(0) - number)[first]
     second = order[begin[first] + offset]
-    products = left.entries[first] * right.entries[second]
-    keys = keys_of(torch.stack([row[first], column[second]]), (height, width))
+    products = widened(left.entries)[first] * widened(right.entries)[second]
+    keys = keys_of(torch.stack([*[b[first] for b in batch], row[first], column[second]]), sizes)
     distinct, index = torch.unique(keys, return_inverse=True)
     added = products.new_zeros(distinct.shape[0]).index_add(0, index, products)
-    places = torch.stack([torch.div(distinct, width, rounding_mode="floor"), distinct % max(width, 1)])
-    return from_places(places, added, (height, width), left.pattern)
+    return from_places(places_of(distinct, sizes), added.to(left.values.dtype), sizes, left.pattern)
 
 
-def _rule(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    operands = [
-        *args,
-        *([kwargs["input"]] if "input" in kwargs else []),
-        *(v for k, v in kwargs.items() if k != "input"),
-    ]
-    return matmul(*operands)
+def _rule(name: str) -> Callable[..., Any]:
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first = [kwargs[k] for k in ("input", "self") if k in kwargs]
+        left, right = *args, *first, *[v for k, v in kwargs.items() if k not in ("input", "self")]
+        ranks = len(shape_of(left)), len(shape_of(right))
+        if ranks != RANKS.get(name, ranks):
+            raise RuntimeError(f"{name}: the factors must have {RANKS[name]} dimensions, found {ranks}")
+        return matmul(left, right)
+
+    return body
 
 
-def _linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    arguments: dict[str, Any] = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+def _scalar_product(conjugated: bool) -> Callable[..., Any]:
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arguments = bound(
+            "input other dim",
+            args,
+            {{"tensor": "other", "y": "other"}.get(k, k): v for k, v in kwargs.items()},
+        )
+        x, y = arguments["input"], arguments["other"]
+        along = function is torch.linalg.vecdot
+        if not along and (len(shape_of(x)) != 1 or shape_of(x) != shape_of(y)):
+            raise RuntimeError(
+                f"dot: expected two vectors of one length, found {tuple(shape_of(x))} and {tuple(shape_of(y))}"
+            )
+        products = apply(lambda v: (v[0].conj() if conjugated else v[0]) * v[1], [x, y])
+        return over_groups(total)(products, arguments.get("dim", -1) if along else None)
+
+    return body
+
+
+def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``inner``: over the last dimension of both, vectors or matrices; a number multiplies."""
+    x, y = bound("input other", args, kwargs).values()
+    ranks = len(shape_of(x)), len(shape_of(y))
+    if 0 in ranks:
+        return apply(lambda v: v[0] * v[1], [x, y])
+    if ranks == (1, 1):
+        return _scalar_product(False)(torch.dot, (x, y), {})
+    turned = y if ranks[1] == 1 else transpose(y, -2, -1) if isinstance(y, Stored) else _turned(y)
+    return matmul(x, turned)
+
+
+def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``outer``: one entry for each pair of entries."""
+    x, y = bound("input vec2", args, kwargs).values()
+    column = reshape(x, (-1, 1)) if isinstance(x, Stored) else _mapped(x, lambda t: t.reshape(-1, 1))
+    row = reshape(y, (1, -1)) if isinstance(y, Stored) else _mapped(y, lambda t: t.reshape(1, -1))
+    return apply(lambda v: v[0] * v[1], [column, row])
+
+
+def _product(left: Any, right: Any) -> Any:
+    """A product with or without stored factors."""
+    if isinstance(left, Stored) or isinstance(right, Stored):
+        return matmul(left, right)
+    return multiply(left, right) if is_masked(left) or is_masked(right) else left @ right
+
+
+def _plus(a: Any, b: Any) -> Any:
+    """The sum of two operands, stored if one of them is."""
+    if isinstance(a, Stored) or isinstance(b, Stored):
+        return apply(lambda v: v[0] + v[1], [a, b])
+    parts = [p if isinstance(p, Entries) else Entries(p, torch.ones((), dtype=torch.bool)) for p in (a, b)]
+    masks = [p.mask.to(p.values.device).expand(p.values.shape) for p in parts]
+    safe = [torch.where(m, p.values, 0) for p, m in zip(parts, masks, strict=True)]
+    return Entries(safe[0] + safe[1], masks[0] & masks[1])
+
+
+def _times(x: Any, number: Any) -> Any:
+    if isinstance(x, (Stored, Entries)):
+        return type(x)(x.values * number, x[1])  # type: ignore[arg-type]
+    return x * number
+
+
+def plus_product(names: str) -> Callable[..., Any]:
+    """``beta * input + alpha * product``: specified where the product and the input are; beta = 0 ignores the input."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arguments = bound(names, args, kwargs)
+        input, left, right = (arguments[name] for name in names.split())
+        beta, alpha = arguments.get("beta", 1), arguments.get("alpha", 1)
+        product = _product(left, right)
+        product = product if alpha == 1 else _times(product, alpha)
+        if beta == 0:
+            return product
+        return _plus(input if beta == 1 else _times(input, beta), product)
+
+    return body
+
+
+def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``input @ weight.T + bias``; an unspecified bias leaves its outputs unspecified."""
+    arguments = bound("input weight bias", args, kwargs)
     weight, bias = arguments["weight"], arguments.get("bias")
-    turned = transposed(weight) if isinstance(weight, Stored) else _turned(weight)
-    result = matmul(arguments["input"], turned)
-    if bias is None:
-        return result
-    if isinstance(result, Stored) or isinstance(bias, (Stored, Entries)):
-        raise UnsupportedLayoutError("linear with this kind of bias", torch.sparse_coo)
-    return Entries(result.values + bias, result.mask)
+    if len(shape_of(weight)) > 1:
+        weight = transpose(weight, -2, -1) if isinstance(weight, Stored) else _turned(weight)
+    result = _product(arguments["input"], weight)
+    return result if bias is None else _plus(result, bias)
 
 
-RULES = dict.fromkeys(("matmul", "mm", "bmm", "mv"), _rule) | {"linear": _linear}
+def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The sum of the entries of the main diagonal."""
+    (x,) = bound("input", args, kwargs).values()
+    if len(x.shape) != 2:
+        raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {len(x.shape)}")
+    return over_groups(total)(diagonal(x))
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    **{name: _rule(name) for name in ("matmul", "mm", "bmm", "mv")},
+    "dot": _scalar_product(False),
+    "vdot": _scalar_product(True),
+    "linalg.vecdot": _scalar_product(True),
+    "inner": inner,
+    "outer": outer,
+    "linear": linear,
+    "trace": trace,
+    "addmm": plus_product("input mat1 mat2"),
+    "addmv": plus_product("input mat vec"),
+    "baddbmm": plus_product("input batch1 batch2"),
+}

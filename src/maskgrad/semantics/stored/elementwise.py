@@ -50,7 +50,9 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     if _divided_differently(tensors, shape):
         operands = [flat(o) if isinstance(o, Stored) else o for o in operands]
         stored = [flat(o) for o in stored]
-    leader = next((o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None)
+    leader = next(
+        (o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None
+    )
     if leader is None:  # the entries of the result are more than those of each operand
         leader = expand(stored[0], shape)
         operands = [leader if o is stored[0] else o for o in operands]

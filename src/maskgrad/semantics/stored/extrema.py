@@ -54,9 +54,7 @@ def _aminmax(input: Stored, *, dim: int | None = None, keepdim: bool = False) ->
     return torch.return_types.aminmax([_shared(largest)(input, dim, keepdim) for largest in (False, True)])
 
 
-def _winners(
-    input: Stored, dim: int | None, largest: bool
-) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
+def _winners(input: Stored, dim: int | None, largest: bool) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
     """The first winner of each group: its value and its position; and the groups."""
     coordinates, entries, sizes = exploded(input)
     _ordered(entries)

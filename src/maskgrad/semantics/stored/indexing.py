@@ -44,7 +44,9 @@ def narrow(x: Stored, dim: int, start: Any, length: int) -> Stored:
     at = as_dim(dim, len(x.shape))
     size, begin = x.shape[at], int(start)
     if not -size <= begin <= size:
-        raise IndexError(f"start out of range (expected to be in range of [{-size}, {size}], but got {begin})")
+        raise IndexError(
+            f"start out of range (expected to be in range of [{-size}, {size}], but got {begin})"
+        )
     begin = begin + size if begin < 0 else begin
     if length < 0 or begin + length > size:
         raise RuntimeError(f"start ({begin}) + length ({length}) exceeds dimension size ({size}).")
