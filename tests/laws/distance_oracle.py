@@ -38,7 +38,7 @@ def distance(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence
     along = {"dim": 0} if name == "cosine_similarity" else {}
     if both.ndim == 0:
         return dense, [both]
-    rows = [t.movedim(dim, -1).reshape(-1, t.shape[dim]) for t in (x, y, both)]
+    rows = [t.movedim(dim, -1).reshape(math.prod(t.shape[:dim] + t.shape[dim + 1 :]), t.shape[dim]) for t in (x, y, both)]
     found = [
         measured(entry.function, a[m], b[m], options | along, dense) for a, b, m in zip(*rows, strict=True)
     ]

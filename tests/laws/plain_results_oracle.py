@@ -1,4 +1,4 @@
-"""Results that are plain, because nothing in them can be missing: positions of entries, and whether tensors are equal."""
+"""Results that are plain, for nothing in them can be missing: positions of entries, and whether tensors are equal."""
 
 from __future__ import annotations
 

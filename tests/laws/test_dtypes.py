@@ -1,4 +1,4 @@
-"""Laws 1 and 2 in the other dtypes that an operation takes: fewer samples, masks and kinds of garbage than in its own."""
+"""Laws 1 and 2 in the other dtypes that an operation takes: with fewer samples, masks and kinds of garbage."""
 
 from __future__ import annotations
 

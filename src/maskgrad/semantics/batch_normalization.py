@@ -14,12 +14,11 @@ import torch.nn.functional as F
 
 from maskgrad import kernels
 from maskgrad.patterns.eager import may_look_at
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.normalization import (
     GRADIENT,
     affine,
-    as_entries,
     filled_with,
     parameters_mask,
     standardize,

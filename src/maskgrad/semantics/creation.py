@@ -7,26 +7,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPERATIONS", "all_specified"]
-
-
-def all_specified(values: Tensor) -> Entries:
-    """Entries of which none is missing; the mask is one expanded Boolean."""
-    return Entries(values, torch.ones((), dtype=torch.bool, device=values.device).expand(values.shape))
+__all__ = ["OPERATIONS"]
 
 
 def create(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """A new tensor with the shape, dtype or device of a masked one."""
     plain = [a.values if isinstance(a, Entries) else a for a in args]
     named = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
-    return all_specified(function(*plain, **named))
+    return as_entries(function(*plain, **named))
 
 
 def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -37,12 +32,12 @@ def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     values = torch.fill(shape_of, value.values if isinstance(value, Entries) else value)
     if isinstance(value, Entries):
         return Entries(values, value.mask.expand(values.shape))
-    return all_specified(values)
+    return as_entries(values)
 
 
 def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``x.zero_()``: zeros everywhere, all specified."""
-    return all_specified(torch.fill(args[0].values, 0))
+    return as_entries(torch.fill(args[0].values, 0))
 
 
 def _record(name: str) -> Operation:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, filler_as
+from maskgrad.semantics.entries import Entries, filler_as, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:

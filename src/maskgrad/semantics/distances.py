@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries, intersection
+from maskgrad.semantics.entries import Entries, as_entries, intersection
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.norms import vector_norm
 from maskgrad.semantics.products import safe, sum_of_products, values_of
@@ -70,7 +70,7 @@ def _each(x: Operand, dim: int) -> Operand:
 
 def euclidean_by_products(x: Operand, y: Operand) -> Entries:
     """``|x|² - 2 x·y + |y|²`` over the common coordinates, each of the three a matrix product."""
-    left, right = (Entries(*_as_entries(operand)) for operand in (x, y))
+    left, right = (as_entries(operand) for operand in (x, y))
     one = torch.ones((), dtype=left.values.dtype, device=left.values.device)
 
     def product(a: Tensor, b: Tensor) -> Tensor:
@@ -86,12 +86,6 @@ def euclidean_by_products(x: Operand, y: Operand) -> Entries:
     # the root's derivative at 0 is infinite, torch's is 0; rounding may leave a negative square
     flat = square <= 0
     return Entries(torch.where(flat, 0, torch.where(flat, 1, square).sqrt()), common)
-
-
-def _as_entries(operand: Operand) -> tuple[Tensor, Tensor]:
-    if isinstance(operand, Entries):
-        return operand.values, operand.mask
-    return operand, torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
 
 
 def pdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
-from maskgrad.semantics.entries import Entries, filler_as
+from maskgrad.semantics.entries import Entries, filler_as, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:

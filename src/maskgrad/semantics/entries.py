@@ -13,7 +13,17 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Entries", "fill", "intersection", "merge_masks", "specified"]
+__all__ = [
+    "HALVES",
+    "Entries",
+    "as_entries",
+    "fill",
+    "intersection",
+    "mask_of",
+    "merge_masks",
+    "specified",
+    "widened",
+]
 
 Filler = float | int | bool
 
@@ -30,6 +40,27 @@ class Entries(NamedTuple):
 
     values: Tensor
     mask: Tensor
+
+
+#: The dtypes whose sums are taken in float32.
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def widened(values: Tensor) -> Tensor:
+    """Halves in float32, everything else as it is."""
+    return values.float() if values.dtype in HALVES else values
+
+
+def mask_of(operand: Entries | Tensor) -> Tensor:
+    """The operand's mask; a plain tensor is fully specified, by one expanded Boolean."""
+    if isinstance(operand, Entries):
+        return operand.mask
+    return torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
+
+
+def as_entries(operand: Entries | Tensor) -> Entries:
+    """The operand as entries, whether it is masked or plain."""
+    return operand if isinstance(operand, Entries) else Entries(operand, mask_of(operand))
 
 
 def merge_masks(a: Tensor, b: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries, fill
+from maskgrad.semantics.entries import Entries, fill, mask_of
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.reductions import sum as sum_specified
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.views import pair

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.errors import UndefinedOnMaskedError
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, mask_of, widened
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["OPERATIONS", "bincount", "histc", "histogram", "histogramdd"]
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def _complete(result: Tensor) -> Entries:
@@ -44,7 +41,7 @@ def histc(input: Entries, bins: int = 100, min: float = 0, max: float = 0) -> En
         return _complete(torch.histc(torch.where(mask, values, torch.nan), bins, min, max))
     # The range is that of the data: unspecified entries take the place of the smallest one, and are subtracted there.
     # Halves could not count them.
-    wide = values.float() if values.dtype in HALVES else values
+    wide = widened(values)
     (low,), (high,) = _bounds(wide, mask)
     low = torch.where(mask.any(), low, 0)
     counts = torch.histc(torch.where(mask, wide, low), bins)

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["OPERATIONS", "join"]
-
-
-def mask_of(operand: Entries | Tensor) -> Tensor:
-    """The operand's mask; a plain tensor is fully specified."""
-    if isinstance(operand, Entries):
-        return operand.mask
-    return torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
 
 
 def join(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:

@@ -22,7 +22,7 @@ from maskgrad.semantics.attention import (
     weighted_sum,
 )
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import bound
@@ -232,7 +232,7 @@ def _with_extra_keys(
         if given.get("static_k") is not None or given.get("static_v") is not None:
             raise AssertionError("bias cannot be added to static key.")
         learned = [
-            _by_head(Entries(*(part.reshape(1, 1, -1) for part in _entries(given[name]))), heads)
+            _by_head(Entries(*(part.reshape(1, 1, -1) for part in as_entries(given[name]))), heads)
             for name in ("bias_k", "bias_v")
         ]
         extra.append(
@@ -250,17 +250,11 @@ def _with_extra_keys(
     return key, value, bias
 
 
-def _entries(operand: Operand) -> Entries:
-    if isinstance(operand, Entries):
-        return operand
-    return Entries(operand, torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape))
-
-
 def _join(operand: Operand, more: Operand) -> Operand:
     """Append rows; a mask that is one row wide stays so."""
     if not isinstance(operand, Entries) and not isinstance(more, Entries):
         return torch.cat([operand, more], -2)
-    first, second = _entries(operand), _entries(more)
+    first, second = as_entries(operand), as_entries(more)
     narrow = all(part.mask.stride(-1) == 0 for part in (first, second))
     masks = [part.mask.narrow(-1, 0, 1) if narrow else part.mask for part in (first, second)]
     values = torch.cat([first.values, second.values], -2)

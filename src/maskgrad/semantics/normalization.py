@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from maskgrad import kernels
 from maskgrad.patterns.eager import may_look_at
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries, widened
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.norms import vector_norm
 from maskgrad.semantics.signatures import named
@@ -29,17 +29,14 @@ __all__ = [
     "OPERATIONS",
     "PATTERN",
     "affine",
-    "as_entries",
     "filled_with",
     "parameters_mask",
     "standardize",
-    "widened",
     "without_rows",
 ]
 
 PATTERN = "the input's, where weight and bias are specified too"
 GRADIENT = "torch's, over the specified entries of each group"
-HALVES = (torch.float16, torch.bfloat16)
 
 Parameter = Any  # Entries, Tensor or None
 
@@ -52,18 +49,6 @@ class Standardized(NamedTuple):
     variance: Tensor
     scale: Tensor
     number: Tensor
-
-
-def as_entries(input: Entries | Tensor) -> Entries:
-    """A plain tensor is specified throughout."""
-    if isinstance(input, Entries):
-        return input
-    return Entries(input, torch.ones((), dtype=torch.bool, device=input.device).expand(input.shape))
-
-
-def widened(values: Tensor) -> Tensor:
-    """Halves in float32, everything else as it is."""
-    return values.float() if values.dtype in HALVES else values
 
 
 def standardize(input: Entries, dims: tuple[int, ...], eps: float) -> Standardized:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, widened
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.products import NONE_AT_ALL
 from maskgrad.semantics.signatures import bound
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS", "adaptive_average"]
 
 SLIDING = "input kernel_size stride padding ceil_mode count_include_pad divisor_override"
-#: What halves are added in.
-WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-
-
-def _widened(x: Tensor) -> Tensor:
-    return x.to(WIDE.get(x.dtype, x.dtype))
 
 
 def average(rank: int) -> Callable[..., Any]:
@@ -51,7 +45,7 @@ def average(rank: int) -> Callable[..., Any]:
         safe = torch.where(mask, values, 0)
         if not values.is_floating_point():
             return _average_of_integers(safe, mask, given, rank)
-        means = pooled(_widened(safe))
+        means = pooled(widened(safe))
         divisors, extra = _divisors(values, means, given, rank)
         shares = pooled(_one_each(mask, rank, means.dtype))
         count = (shares * (divisors if divisor is None else divisor)).round()
@@ -100,7 +94,7 @@ def _average_of_integers(safe: Tensor, mask: Tensor, given: dict[str, Any], rank
 def adaptive_average(input: Entries, pooled: Callable[[Tensor], Tensor], rank: int) -> Entries:
     """The mean over the specified entries of windows that ``pooled`` takes the mean of."""
     values, mask = input
-    means = pooled(_widened(torch.where(mask, values, 0)))
+    means = pooled(widened(torch.where(mask, values, 0)))
     sizes = adaptive_sizes(values.shape[-rank:], means.shape[-rank:], values.device)
     count = (pooled(_one_each(mask, rank, means.dtype)) * sizes).round()
     means = means * (sizes / count.clamp(min=1)).to(means.dtype)
@@ -129,8 +123,8 @@ def power_average(rank: int) -> Callable[..., Any]:
         options = (kernel, kernel if stride is None else stride, 0, given.get("ceil_mode", False))
         # 1 has a finite derivative whatever the power, 0 takes no part in the sum
         powers = torch.where(mask, torch.where(mask, values, 1).pow(power), 0)
-        found = pool(_one_each(mask, rank, _widened(values).dtype), *options) > 0
-        means = torch.where(found, pool(_widened(powers), *options), 1)
+        found = pool(_one_each(mask, rank, widened(values).dtype), *options) > 0
+        means = torch.where(found, pool(widened(powers), *options), 1)
         size = 1
         for width in as_tuple(kernel, rank):
             size *= width

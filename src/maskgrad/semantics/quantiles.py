@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.sorting import read, sorted_positions
 

@@ -13,7 +13,7 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims, mask_of_any, reduce_each
-from maskgrad.semantics.entries import Entries, filler_as
+from maskgrad.semantics.entries import HALVES, Entries, filler_as, widened
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS"]
 
 PATTERN = "specified where at least one entry was"
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def sum(
@@ -79,7 +78,7 @@ def prod(
     if dtype is not None:
         input = Entries(input.values.to(dtype), input.mask)
     values = torch.where(input.mask, input.values, 1)
-    wide = values.float() if values.dtype in HALVES else values
+    wide = widened(values)
     result = torch.prod(wide) if dim is None else torch.prod(wide, dim, keepdim=keepdim)
     return Entries(
         result.to(values.dtype) if values.dtype in HALVES else result, _specified(input, dim, keepdim)

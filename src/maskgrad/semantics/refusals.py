@@ -73,7 +73,7 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
         "resize_ resize_as_",
         (torch, Tensor),
         "it lays the storage out anew behind autograd's back: entries lose their places, and new ones hold no data",
-        "Use x.reshape(…) if the number of entries stays, else x[…] to take fewer or torch.nn.functional.pad to add some.",
+        "Use x.reshape(…) if the number of entries stays, else x[…] to take fewer, or torch.nn.functional.pad to add.",
     ),
     ("_pack_padded_sequence", (torch, torch._C._VariableFunctions), PACKED, PADDED),
     ("max_pool2d_with_indices_backward", (torch.ops.aten,), INTERNAL, BACKWARD),

@@ -12,7 +12,7 @@ import torch
 
 from maskgrad.semantics.compaction import specified_last
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries, filler_as
+from maskgrad.semantics.entries import HALVES, Entries, filler_as
 from maskgrad.semantics.extrema import lowest
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
 PATTERN = "unchanged"
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:

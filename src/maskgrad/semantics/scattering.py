@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.accumulation import add_up, combine
-from maskgrad.semantics.entries import Entries, fill
+from maskgrad.semantics.entries import Entries, fill, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.compaction import positions_along, specified_first
-from maskgrad.semantics.entries import Entries, filler_as
+from maskgrad.semantics.entries import Entries, filler_as, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.joins import mask_of
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:

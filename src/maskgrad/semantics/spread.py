@@ -16,7 +16,7 @@ import torch
 from maskgrad import kernels
 from maskgrad.patterns.eager import forward_mode_is_active
 from maskgrad.semantics.dimensions import as_dims, drop, mask_of_any
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, widened
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS", "std", "std_mean", "var", "var_mean"]
 
 PATTERN = "specified where at least one entry was"
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def _deviation(values: Tensor, mask: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -70,7 +69,7 @@ class _Variance(torch.autograd.Function):
 
 
 def _real_variance(values: Tensor, mask: Tensor, dims: tuple[int, ...], correction: float) -> Tensor:
-    wide = values.float() if values.dtype in HALVES else values
+    wide = widened(values)
     if forward_mode_is_active():  # a Function with a forward-mode derivative could not be compiled
         return _variance(wide, mask, dims, correction)
     result: Tensor = _Variance.apply(wide, mask, dims, correction)  # type: ignore[no-untyped-call]

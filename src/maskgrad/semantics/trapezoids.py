@@ -14,9 +14,8 @@ import torch
 from maskgrad import kernels
 from maskgrad.semantics.compaction import positions_along, previous_specified
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries, filler_as
+from maskgrad.semantics.entries import HALVES, Entries, as_entries, filler_as, widened
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.joins import mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,15 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS", "cumulative_trapezoid", "trapezoid"]
 
-HALVES = (torch.float16, torch.bfloat16)
-
-
-def _entries(operand: Entries | Tensor) -> Entries:
-    return operand if isinstance(operand, Entries) else Entries(operand, mask_of(operand))
-
 
 def _checked(y: Any, dim: int, name: str) -> Entries:
-    points = _entries(y)
+    points = as_entries(y)
     if points.values.dtype == torch.bool:
         raise RuntimeError(f"{name}: received a bool input for `y`, but bool is not supported")
     if points.values.ndim == 0:
@@ -84,7 +77,7 @@ def _areas(y: Entries, x: Entries, dim: int) -> tuple[Tensor, Tensor]:
 def _unit_trapezoid(y: Entries, dx: float, dim: int) -> Tensor:
     """Torch's formula for equal steps: the sum, less half of the two outermost points."""
     values, mask = y
-    wide = values.float() if values.dtype in HALVES else values
+    wide = widened(values)
     total, _ = kernels.masked_sum(wide, mask, (dim,), False, None)
     positions = positions_along(mask, dim)
     first = torch.where(mask, positions, mask.shape[dim] - 1).amin(dim, keepdim=True)
@@ -103,7 +96,7 @@ def trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Entrie
         if points.values.shape[along] == 0:
             return Entries(torch.trapezoid(points.values, dim=along), points.mask.any(along))
         return Entries(_unit_trapezoid(points, 1 if dx is None else dx, along), points.mask.any(along))
-    points, coordinates, along = _with_coordinates(points, _entries(x), dim, "trapezoid")
+    points, coordinates, along = _with_coordinates(points, as_entries(x), dim, "trapezoid")
     if points.values.shape[along] == 0:
         values = torch.trapezoid(points.values, coordinates.values, dim=along)
         return Entries(values, points.mask.any(along))
@@ -118,7 +111,7 @@ def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1
         along = as_dim(dim, points.values.ndim)
         step = 1 if dx is None else dx
     else:
-        points, coordinates, along = _with_coordinates(points, _entries(x), dim, "cumulative_trapezoid")
+        points, coordinates, along = _with_coordinates(points, as_entries(x), dim, "cumulative_trapezoid")
     if points.values.shape[along] == 0:
         values = torch.cumulative_trapezoid(points.values, dim=along)
         return Entries(values, points.mask)

@@ -24,6 +24,7 @@ from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.reference import segments as reference
 from maskgrad.kernels.reference.reductions import HALVES
 
+SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
 _NO_ORDER = np.empty(0, np.int64)
 
 
@@ -86,10 +87,14 @@ def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, loga
     if not _scalar_floats(values):
         return reference.segment_softmax(values, pointers, order, logarithm)
     where, size = _segments(pointers, order), values.shape[0]
-    out = empty(size, torch.float32 if values.dtype in HALVES else values.dtype)
-    run(_shift, _flat(values), *where, out.numpy(), tasks=len(pointers) - 1, elements=size)
-    powers = torch.exp(out, out=empty(size, out.dtype) if logarithm else out)
-    run(_normalise, powers.numpy(), *where, logarithm, out.numpy(), tasks=len(pointers) - 1, elements=size)
+    wide, tasks = torch.float32 if values.dtype in HALVES else values.dtype, len(pointers) - 1
+    shifted = empty(size, wide)
+    run(_shift, _flat(values), *where, shifted.numpy(), tasks=tasks, elements=size)
+    powers = torch.exp(shifted, out=empty(size, wide) if logarithm else shifted)
+    out = shifted if order is None else empty(size, wide)  # in its place where entries keep theirs
+    run(
+        _normalise, shifted.numpy(), powers.numpy(), *where, logarithm, out.numpy(), tasks=tasks, elements=size
+    )  # fmt: skip
     return out.to(values.dtype)
 
 
@@ -143,13 +148,16 @@ def _sum(
 ) -> None:
     if width == 1:
         for k in range(lo, hi):
+            start, stop, s = pointers[k], pointers[k + 1], wide
             if has_order:
-                s = wide
-                for i in range(pointers[k], pointers[k + 1]):
+                for i in range(start, stop):
                     s += decode(v[order[i]])
-                out[k] = s
+            elif stop - start < SHORT:
+                for i in range(start, stop):
+                    s += decode(v[i])
             else:
-                out[k] = _add(v[pointers[k] : pointers[k + 1]], wide)
+                s = _add(v[start:stop], wide)
+            out[k] = s
         return
     acc = np.full(width, wide)
     for k in range(lo, hi):
@@ -181,15 +189,53 @@ def _spread(
 
 
 @compiled
+def _best(a: Any, largest: bool) -> Any:
+    """The extremum of what is not NaN (or of nothing but NaN), by four chains of comparisons that do not wait."""
+    p, q, r, s = decode(a[0]), decode(a[0]), decode(a[0]), decode(a[0])
+    whole = a.size - a.size % 4
+    for i in range(0, whole, 4):
+        w, x, y, z = decode(a[i]), decode(a[i + 1]), decode(a[i + 2]), decode(a[i + 3])
+        if largest:
+            p, q, r, s = w if w > p else p, x if x > q else q, y if y > r else r, z if z > s else s
+        else:
+            p, q, r, s = w if w < p else p, x if x < q else q, y if y < r else r, z if z < s else s
+    for i in range(whole, a.size):
+        w = decode(a[i])
+        p = (w if w > p else p) if largest else (w if w < p else p)
+    if largest:
+        p, r = q if q > p else p, s if s > r else r
+        return r if r > p else p
+    p, r = q if q < p else p, s if s < r else r
+    return r if r < p else p
+
+
+@compiled
+def _extreme(a: Any, largest: bool) -> Any:
+    best, missing = _best(a, largest), 0
+    for i in range(a.size):
+        value = decode(a[i])
+        missing += value != value
+    if missing:
+        for i in range(a.size):
+            value = decode(a[i])
+            if value != value:
+                best = value
+    return best
+
+
+@compiled
 def _extremum(
     v: Any, pointers: Any, order: Any, has_order: bool, width: int, largest: bool, out: Any, lo: int, hi: int
 ) -> None:
     """NaN wins, as in torch.amax."""
     if width == 1:
         for k in range(lo, hi):
-            start = pointers[k]
+            start, stop = pointers[k], pointers[k + 1]
+            if not has_order and stop - start >= SHORT:
+                out[k] = _extreme(v[start:stop], largest)
+                continue
             best = decode(v[order[start] if has_order else start])
-            for i in range(start + 1, pointers[k + 1]):
+            for i in range(start + 1, stop):
                 value = decode(v[order[i] if has_order else i])
                 if value != value or (value > best if largest else value < best):
                     best = value
@@ -211,47 +257,72 @@ def _extremum(
 
 
 @compiled
-def _shift(v: Any, pointers: Any, order: Any, has_order: bool, out: Any, lo: int, hi: int) -> None:
-    """Entries less the largest of their segment; a NaN need not win here, it remains NaN and spoils the sum."""
+def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo: int, hi: int) -> None:
+    """Entries, segment by segment, less the largest of theirs. A NaN need not win: it remains, and spoils the sum."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
-        if has_order:
-            best = decode(v[order[start]])
+        if stop - start < SHORT and not has_order:
+            best = decode(v[start])
             for i in range(start + 1, stop):
-                value = decode(v[order[i]])
+                value = decode(v[i])
                 best = value if value > best else best
             for i in range(start, stop):
-                out[order[i]] = decode(v[order[i]]) - best
-        else:
-            a, result = v[start:stop], out[start:stop]
-            best = decode(a[0])
-            for i in range(1, a.size):
-                value = decode(a[i])
+                shifted[i] = decode(v[i]) - best
+            continue
+        if stop - start < SHORT:
+            best = decode(v[order[start]])
+            for i in range(start, stop):
+                value = decode(v[order[i]])
                 best = value if value > best else best
-            for i in range(a.size):
-                result[i] = decode(a[i]) - best
+                shifted[i] = value
+            for i in range(start, stop):
+                shifted[i] -= best
+            continue
+        result = shifted[start:stop]
+        if has_order:
+            places = order[start:stop]
+            for i in range(result.size):
+                result[i] = decode(v[places[i]])
+        else:
+            a = v[start:stop]
+            for i in range(result.size):
+                result[i] = decode(a[i])
+        best = _best(result, True)
+        for i in range(result.size):
+            result[i] -= best
 
 
 @compiled
 def _normalise(
-    powers: Any, pointers: Any, order: Any, has_order: bool, logarithm: bool, out: Any, lo: int, hi: int
-) -> None:
-    """Divide the powers by the sum of their segment, or take its logarithm off the shifted entries in ``out``."""
+    shifted: Any, powers: Any, pointers: Any, order: Any, has_order: bool, logarithm: bool, out: Any, lo: int, hi: int
+) -> None:  # fmt: skip
+    """Divide the powers by their sum, or take its logarithm off the shifted entries; put each back to its place."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
-        if has_order:
-            s = 0.0
+        s = 0.0
+        if stop - start < SHORT:
             for i in range(start, stop):
-                s += powers[order[i]]
-        else:
-            s = _add(powers[start:stop], 0.0)
+                s += powers[i]
+            share = out.dtype.type(np.log(s) if logarithm else s)
+            for i in range(start, stop):
+                at = order[i] if has_order else i
+                out[at] = shifted[i] - share if logarithm else powers[i] / share
+            continue
+        s = _add(powers[start:stop], s)
         share = out.dtype.type(np.log(s) if logarithm else s)
-        for i in range(start, stop):
-            at = order[i] if has_order else i
+        a = shifted[start:stop] if logarithm else powers[start:stop]
+        if has_order:
+            places = order[start:stop]
+            for i in range(a.size):
+                out[places[i]] = a[i] - share if logarithm else a[i] / share
+        else:
+            result = out[start:stop]
             if logarithm:
-                out[at] -= share
+                for i in range(a.size):
+                    result[i] = a[i] - share
             else:
-                out[at] = powers[at] / share
+                for i in range(a.size):
+                    result[i] = a[i] / share
 
 
 @compiled

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.reductions import sum

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.compaction import specified_first
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
 from maskgrad.semantics.products import values_of
 

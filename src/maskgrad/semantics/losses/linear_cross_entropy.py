@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.losses.cross_entropy import PATTERN, Labels, cross_entropy, reduce_labelled
 from maskgrad.semantics.losses.reduction import loss_record, reduction_named
 from maskgrad.semantics.products import values_of

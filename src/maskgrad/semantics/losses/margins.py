@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.semantics.compaction import specified_first
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.losses.cross_entropy import class_dim, read_labels
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
 from maskgrad.semantics.products import values_of

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 
 from maskgrad.semantics.callbacks import call_back
 from maskgrad.semantics.distances import pairwise_distance
-from maskgrad.semantics.entries import Entries, fill, intersection
-from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.entries import Entries, fill, intersection, mask_of
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
 from maskgrad.semantics.losses.regression import each_position
 from maskgrad.semantics.products import values_of

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import _reduction as _Reduction
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.reductions import HALVES, mean, sum
+from maskgrad.semantics.reductions import mean, sum
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.dimensions import mask_of_any
-from maskgrad.semantics.entries import Entries, fill, intersection, specified
-from maskgrad.semantics.joins import mask_of
+from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.reductions import sum
