@@ -304,9 +304,15 @@ def _normalise(
             for i in range(start, stop):
                 s += powers[i]
             share = out.dtype.type(np.log(s) if logarithm else s)
-            for i in range(start, stop):
-                at = order[i] if has_order else i
-                out[at] = shifted[i] - share if logarithm else powers[i] / share
+            if logarithm:
+                for i in range(start, stop):
+                    out[order[i] if has_order else i] = shifted[i] - share
+            elif has_order:
+                for i in range(start, stop):
+                    out[order[i]] = powers[i] / share
+            else:
+                for i in range(start, stop):
+                    out[i] = powers[i] / share
             continue
         s = _add(powers[start:stop], s)
         share = out.dtype.type(np.log(s) if logarithm else s)

@@ -65,7 +65,7 @@ def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) ->
     def run(values: list[Any]) -> tuple[Tensor, Tensor]:
         kept, value = values
         value = torch.as_tensor(value, dtype=dtype, device=kept.device).to(dtype)
-        return tuple(torch.broadcast_tensors(kept, value))  # type: ignore[return-value]
+        return tuple(torch.broadcast_tensors(kept, value))
 
     kept, value = apply(run, [condition, side])
     kept, value = (

@@ -51,7 +51,8 @@ def _shared(largest: bool) -> Callable[..., Any]:
 
 
 def _aminmax(input: Stored, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    return torch.return_types.aminmax([_shared(largest)(input, dim, keepdim) for largest in (False, True)])
+    kind: Any = torch.return_types.aminmax
+    return kind([_shared(largest)(input, dim, keepdim) for largest in (False, True)])
 
 
 def _winners(input: Stored, dim: int | None, largest: bool) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
@@ -79,7 +80,7 @@ def _position(largest: bool) -> Callable[..., Any]:
 
 def _extremum_or_pair(largest: bool) -> Callable[..., Any]:
     """``torch.max`` in its three forms: of everything, along one dimension (with positions), of two tensors."""
-    kind = torch.return_types.max if largest else torch.return_types.min
+    kind: Any = torch.return_types.max if largest else torch.return_types.min
     pairwise = torch.maximum if largest else torch.minimum
 
     def body(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:

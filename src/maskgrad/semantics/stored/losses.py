@@ -38,7 +38,7 @@ def _gaussian(values: dict[str, Any], full: bool, eps: float) -> Tensor:
     variance = values["var"].clone()
     with torch.no_grad():  # the gradient passes the limit, as in PyTorch
         variance.clamp_(min=eps)
-    loss = 0.5 * (torch.log(variance) + (values["input"] - values["target"]) ** 2 / variance)
+    loss: Tensor = 0.5 * (torch.log(variance) + (values["input"] - values["target"]) ** 2 / variance)
     return loss + 0.5 * math.log(2 * math.pi) if full else loss
 
 

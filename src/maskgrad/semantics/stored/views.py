@@ -253,7 +253,7 @@ def flip(x: Stored, *dims: Any) -> Stored:
 def roll(x: Stored, shifts: Any, dims: Any = None) -> Stored:
     """Move entries along dimensions, round and round."""
     if dims is None or dims == ():
-        return reshape(roll(reshape(x, -1), shifts, 0), tuple(x.shape))  # type: ignore[arg-type]
+        return reshape(roll(reshape(x, -1), shifts, 0), tuple(x.shape))
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
     along = [as_dim(d, len(x.shape)) for d in ([dims] if isinstance(dims, int) else dims)]
     x = x if all(d < len(x.sizes) for d in along) else flat(x)

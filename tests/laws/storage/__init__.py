@@ -1,0 +1,1 @@
+"""The laws on the storage layouts: every layout agrees with the Boolean mask."""

@@ -1,0 +1,104 @@
+"""Operations x patterns x {value, gradient, gradient of the gradient}: every layout agrees with the Boolean mask."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import maskgrad as mg
+from tests.laws.storage.layouts import STORAGES, Storage, boolean, entries_of, stored
+from tests.laws.storage.operations import OPERATIONS, Operation, World
+
+CASES = [
+    pytest.param(operation, storage, id=f"{operation.name}-{storage.name}")
+    for operation in OPERATIONS
+    for storage in STORAGES
+    if operation.fits(storage)
+]
+
+
+def leaves_of(storage: Storage, low: float) -> list[Tensor]:
+    """x, same, other, dense, row, right: plain leaves."""
+    torch.manual_seed(3)
+    shape = storage.shape
+    return [
+        entries_of(storage, seed=1, low=low),
+        entries_of(storage, seed=2, low=low),
+        entries_of(storage.other(), seed=3, low=low),
+        (torch.rand(shape, dtype=torch.float64) + 0.5).requires_grad_(),
+        torch.rand(shape[-1:], dtype=torch.float64).requires_grad_(),
+        torch.rand((*shape[:-2], shape[-1], 3), dtype=torch.float64).requires_grad_(),
+    ]
+
+
+def world(storage: Storage, leaves: list[Tensor], on_layout: bool) -> World:
+    build = stored if on_layout else boolean
+    x, same, other, dense, row, right = leaves
+    return World(
+        build(storage, x),
+        build(storage, same),
+        build(storage.other(), other),
+        dense,
+        row,
+        right,
+        mg.masked(right, partner_mask(right)),
+    )
+
+
+def partner_mask(right: Tensor) -> Tensor:
+    return (torch.arange(right.numel()) % 4 > 0).reshape(right.shape)
+
+
+def masks(storage: Storage, right: Tensor) -> World:
+    mask = storage.whole_mask
+    row = torch.ones(mask.shape[-1:], dtype=torch.bool)
+    everywhere = torch.ones(right.shape, dtype=torch.bool)
+    return World(
+        mask, mask, storage.other().whole_mask, torch.ones_like(mask), row, everywhere, partner_mask(right)
+    )
+
+
+def parts_of(result: Any) -> list[mg.MaskedTensor]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def derivatives(parts: list[mg.MaskedTensor], leaves: list[Tensor], order: int) -> list[Tensor]:
+    """First and second derivatives of a weighted sum of all results."""
+    torch.manual_seed(5)
+    plain = [part.filled(0) for part in parts if part.dtype.is_floating_point and part.requires_grad]
+    found: list[Tensor] = []
+    total = sum((torch.rand(p.shape, dtype=torch.float64) * p).sum() for p in plain) if plain else None
+    for _ in range(order):
+        if total is None or not total.requires_grad:
+            break
+        grads = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
+        grads_or_zero = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves, strict=True)]
+        found += grads_or_zero
+        total = sum((torch.rand(g.shape, dtype=torch.float64) * g).sum() for g in grads_or_zero)
+    return found
+
+
+@pytest.mark.parametrize(("operation", "storage"), CASES)
+def test_a_layout_agrees_with_the_boolean_mask(operation: Operation, storage: Storage) -> None:
+    leaves = leaves_of(storage, operation.low)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of degrees of freedom
+        results = [parts_of(operation.run(world(storage, leaves, on))) for on in (True, False)]
+    wanted = parts_of(operation.mask(masks(storage, leaves[5])))
+    assert len(results[0]) == len(results[1]) == len(wanted)
+    for part, plain, mask in zip(*results, wanted, strict=True):
+        assert part.shape == mask.shape
+        assert part.mask.tolist() == mask.tolist()
+        assert plain.mask.tolist() == mask.tolist()
+        assert part.dtype == plain.dtype
+        assert part.layout == operation.layout(storage, len(mask.shape))
+        torch.testing.assert_close(part.filled(0), plain.filled(0), equal_nan=True)
+    found = [derivatives(parts, leaves, operation.order) for parts in results]
+    if len(found[0]) != len(found[1]):  # a derivative that does not depend on the leaves any more is zero
+        found = [f + [torch.zeros_like(g) for g in found[1 - i][len(f) :]] for i, f in enumerate(found)]
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
