@@ -187,9 +187,11 @@ def positions(indices: Tensor, size: Sequence[int], where: str) -> Tensor:
         require_inside(indices[dimension], extent, f"{where}, dimension {dimension}")
     if len(size) == 1:
         return indices[0].to(torch.int64)
-    position = torch.zeros(indices.shape[1], dtype=torch.int64, device=indices.device)
-    for dimension, extent in enumerate(size):
-        position.mul_(extent).add_(indices[dimension])
+    if not size:
+        return torch.zeros(indices.shape[1], dtype=torch.int64, device=indices.device)
+    position = indices[0].to(torch.int64)
+    for index, extent in zip(indices[1:], size[1:], strict=True):
+        position = torch.add(index, position, alpha=extent)
     return position
 
 
@@ -212,10 +214,21 @@ def places(position: Tensor, size: Sequence[int]) -> Tensor:
         return position.unsqueeze(0)
     indices = torch.empty(len(size), len(position), dtype=torch.int64, device=position.device)
     rest = position
-    for dimension in range(len(size) - 1, -1, -1):
-        torch.remainder(rest, size[dimension], out=indices[dimension])
-        rest = rest.div(size[dimension], rounding_mode="floor")
+    for dimension in range(len(size) - 1, 0, -1):
+        extent = max(size[dimension], 1)
+        lines = _lines(rest, extent, prod(size))
+        torch.sub(rest, lines, alpha=extent, out=indices[dimension])
+        rest = lines
+    if size:
+        indices[0] = rest
     return indices
+
+
+def _lines(position: Tensor, extent: int, places: int) -> Tensor:
+    """``position // extent``; on the CPU in float64, which divides in half the time and is exact below 2**53."""
+    if position.device.type == "cpu" and places <= 2**53:
+        return position.double().div_(extent).to(torch.int64)
+    return position.div(extent, rounding_mode="floor")
 
 
 def increasing(position: Tensor) -> bool:

@@ -25,7 +25,7 @@ TOLERANCES = {
 }
 EXACT = (0.0, 0.0)
 #: How many times larger they are for operations that amplify rounding errors.
-AMPLIFIED = {torch.float16: 8, torch.bfloat16: 8, torch.float32: 64, torch.complex64: 64}
+AMPLIFIED = {torch.float16: 32, torch.bfloat16: 8, torch.float32: 64, torch.complex64: 64}
 
 
 def parts_of(result: Any) -> list[Any]:

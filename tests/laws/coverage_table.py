@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from tests.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
 from tests.laws.laws import (
     check_identity,
     check_non_interference,
@@ -16,9 +17,10 @@ from tests.laws.laws import (
     differentiable,
 )
 from tests.laws.notices import without_notices
-from tests.laws.operator_database import ENTRIES, OUTSIDE, OUTSIDE_BY_NAME, Entry
+from tests.laws.operator_database import ENTRIES, Entry
 from tests.laws.second_order import check_derivatives, has_second_derivatives
 from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of
+from tests.laws.variants import in_other_dtypes, in_other_forms
 
 __all__ = ["PAGE", "laws_say", "table"]
 
@@ -30,6 +32,7 @@ def table(statuses: dict[str, Status]) -> str:
     """The page: counts, one row for each entry, and what is left out and why."""
     entries = entries_to_answer_for()
     counts = Counter(statuses[entry.id].name for entry in entries)
+    singles = sum(statuses[e.id].name == "supported" for e in entries if torch.float32 in e.info.dtypes)
     version = torch.__version__.partition("+")[0]
     source = f"the {len(ENTRIES)} entries of the operator database of PyTorch {version}"
     lines = [
@@ -37,12 +40,26 @@ def table(statuses: dict[str, Status]) -> str:
         "",
         *(f"- **{counts[name]} {name}**: {meaning}." for name, meaning in STATUSES.items() if counts[name]),
         "",
+        f"Of those that take float32, {singles} are supported.",
+        *variants(),
+        "",
         row(COLUMNS),
         row(["---"] * len(COLUMNS)),
         *(
             row(cells(entry, statuses[entry.id]))
             for entry in sorted(entries, key=lambda entry: entry.id.strip("_"))
         ),
+        "",
+        "## Refusals",
+        "",
+        "Each was looked at by hand: deleting entries leaves nothing on which PyTorch's function could be called.",
+        "",
+        *(
+            f"- {', '.join(names)}: {reason}. {remedy}"
+            for (reason, remedy), names in refusals(statuses).items()
+        ),
+        "",
+        "## What is left out",
         "",
         f"The other {len(ENTRIES) - len(entries)} entries are none of a masked tensor's business:",
         "",
@@ -54,13 +71,36 @@ def table(statuses: dict[str, Status]) -> str:
 def cells(entry: Entry, status: Status) -> tuple[str, ...]:
     name, variant = f"`{entry.name}`", entry.variant.replace("_", " ")
     if entry.operation is None or status.name in ("refused", "missing"):
-        return name, variant, status.name, "", status.reason, ""
+        return name, variant, status.name, "", "" if status.name == "refused" else status.reason, ""
     gradient = entry.operation.gradient if differentiable(entry) else "none"
     return name, variant, status.name, entry.operation.family, entry.operation.pattern, gradient
 
 
 def row(texts: object) -> str:
     return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"  # type: ignore[attr-defined]
+
+
+def refusals(statuses: dict[str, Status]) -> dict[tuple[str, str], list[str]]:
+    """Entries by the reason for which they are refused, and the remedy."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, status in sorted(statuses.items()):
+        if status.name == "refused":
+            found.setdefault((status.reason, status.remedy), []).append(f"`{name}`")
+    return found
+
+
+def variants() -> list[str]:
+    """How often the laws were applied beyond an entry's own dtype and form."""
+    dtypes = Counter(str(entry.dtype).removeprefix("torch.") for entry in in_other_dtypes())
+    forms = Counter(entry.form for entry in in_other_forms())
+    lists = (
+        ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) for counts in (dtypes, forms)
+    )
+    return [
+        "The laws hold in other dtypes too (number of entries): {}; and for operands in other forms: {}.".format(
+            *lists
+        )
+    ]
 
 
 def outside() -> dict[str, list[str]]:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tests.laws.operands import Call, Plan
-from tests.laws.operator_database import Entry, Sample
+from tests.laws.operator_database import Entry
+from tests.laws.samples import Sample
 
 __all__ = ["BY_DELETION", "empty_slices", "samples_by_deletion"]
 

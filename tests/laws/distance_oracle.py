@@ -38,12 +38,14 @@ def distance(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence
     along = {"dim": 0} if name == "cosine_similarity" else {}
     if both.ndim == 0:
         return dense, [both]
-    rows = [t.movedim(dim, -1).reshape(math.prod(t.shape[:dim] + t.shape[dim + 1 :]), t.shape[dim]) for t in (x, y, both)]
+    rows = [(m := t.movedim(dim, -1)).reshape(math.prod(m.shape[:-1]), t.shape[dim]) for t in (x, y, both)]
     found = [
         measured(entry.function, a[m], b[m], options | along, dense) for a, b, m in zip(*rows, strict=True)
     ]
-    values = torch.stack(found).reshape(both.movedim(dim, -1).shape[:-1]) if found else dense
     mask = both.any(dim)
+    if not found:
+        return dense, [mask.reshape(dense.shape)]
+    values = torch.stack(found).reshape(mask.shape)
     if keepdim:
         values, mask = values.unsqueeze(dim), mask.unsqueeze(dim)
     return values, [mask]

@@ -12,8 +12,9 @@ from tests.laws.accumulation_oracle import accumulates
 from tests.laws.comparison import assert_gradients, assert_result, assert_same_bits, parts_of
 from tests.laws.evaluation import Outcome, anomalies_raise, attempt, cotangents_for, gradients, plain_parts
 from tests.laws.operands import Call, Plan, fully_specified, plans_for
-from tests.laws.operator_database import FULL, Entry, Sample, samples_of
+from tests.laws.operator_database import Entry, samples_of
 from tests.laws.oracles import WRITES, expect
+from tests.laws.samples import FULL, Sample
 
 __all__ = [
     "check_identity",

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
 import maskgrad as mg
-from tests.laws.operator_database import FULL, Effort, Entry, Sample, strided
+from tests.laws.operator_database import Entry
+from tests.laws.samples import FULL, Effort, Sample, strided
 
 __all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_for"]
 

@@ -1,4 +1,4 @@
-"""The entries of PyTorch's operator database, their samples, and what is left out of them and why."""
+"""The entries of PyTorch's operator database, and their samples."""
 
 from __future__ import annotations
 
@@ -6,42 +6,17 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db, wrapper_set_seed
-from torch.utils._pytree import tree_leaves, tree_map
 
 from maskgrad import MaskedTensor
 from maskgrad.masked_tensor.dispatch import binding_of
+from tests.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from tests.laws.samples import FULL, LIGHT, LOOKED_AT, UNUSED_SAMPLES, Effort, Sample
 
-__all__ = ["ENTRIES", "OUTSIDE", "Entry", "Sample", "entry_named", "registered_entries", "samples_of"]
-
-#: Entries that no record could serve, by the beginning of their name, each with its reason.
-OUTSIDE = {
-    "as_strided-partial_views": "its samples read storage outside their operand, which a mask cannot describe",
-    "item": "gives a Python number; MaskedTensor.item is written by hand and has its own tests",
-    "masked.": "torch.masked takes masks of its own and plain tensors; maskgrad.functional has these names",
-    "jiterator_": "compiled by the test itself, for CUDA only",
-    "sparse.": "takes PyTorch's own sparse tensors, whose stored entries are no mask",
-    "to_sparse": "makes a tensor of another layout, which the tests of the storage layouts compare",
-    "torch._": "an internal operator, which torch's public functions call",
-    "torch.ops.aten.": "an internal operator, which torch's public functions call",
-    "_": "an internal operator, which torch's public functions call",
-    "signal.windows.": "makes a tensor from numbers; there is nothing to be masked",
-    "arange": "makes a tensor from numbers; there is nothing to be masked",
-    "linspace": "makes a tensor from numbers; there is nothing to be masked",
-    "logspace": "makes a tensor from numbers; there is nothing to be masked",
-    "scalar_tensor": "makes a tensor from numbers; there is nothing to be masked",
-    "tril_indices": "makes a tensor from numbers; there is nothing to be masked",
-    "triu_indices": "makes a tensor from numbers; there is nothing to be masked",
-    "broadcast_shapes": "takes shapes; there is nothing to be masked",
-}
-#: … and those whose whole name decides.
-OUTSIDE_BY_NAME = dict.fromkeys(
-    ("empty", "empty_strided", "empty_permuted", "eye", "full", "ones", "zeros", "randn", "randint"),
-    "makes a tensor from numbers; there is nothing to be masked",
-)
+__all__ = ["ENTRIES", "Entry", "entry_named", "registered_entries", "samples_of"]
 
 #: The names of Python's operators begin with an underscore and are public.
 DUNDER = "__"
@@ -62,82 +37,11 @@ PRECISE = (
     "logcumsumexp",
 )
 
-#: What is not tested in which dtypes, by the name or family of the operation, each with its reason.
-NOT_IN: dict[str, tuple[tuple[torch.dtype, ...], str]] = {
-    "logcumsumexp": (
-        (torch.float32, torch.complex64, torch.float16, torch.bfloat16),
-        "torch's own gradient loses most of its digits",
-    ),
-    **dict.fromkeys(
-        ("nn.functional.grid_sample", "grid_sampler_2d", "grid_sampler_3d"),
-        (
-            (torch.float16, torch.bfloat16),
-            "whether a neighbour has the weight zero depends on how the coordinates are rounded",
-        ),
-    ),
-}
-
-#: What is not tested in which forms, each with its reason.
-NOT_AS: dict[str, tuple[tuple[str, ...], str]] = {
-    **dict.fromkeys(
-        ("as_strided", "as_strided_copy", "as_strided_scatter"),
-        (("strided", "emptied", "single"), "names places of the storage, which another form has not got"),
-    ),
-    **dict.fromkeys(
-        ("nn.functional.max_unpool2d", "nn.functional.max_unpool3d"),
-        (("strided",), "torch's own derivative fails: view size is not compatible"),
-    ),
-    **dict.fromkeys(
-        ("addmv", "index_fill"), (("emptied",), "torch's own derivative fails next to a 0-d operand")
-    ),
-    "block_diag": (
-        ("emptied",),
-        "torch's own derivative is wrong next to an empty vector, as gradcheck reports",
-    ),
-    **dict.fromkeys(
-        ("nn.functional.pixel_shuffle", "nn.functional.pixel_unshuffle"),
-        (("emptied",), "torch's own derivative fails on an empty batch"),
-    ),
-    "corrcoef": (("single",), "torch sends NaN back where there is no deviation; we send 0, as decided"),
-    "cov": (("single",), "torch sends NaN back where no degree of freedom is left; we send 0, as decided"),
-    **dict.fromkeys(
-        ("native_batch_norm", "nn.functional.pdist"),
-        (("emptied",), "torch's own derivative ends the process"),
-    ),
-}
-
 #: Operations that put entries in order, of which it is nobody's promise which of two equals comes first.
 ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
 
-#: Families whose functions in torch call each other, and round in between.
-STEPWISE = ("contractions", "chains", "linear_algebra")
-
-#: Samples left out, each with its reason.
-UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
-    (
-        "more than 16384 entries: what the laws say does not depend on size, and the time does",
-        lambda sample: any(leaf.numel() > 16384 for leaf in sample.tensors()),
-    ),
-    (
-        "not strided: the constructor refuses other layouts for now",
-        lambda sample: any(leaf.layout != torch.strided for leaf in sample.tensors()),
-    ),
-    (
-        "weights of cov narrower than the data: torch adds them up in their own precision",
-        lambda sample: (
-            isinstance(sample.kwargs.get("aweights"), torch.Tensor)
-            and sample.kwargs["aweights"].dtype != sample.tensors()[0].dtype
-        ),
-    ),
-    (
-        "sparse gradients scaled by frequency: torch itself raises in the backward pass",
-        lambda sample: all(sample.kwargs.get(key) for key in ("sparse", "scale_grad_by_freq")),
-    ),
-    (
-        "random (rrelu in training): which entry draws which number is nobody's promise",
-        lambda sample: bool(sample.kwargs.get("training")) and "upper" in sample.kwargs,
-    ),
-)
+#: Families whose functions in torch round in between: they call each other, or add up halves as halves.
+STEPWISE = ("contractions", "chains", "linear_algebra", "pooling")
 
 #: Results that cannot be compared as they are: what is done to them first, in a way that keeps shape and mask.
 READABLE: dict[str, Callable[[Any], Any]] = {
@@ -149,79 +53,6 @@ READABLE: dict[str, Callable[[Any], Any]] = {
     # torch cannot read uint64
     "hash_tensor": lambda result: result.view(torch.int64),
 }
-
-#: How many samples of an entry are looked at.
-LOOKED_AT = 64
-
-
-class Effort(NamedTuple):
-    """How much of what could be tried is tried.
-
-    Attributes:
-        samples: how many samples of an entry are used: half of them the first ones, half spread over the others.
-        densities: how many of the entries are specified in the masks that are tried.
-        alone: whether each operand is also the only one that is masked, and the only one that is not.
-        garbage: what is put under the masks.
-    """
-
-    samples: int
-    densities: tuple[float, ...]
-    alone: bool
-    garbage: tuple[str, ...]
-
-
-#: In the entry's own dtype …
-FULL = Effort(6, (0.6, 0.25, 0.0), True, ("ordinary", "nan", "inf", "-inf", "-1e30"))
-#: … and in the other dtypes and forms, where the meaning is the same and only precision or layout could go wrong.
-LIGHT = Effort(3, (0.6,), False, ("nan", "-1e30"))
-
-
-def emptied(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
-    """Without any entry, if its first dimension has the size of the first operand's."""
-    return tensor[:0] if tensor.ndim and tensor.shape[0] == size else tensor
-
-
-def strided(tensor: torch.Tensor, size: int | None = None) -> torch.Tensor:
-    """Every other entry of a larger tensor, the dimensions in reverse order."""
-    backwards = tuple(reversed(range(tensor.ndim)))
-    room = torch.zeros(*(tensor.shape[d] for d in backwards), 2, dtype=tensor.dtype)
-    view = room[..., 0].permute(backwards)
-    view.copy_(tensor)
-    return view
-
-
-def single(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
-    """Without dimensions."""
-    return tensor.reshape(-1)[:1].reshape(()) if tensor.numel() else tensor
-
-
-#: What is done to the tensors of a sample, besides using it as it comes.
-FORMS: dict[str, Callable[[torch.Tensor, int | None], torch.Tensor]] = {
-    "strided": strided,
-    "emptied": emptied,
-    "single": single,
-}
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One call: positional and keyword arguments, tensors anywhere among them."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def in_form(self, form: str) -> Sample:
-        """The same call on tensors in one of :data:`FORMS`."""
-        reshape = FORMS[form]
-        size = next((t.shape[0] for t in self.tensors() if t.ndim), None)
-        args, kwargs = tree_map(
-            lambda leaf: reshape(leaf, size) if isinstance(leaf, torch.Tensor) else leaf,
-            (self.args, self.kwargs),
-        )
-        return Sample(args, kwargs)
-
-    def tensors(self) -> list[torch.Tensor]:
-        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,7 @@ LOOKED_AT = 3
 class Status(NamedTuple):
     name: str
     reason: str = ""
+    remedy: str = ""
 
 
 def entries_to_answer_for() -> list[Entry]:
@@ -52,11 +53,11 @@ def classify(entry: Entry) -> Status:
     if entry.operation is not None:
         answers = [answer(entry, call) for call in calls]
         if calls and all(isinstance(a, mg.UndefinedOnMaskedError) for a in answers):
-            return Status("refused", answers[0].reason)
+            return Status("refused", answers[0].reason, answers[0].remedy)
         return Status("supported" if oracle_of(entry.operation) else "unproven")
     found = answer(entry, calls[0]) if calls else mg.UnsupportedOperationError(entry.name)
     if isinstance(found, mg.UndefinedOnMaskedError):
-        return Status("refused", found.reason)
+        return Status("refused", found.reason, found.remedy)
     if isinstance(found, Exception):
         return Status("missing")
     return Status("broken", "it answers, but no record says what it means")

@@ -9,8 +9,6 @@ from tests.laws.laws import check_plan
 from tests.laws.operands import Call
 from tests.laws.operator_database import entry_named
 
-NAMED_OTHERWISE = {"median": "median", "softmax": "softmax"}
-
 
 @pytest.mark.parametrize("name", BY_DELETION)
 def test_what_is_left_might_as_well_stand_alone(name: str) -> None:

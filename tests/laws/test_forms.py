@@ -5,17 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.laws.laws import check_identity, check_non_interference
-from tests.laws.operator_database import FORMS, NOT_AS, Entry
-from tests.laws.status import checked_entries
-
-
-def in_other_forms() -> list[Entry]:
-    return [
-        Entry(entry.info, form=form)
-        for entry in checked_entries()
-        for form in FORMS
-        if form not in NOT_AS.get(entry.name, ((), ""))[0]
-    ]
+from tests.laws.operator_database import Entry
+from tests.laws.variants import in_other_forms
 
 
 @pytest.mark.parametrize("entry", in_other_forms(), ids=lambda entry: f"{entry.id}-{entry.form}")

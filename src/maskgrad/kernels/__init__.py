@@ -22,7 +22,7 @@ from maskgrad.kernels.segments import (
     segment_sum,
     sort_rows,
 )
-from maskgrad.kernels.selection import kernels_in_use, runs_on_cpu, use_kernels, why
+from maskgrad.kernels.selection import compiled, kernels_in_use, runs_on_cpu, use_kernels, why
 
 __all__ = [
     "adagrad_rows_",
@@ -81,7 +81,7 @@ def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     """``torch.where(mask, values, filler)`` with a number of the category of ``values``; any order of derivatives."""
     if runs_on_cpu("masked_filling", values, mask):
-        return _ops.masked_filling(values, mask, filler)  # type: ignore[no-any-return]
+        return compiled("masked_filling", values, mask, filler)  # type: ignore[no-any-return]
     return reference.masked_filling(values, mask, filler)
 
 

@@ -48,7 +48,8 @@ SCHEMAS = {
     "segment_spread": "(Tensor values, Tensor pointers, Tensor? order, SymInt number) -> Tensor",
     "segment_extremum": "(Tensor values, Tensor pointers, Tensor? order, bool largest) -> Tensor",
     "segment_softmax": "(Tensor values, Tensor pointers, Tensor? order, bool logarithm) -> Tensor",
-    "segment_softmax_backward": "(Tensor grad, Tensor output, Tensor pointers, Tensor? order, bool logarithm) -> Tensor",
+    "segment_softmax_backward": "(Tensor grad, Tensor output, Tensor pointers, Tensor? order, bool logarithm) "
+    "-> Tensor",
     "adagrad_rows_": "(Tensor(a!) param, Tensor(b!) state_sum, Tensor indices, Tensor values, *, float lr, "
     "float weight_decay, float eps, bool maximize=False) -> ()",
     "sgd_rows_": "(Tensor(a!) param, Tensor(b!)? momentum_buffer, Tensor indices, Tensor values, *, float lr, "

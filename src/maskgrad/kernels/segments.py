@@ -1,8 +1,8 @@
 """Segments of a list of entries: which body runs, and the derivatives of any order.
 
-``pointers`` (g + 1,) and, where the entries of a segment do not lie together, ``order`` (n,) describe the segments as in
-:mod:`maskgrad.kernels.reference.segments`; each has at least one entry. Sum and spread are each other's adjoint, and the
-derivatives of the others are written with these two.
+``pointers`` (g + 1,) and, where the entries of a segment do not lie together, ``order`` (n,) describe the segments as
+in :mod:`maskgrad.kernels.reference.segments`; each has at least one entry. Sum and spread are each other's adjoint,
+and the derivatives of the others are written with these two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import reference
-from maskgrad.kernels.selection import runs_on_cpu
+from maskgrad.kernels.selection import compiled, runs_on_cpu
 
 __all__ = [
     "DERIVATIVES",
@@ -26,22 +26,20 @@ __all__ = [
     "sort_rows",
 ]
 
-_ops = torch.ops.maskgrad
-
 
 def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Make segments of equal ``indices`` (n,) in [0, num_rows): pointers, order (stable), distinct indices, ascending."""
+    """Segments of equal ``indices`` (n,) in [0, num_rows): pointers, stable order, distinct indices, ascending."""
     if runs_on_cpu("sort_rows", indices):
-        return _ops.sort_rows(indices, num_rows)  # type: ignore[no-any-return]
+        return compiled("sort_rows", indices, num_rows)  # type: ignore[no-any-return]
     return reference.sort_rows(indices, num_rows)
 
 
 def segment_sum(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """The sum of each segment, (n, *dense) -> (g, *dense), in ``dtype``, or else that of the values (halves: float32)."""
+    """The sum of each segment, (n, *dense) -> (g, *dense), in ``dtype``, else that of the values (halves: float32)."""
     if runs_on_cpu("segment_sum", values, pointers, order):
-        return _ops.segment_sum(values, pointers, order, dtype)  # type: ignore[no-any-return]
+        return compiled("segment_sum", values, pointers, order, dtype)  # type: ignore[no-any-return]
     return reference.segment_sum(values, pointers, order, dtype)
 
 
@@ -49,14 +47,14 @@ def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, numbe
     """Give each of ``number`` entries what its segment has, (g, *dense) -> (n, *dense)."""
     sample = values.new_empty(()).expand(number)  # what is written decides whether the kernel pays
     if runs_on_cpu("segment_spread", sample, values, pointers, order):
-        return _ops.segment_spread(values, pointers, order, number)  # type: ignore[no-any-return]
+        return compiled("segment_spread", values, pointers, order, number)  # type: ignore[no-any-return]
     return reference.segment_spread(values, pointers, order, number)
 
 
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
     """The largest or smallest entry of each segment, NaN if it has one; ties share the gradient evenly."""
     if runs_on_cpu("segment_extremum", values, pointers, order):
-        return _ops.segment_extremum(values, pointers, order, largest)  # type: ignore[no-any-return]
+        return compiled("segment_extremum", values, pointers, order, largest)  # type: ignore[no-any-return]
     return reference.segment_extremum(values, pointers, order, largest)
 
 
@@ -65,7 +63,7 @@ def segment_softmax(
 ) -> Tensor:
     """Softmax within each segment, or its logarithm; halves are rounded once, at the end."""
     if runs_on_cpu("segment_softmax", values, pointers, order):
-        return _ops.segment_softmax(values, pointers, order, logarithm)  # type: ignore[no-any-return]
+        return compiled("segment_softmax", values, pointers, order, logarithm)  # type: ignore[no-any-return]
     return reference.segment_softmax(values, pointers, order, logarithm)
 
 
@@ -74,7 +72,7 @@ def segment_softmax_backward(
 ) -> Tensor:
     """The gradient of the entries from that of their (logarithmic) softmax ``output``."""
     if runs_on_cpu("segment_softmax_backward", output, grad, pointers, order):
-        return _ops.segment_softmax_backward(grad, output, pointers, order, logarithm)  # type: ignore[no-any-return]
+        return compiled("segment_softmax_backward", grad, output, pointers, order, logarithm)  # type: ignore[no-any-return]
     return reference.segment_softmax_backward(grad, output, pointers, order, logarithm)
 
 
@@ -85,7 +83,8 @@ def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return segment_spread(grad.to(ctx.dtype), *ctx.saved_tensors, ctx.number), None, None, None
+    pointers, order = ctx.saved_tensors
+    return segment_spread(grad.to(ctx.dtype), pointers, order, ctx.number), None, None, None
 
 
 def _save_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -119,7 +118,8 @@ def _save_softmax(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _softmax_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return segment_softmax_backward(grad, *ctx.saved_tensors, ctx.logarithm), None, None, None
+    output, pointers, order = ctx.saved_tensors
+    return segment_softmax_backward(grad, output, pointers, order, ctx.logarithm), None, None, None
 
 
 def _save_softmax_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -21,6 +21,7 @@ import functools
 import os
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from torch import Tensor
 __all__ = [
     "BODIES",
     "KERNELS",
+    "compiled",
     "is_plain",
     "is_transformed",
     "kernels_in_use",
@@ -75,6 +77,28 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 def runs_on_cpu(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
     """Whether the compiled body of ``kernel`` runs on ``values`` (which decide dtype and size) and ``others``."""
     return why(kernel, values, *others) == ""
+
+
+def compiled(kernel: str, *arguments: Any) -> Any:
+    """What the compiled body gives; called through its operator, at twice the price, only if PyTorch must know.
+
+    It must if it records a gradient, or if ``is_grads_batched`` stacks several (no transform of ``torch.func``).
+    """
+    records = torch.is_grad_enabled()
+    for x in arguments:
+        if isinstance(x, Tensor) and ((records and x.requires_grad) or _is_stacked(x)):
+            return getattr(torch.ops.maskgrad, kernel)(*arguments)
+    return getattr(_cpu(), kernel)(*arguments)
+
+
+_is_stacked = torch._C._functorch.is_legacy_batchedtensor
+
+
+@functools.cache
+def _cpu() -> Any:
+    import maskgrad.kernels.cpu
+
+    return maskgrad.kernels.cpu
 
 
 def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
@@ -163,6 +187,15 @@ def use_kernels(body: str) -> Iterator[None]:
 
 
 def kernels_in_use() -> dict[str, str]:
-    """Which body each kernel runs for an ordinary large float32 tensor on the CPU; imports Numba to find out."""
-    sample = torch.empty(1).expand(max(least for _, least in KERNELS.values()))
-    return {kernel: "cpu" if runs_on_cpu(kernel, sample) else "reference" for kernel in KERNELS}
+    """Which body each kernel runs for an ordinary large tensor on the CPU; imports Numba to find out.
+
+    The tensor holds float32 numbers, or int64 ones for a kernel that takes indices only.
+    """
+    size = max(least for _, least in KERNELS.values())
+    samples = {dtype: torch.empty(1, dtype=dtype).expand(size) for dtype in (torch.float32, torch.int64)}
+    return {
+        kernel: "cpu"
+        if runs_on_cpu(kernel, samples[torch.float32 if torch.float32 in dtypes else torch.int64])
+        else "reference"
+        for kernel, (dtypes, _) in KERNELS.items()
+    }

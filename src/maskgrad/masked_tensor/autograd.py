@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 from maskgrad.patterns import BooleanPattern, Pattern, algebra
+from maskgrad.semantics.callbacks import as_entries
+from maskgrad.semantics.stored.cotangents import cotangent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,12 +48,16 @@ def backward(
     inputs: Any = None,
 ) -> None:
     """Backpropagate from the specified entries; an unspecified scalar sends back zeros."""
-    plain = self.filled(0)
+    if gradient is None and self.shape.numel() != 1:
+        raise RuntimeError("grad can be implicitly created only for scalar outputs")
+    stored = stored_of(self)
+    plain = self.filled(0) if stored is None else self._values
     if gradient is None:
-        if plain.numel() != 1:
-            raise RuntimeError("grad can be implicitly created only for scalar outputs")
-        gradient = torch.ones_like(plain)
-    seed = gradient.filled(0) if isinstance(gradient, MaskedTensor) else gradient
+        seed = torch.ones_like(plain)
+    elif stored is None:
+        seed = gradient.filled(0) if isinstance(gradient, MaskedTensor) else gradient
+    else:
+        seed = cotangent(stored, as_entries(gradient))
     leaves = (
         [leaf._values if isinstance(leaf, MaskedTensor) else leaf for leaf in inputs]
         if inputs is not None

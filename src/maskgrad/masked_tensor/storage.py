@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.masked_tensor.sparse_leaves import entries_of, torch_tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.patterns import BlockPattern, CompressedPattern, CoordinatePattern, StoredPattern
 from maskgrad.patterns.checks import check_pattern, check_places
@@ -27,7 +30,8 @@ def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
 
     Returns:
         MaskedTensor of the same layout, shape and dtype; of CSR, CSC, BSR and BSC it shares the memory.
-        Gradient: reaches ``t``, in its own layout.
+        Gradient: reaches ``t`` and accumulates in ``t.grad``, in the layout and pattern of ``t``; a backward pass with
+        ``create_graph=True`` is refused there (let the values be the leaf: ``from_sparse(t).requires_grad_()``).
 
     Raises:
         TypeError: ``t`` is no sparse tensor.
@@ -55,7 +59,8 @@ def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
         if t.layout in (torch.sparse_csr, torch.sparse_bsr)
         else (t.ccol_indices(), t.row_indices())
     )
-    values = _detached(t.values(), t)
+    # detached a second time, values are no view of a sparse tensor: torch.compile cannot trace such views
+    values = t.detach().values().detach()
     sizes = tuple(t.shape[: t.ndim - t.dense_dim()])
     pattern: StoredPattern
     if t.layout in (torch.sparse_bsr, torch.sparse_bsc):
@@ -65,33 +70,21 @@ def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
         pattern = CompressedPattern(t.layout, pointers, positions, sizes)
     if check_invariants:
         check_pattern(pattern, values)
-    return MaskedTensor(values, pattern)
-
-
-def _detached(values: Tensor, t: Tensor) -> Tensor:
-    """The values of a constant as no view of it: torch.compile cannot trace views of sparse tensors."""
-    return values if t.requires_grad else values.detach()
+    return MaskedTensor(entries_of(t, values, pattern), pattern)
 
 
 def _from_coordinates(t: Tensor, check_invariants: bool) -> MaskedTensor:
     sizes = tuple(t.shape[: t.sparse_dim()])
-    indices = t._indices()
+    # detached a second time, values are no view of a sparse tensor: torch.compile cannot trace such views
+    indices, values = t._indices(), t.detach()._values().detach()
     if check_invariants:
         check_places(indices, sizes)
-    if t.requires_grad or t.is_coalesced():
-        merged = t.coalesce()
-        indices, values = merged.indices().detach(), _detached(merged.values(), t)
-        keys = keys_of(indices, sizes)
-        if t.requires_grad or not bool((keys[1:] <= keys[:-1]).any()):
-            return MaskedTensor(values, CoordinatePattern(indices, sizes))
-        indices, values = t._indices(), t._values()  # the flag is believed nowhere
-    else:
-        values = t._values()
-    total = 1
-    for size in sizes:
-        total *= size
-    distinct, summed = kernels.merge_rows(keys_of(indices, sizes), values, total, "sum")
-    return MaskedTensor(summed, CoordinatePattern(places_of(distinct, sizes), sizes))
+    keys = keys_of(indices, sizes)
+    if bool((keys[1:] <= keys[:-1]).any()):  # the flag is believed nowhere
+        distinct, values = kernels.merge_rows(keys, values, math.prod(sizes), "sum")
+        indices = places_of(distinct, sizes)
+    pattern = CoordinatePattern(indices, sizes)
+    return MaskedTensor(entries_of(t, values, pattern), pattern)
 
 
 def _places(x: MaskedTensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
@@ -132,7 +125,9 @@ def to_sparse(
     stored = stored_of(self)
     if stored is not None and layout == self.layout and blocksize in (None, self._pattern.facts().blocksize):
         return self
-    if stored is not None and layout == torch.sparse_coo:  # dense dimensions may stay
+    if stored is not None and (
+        layout == torch.sparse_coo or len(stored.sizes) > 1
+    ):  # dense dimensions may stay
         coordinates, entries, sizes = stored.pattern.coordinates(), stored.entries, stored.pattern.sizes
     else:
         coordinates, entries, sizes = _places(self)
@@ -149,18 +144,11 @@ def to_dense(self: MaskedTensor) -> MaskedTensor:
 def to_sparse_tensor(self: MaskedTensor) -> Tensor:
     """A sparse tensor of torch with the same layout and pattern (COO if the entries have a Boolean mask).
 
-    Gradient: passes to the values.
+    Gradient: passes to the values, once: the second derivative of torch's constructors is wrong (COO) or missing.
     """
-    x = self.to_sparse() if stored_of(self) is None else self
-    pattern, values, shape = x._pattern, x._values, x.shape
-    if isinstance(pattern, CoordinatePattern):
-        return torch.sparse_coo_tensor(
-            pattern.indices, values, shape, check_invariants=False, is_coalesced=True
-        )
-    assert isinstance(pattern, (CompressedPattern, BlockPattern))
-    return torch.sparse_compressed_tensor(
-        pattern.pointers, pattern.positions, values, shape, layout=pattern.layout, check_invariants=False
-    )
+    stored = stored_of(self) or stored_of(to_sparse(self))
+    assert stored is not None
+    return torch_tensor_of(stored.values, stored.pattern)
 
 
 def compressed(self: MaskedTensor) -> Tensor:

@@ -156,8 +156,6 @@ class MaskedTensor(TypedOperators):
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
             raise TypeError("iteration over a 0-d tensor")
-        if stored_of(self) is not None:
-            return (self[i] for i in range(len(self)))
         return iter(self.unbind(0))
 
     def __bool__(self) -> bool:
@@ -224,6 +222,8 @@ def stored_of(x: MaskedTensor) -> Stored | None:
 
 def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
     """Rebuild a sparse layout from a file: what it says is checked like any other input."""
+    if not isinstance(facts, (tuple, list)) or len(facts) != 3 or not isinstance(tensors, (tuple, list)):
+        raise ValueError(f"a stored MaskedTensor has a layout, sizes and a block size, found {facts!r}")
     name, sizes, blocksize = facts
     known = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
     if name not in known or not all(isinstance(t, Tensor) for t in (values, *tensors)):
@@ -237,6 +237,8 @@ def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
     )
     pattern = pattern_of_facts(parts, tuple(tensors))
     check_pattern(pattern, values)
+    if name == "sparse_coo":
+        pattern = pattern.rebuilt((tensors[0].to(torch.int64),))
     return MaskedTensor(values, pattern)
 
 

@@ -4,8 +4,8 @@ All layouts become one of three things, and a new layout is one more adapter tha
 
 =================  =============================================  ====================================
 :class:`Dense`     every entry                                    strided
-:class:`Masked`    the entries under a Boolean mask               MaskedTensor
-:class:`Rows`      listed rows (or single entries), maybe twice   COO, CSR, CSC, BSR, BSC
+:class:`Masked`    the entries under a Boolean mask               MaskedTensor with a Boolean mask
+:class:`Rows`      listed rows (or single entries), maybe twice   COO, CSR, CSC, BSR, BSC; MaskedTensor on these
 =================  =============================================  ====================================
 """
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.optim.compressed import read_blocks, read_compressed
 from maskgrad.sparse import positions, stored
 
@@ -67,7 +68,7 @@ def read_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> Grad
     """
     check_gradient(param, grad, name)
     if isinstance(grad, MaskedTensor):
-        return _read_masked(grad.detach())
+        return _read_masked(param, grad.detach(), f"gradient of {name}")
     return _ADAPTERS[grad.layout](param, grad.detach(), f"gradient of {name}")
 
 
@@ -84,10 +85,9 @@ def check_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> Non
     if isinstance(grad, Tensor) and grad.layout not in _ADAPTERS:
         known = ", ".join(str(layout) for layout in _ADAPTERS)
         raise TypeError(f"{where} has layout {grad.layout}; expected a MaskedTensor or one of {known}")
-    device = grad.mask.device if isinstance(grad, MaskedTensor) else grad.device
-    if device != param.device:
+    if grad.device != param.device:
         raise ValueError(
-            f"{where} is on {device}, but the parameter is on {param.device}; move one with .to()"
+            f"{where} is on {grad.device}, but the parameter is on {param.device}; move one with .to()"
         )
     if not (grad.dtype.is_floating_point or (grad.dtype.is_complex and param.is_complex())):
         raise TypeError(
@@ -95,8 +95,14 @@ def check_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> Non
         )
 
 
-def _read_masked(grad: MaskedTensor) -> Masked:
-    return Masked(grad.filled(0), grad.mask)
+def _read_masked(param: Tensor, grad: MaskedTensor, where: str) -> Masked | Rows:
+    listed = stored_of(grad)
+    if listed is None:
+        return Masked(grad.filled(0), grad.mask)
+    leading = len(listed.sizes)
+    return Rows(
+        positions(listed.pattern.coordinates(), param.shape[:leading], where), listed.entries, leading
+    )
 
 
 def _read_strided(param: Tensor, grad: Tensor, where: str) -> Dense:

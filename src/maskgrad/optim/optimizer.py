@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import attach_gradient, current_gradient
 from maskgrad.optim.gradients import Gradient, read_gradient
 
@@ -37,10 +38,14 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own hyperparameters, as in PyTorch.
 
+        A leaf MaskedTensor of any layout may stand for a parameter: its values are what is trained, so that the
+        cost of a step follows the number of specified entries.
+
         Raises:
             TypeError: a parameter is itself sparse, or not of a floating-point or complex dtype.
             ValueError: a hyperparameter is out of its range, or what PyTorch refuses.
         """
+        param_group["params"] = _with_values(param_group["params"])
         super().add_param_group(param_group)
         try:
             self._numbers(param_group)
@@ -126,11 +131,31 @@ def _named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]
         yield (f"parameter {names[number]!r}" if names else f"parameter {number} of group {position}"), param
 
 
+def _with_values(params: Any) -> Any:
+    """Parameters, in which MaskedTensors (perhaps with a name) are replaced by the values that they train."""
+    if isinstance(params, Tensor):
+        return params
+    if isinstance(params, MaskedTensor):
+        return [params._values]
+    if isinstance(params, set):  # PyTorch refuses it: the order of a set is nobody's promise
+        return params
+
+    def values(param: Any) -> Any:
+        if isinstance(param, MaskedTensor):
+            return param._values
+        if isinstance(param, tuple) and len(param) == 2 and isinstance(param[1], MaskedTensor):
+            return param[0], param[1]._values
+        return param
+
+    return [values(param) for param in params]
+
+
 def _check_parameter(param: Tensor, name: str) -> None:
     if param.layout is not torch.strided:
         raise TypeError(
-            f"{name} is itself a sparse tensor ({param.layout}); mg.optim updates dense parameters with gradients of "
-            "any layout. Keep a dense parameter and use mg.masked(parameter, mask).to_sparse() in the model"
+            f"{name} is itself a sparse tensor ({param.layout}); mg.optim updates dense parameters and MaskedTensors "
+            "of any layout: x = mg.from_sparse(parameter.detach()).requires_grad_(), and mg.optim gets x. Or keep a "
+            "dense parameter and use mg.masked(parameter, mask).to_sparse() in the model"
         )
     if not (param.is_floating_point() or param.is_complex()):
         raise TypeError(

@@ -67,7 +67,7 @@ class BlockPattern(StoredPattern):
 
     def spread(self, values: Tensor) -> Tensor:
         """One entry after the other."""
-        return values.reshape(-1, *values.shape[len(self.sizes) + 1 :])
+        return values.flatten(0, len(self.sizes))
 
     def gathered(self, entries: Tensor) -> Tensor:
         """Block after block."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -45,6 +47,11 @@ def check_pattern(pattern: Pattern, values: Tensor) -> None:
     """Raise a fitting error if the tensors of a pattern contradict each other or the values."""
     if isinstance(pattern, BooleanPattern):
         return
+    if any(t.layout != torch.strided for t in (values, *pattern.tensors())):
+        raise TypeError("values and indices must be strided tensors")
+    sizes = pattern.facts().sizes
+    if not sizes or min(sizes) < 0 or math.prod(sizes) >= 2**63:
+        raise ValueError(f"sizes must be numbers from 0 on whose product int64 can hold, found {sizes}")
     devices = {t.device for t in (values, *pattern.tensors())}
     if len(devices) > 1:
         raise ValueError(f"values and indices must be on one device, found {sorted(map(str, devices))}")
@@ -98,6 +105,6 @@ def _check_lines(pattern: CompressedPattern | BlockPattern, values: Tensor) -> N
         raise IndexError(
             f"positions must lie between 0 and {most - 1}, found index {low if low < 0 else high}"
         )
-    keys = lines_of(pointers, number) * most + positions
+    keys = lines_of(pointers, number) * most + positions  # int64, however narrow the positions are
     if bool((keys[..., 1:] <= keys[..., :-1]).any()):
         raise ValueError(f"positions of layout {layout} must ascend within each line, each once")

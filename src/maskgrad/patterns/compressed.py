@@ -19,7 +19,8 @@ def lines_of(pointers: Tensor, number: int) -> Tensor:
     """The line of each stored position, (*batch, number): pointers (*batch, lines + 1) spelled out."""
     lines = pointers.shape[-1] - 1
     counts = pointers.diff(dim=-1)
-    flat = torch.repeat_interleave(counts.reshape(-1), output_size=counts[..., 0].numel() * number)
+    total = pointers[..., 0].numel() * number
+    flat = torch.repeat_interleave(counts.reshape(-1).to(torch.int64), output_size=total)
     return (flat % max(lines, 1)).reshape(*pointers.shape[:-1], number)
 
 

@@ -33,6 +33,12 @@ BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
 def pattern_of_facts(facts: Facts, tensors: tuple[Any, ...]) -> Pattern:
     """Put a pattern together again from what :meth:`Pattern.facts` and :meth:`Pattern.tensors` gave."""
     layout = getattr(torch, facts.layout)
+    number = 1 if layout in (torch.strided, torch.sparse_coo) else 2
+    if len(tensors) != number or (facts.blocksize is None) == (layout in BLOCKED):
+        raise ValueError(
+            f"a pattern of layout {layout} has {number} tensors, found {len(tensors)}, and a block size if it has "
+            f"blocks, found {facts.blocksize}"
+        )
     if layout == torch.strided:
         return BooleanPattern(tensors[0])
     if layout == torch.sparse_coo:

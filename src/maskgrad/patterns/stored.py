@@ -45,8 +45,8 @@ class StoredPattern(Pattern):
     def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
         """What ``compute`` says about this pattern, computed once: a pattern never changes.
 
-        Neither copied nor stored with the pattern. Nothing is remembered of a graph under way, of transformed tensors, or
-        in inference mode, whose tensors no backward pass could use later.
+        Neither copied nor stored with the pattern. Nothing is remembered of a graph under way, of transformed tensors,
+        or in inference mode, whose tensors no backward pass could use later.
         """
         if not may_look_at(self.tensors()[0]) or torch.is_inference_mode_enabled():
             return compute()
@@ -78,7 +78,7 @@ def keys_of(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Row-major numbers (n,) of the places at ``coordinates`` (s, n)."""
     if math.prod(sizes) >= 2**63:
         raise ValueError(f"sizes {sizes} have too many places, {math.prod(sizes)}, to be numbered by int64")
-    keys = coordinates.new_zeros(coordinates.shape[1])
+    keys = torch.zeros(coordinates.shape[1], dtype=torch.int64, device=coordinates.device)
     for index, size in zip(coordinates, sizes, strict=True):
         keys = keys * size + index
     return keys

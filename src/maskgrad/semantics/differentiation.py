@@ -12,6 +12,7 @@ import torch
 
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.stored.cotangents import cotangent
 from maskgrad.semantics.stored.entries import Stored
 
 if TYPE_CHECKING:
@@ -36,6 +37,19 @@ def _plain(argument: Any) -> Any:
     return argument.values if isinstance(argument, (Entries, Stored)) else argument
 
 
+def _seeds(outputs: list[Any], cotangents: Any) -> list[Any] | None:
+    """What is sent into each output, in its storage."""
+    if cotangents is None:
+        return None
+    given = _several(cotangents)
+    if len(given) != len(outputs):
+        return [_sent(c) for c in given]  # torch says what is wrong
+    return [
+        cotangent(output, c) if isinstance(output, Stored) and c is not None else _sent(c)
+        for output, c in zip(outputs, given, strict=True)
+    ]
+
+
 def _alike(gradient: Any, input: Any) -> Any:
     if gradient is None or not isinstance(input, (Entries, Stored)):
         return gradient
@@ -50,7 +64,7 @@ def grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     cotangents = called.pop("grad_outputs", None)
     rest = dict(zip(("retain_graph", "create_graph", "only_inputs", "allow_unused"), args[3:], strict=False))
     sent = [_sent(output) for output in outputs]
-    seeds = None if cotangents is None else [_sent(c) for c in _several(cotangents)]
+    seeds = _seeds(outputs, cotangents)
     gradients = torch.autograd.grad(sent, [_plain(i) for i in inputs], seeds, **rest, **called)
     return tuple([_alike(g, i) for g, i in zip(gradients, inputs, strict=True)])
 
@@ -62,9 +76,10 @@ def backward(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     )
     seeds = called.pop("grad_tensors", None)
     inputs = called.pop("inputs", None)
+    tensors = _several(called.pop("tensors"))
     torch.autograd.backward(
-        [_sent(tensor) for tensor in _several(called.pop("tensors"))],
-        None if seeds is None else [_sent(seed) for seed in _several(seeds)],
+        [_sent(tensor) for tensor in tensors],
+        _seeds(tensors, seeds),
         inputs=None if inputs is None else [_plain(i) for i in _several(inputs)],
         **called,
     )

@@ -32,8 +32,14 @@ def vector_norm(
     values, mask = input
     dims = as_dims(dim, values.ndim)
     if ord == -math.inf:  # the least magnitude: an inf under the mask could be taken for a specified one
-        safe = torch.where(mask, values if dtype is None else values.to(dtype), 1)
-        return amin(Entries(safe.abs(), mask), dims, keepdim)
+        sizes = torch.where(mask, values if dtype is None else values.to(dtype), 1).abs()
+        # a NaN surfaces, and sends no gradient back, as in torch
+        broken = sizes.isnan().any(dims, keepdim=True) if dims else sizes.isnan()
+        least = amin(Entries(torch.where(broken, 1, sizes), mask), dims, True)
+        result = Entries(torch.where(broken, torch.nan, least.values), least.mask)
+        return (
+            result if keepdim or not dims else Entries(result.values.squeeze(dims), result.mask.squeeze(dims))
+        )
     present = mask_of_any(mask, dims, True)
     # An entry of 0 takes no part for ord >= 0, one of inf none for ord < 0. A vector of nothing is made a vector of
     # ones, where every norm has finite derivatives.

@@ -121,7 +121,9 @@ STORAGES: tuple[Storage, ...] = (
 BY_NAME = {storage.name: storage for storage in STORAGES}
 
 
-def entries_of(storage: Storage, dtype: torch.dtype = torch.float64, seed: int = 0, low: float = -2.0) -> Tensor:
+def entries_of(
+    storage: Storage, dtype: torch.dtype = torch.float64, seed: int = 0, low: float = -2.0
+) -> Tensor:
     """Entries (n,) in row-major order, a zero and a tie among them; a leaf if it can be one."""
     torch.manual_seed(seed)
     values = torch.rand(storage.number, dtype=torch.float64) * 4 + low

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
+from tests.laws.storage.expectations import Operation, World
 from tests.laws.storage.layouts import STORAGES, Storage, boolean, entries_of, stored
-from tests.laws.storage.operations import OPERATIONS, Operation, World
+from tests.laws.storage.operations import OPERATIONS
 
 CASES = [
     pytest.param(operation, storage, id=f"{operation.name}-{storage.name}")
@@ -69,14 +70,15 @@ def parts_of(result: Any) -> list[mg.MaskedTensor]:
 def derivatives(parts: list[mg.MaskedTensor], leaves: list[Tensor], order: int) -> list[Tensor]:
     """First and second derivatives of a weighted sum of all results."""
     torch.manual_seed(5)
-    plain = [part.filled(0) for part in parts if part.dtype.is_floating_point and part.requires_grad]
     found: list[Tensor] = []
-    total = sum((torch.rand(p.shape, dtype=torch.float64) * p).sum() for p in plain) if plain else None
+    total: Any = sum((torch.rand(part.shape, dtype=torch.float64) * part.filled(0)).sum() for part in parts)
     for _ in range(order):
-        if total is None or not total.requires_grad:
+        if not total.requires_grad:
             break
         grads = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
-        grads_or_zero = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves, strict=True)]
+        grads_or_zero = [
+            torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves, strict=True)
+        ]
         found += grads_or_zero
         total = sum((torch.rand(g.shape, dtype=torch.float64) * g).sum() for g in grads_or_zero)
     return found

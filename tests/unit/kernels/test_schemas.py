@@ -16,6 +16,12 @@ def samples():
     mask = torch.rand(6, 5, 4) < 0.5
     indices = torch.tensor([3, 1, 3, 0])
     rows = torch.randn(4, 2, requires_grad=True)
+    entries, pointers, order = (
+        torch.randn(7, requires_grad=True),
+        torch.tensor([0, 2, 3, 7]),
+        torch.randperm(7),
+    )
+    vectors = torch.randn(7, 2, requires_grad=True)
     update = {"lr": 0.1, "weight_decay": 0.1}
     return [
         ("masked_sum", (values, mask, [0, 2], False), {}),
@@ -26,6 +32,24 @@ def samples():
         ("masked_count", (mask, [0], False), {}),
         ("masked_spread", (torch.randn(6, 1, 4, requires_grad=True), mask, torch.float32), {}),
         ("masked_spread", (torch.randn(1, 4), mask, torch.bfloat16), {}),
+        ("masked_filling", (values, mask, 1.0), {}),
+        ("masked_filling", (values.detach().bfloat16().permute(2, 0, 1), mask.permute(2, 0, 1), 0), {}),
+        ("masked_filling", (torch.arange(6), torch.rand(6) < 0.5, 7), {}),
+        ("sort_rows", (indices, 5), {}),
+        ("segment_sum", (entries, pointers, None), {}),
+        ("segment_sum", (vectors, pointers, order, torch.float64), {}),
+        ("segment_spread", (torch.randn(3, requires_grad=True), pointers, order, 7), {}),
+        ("segment_spread", (torch.randn(3, 2), pointers, None, 7), {}),
+        ("segment_extremum", (entries, pointers, order, True), {}),
+        ("segment_extremum", (vectors, pointers, None, False), {}),
+        ("segment_softmax", (entries, pointers, None, False), {}),
+        ("segment_softmax", (entries, pointers, order, True), {}),
+        (
+            "segment_softmax_backward",
+            (entries, entries.detach().exp().requires_grad_(), pointers, order, False),
+            {},
+        ),
+        ("segment_softmax_backward", (vectors, vectors.detach(), pointers, None, True), {}),
         *[("merge_rows", (indices, rows, 5, reduce), {}) for reduce in ("sum", "mean", "amax", "amin")],
         (
             "adagrad_rows_",
@@ -63,6 +87,6 @@ def test_every_operator_runs_where_there_is_no_compiled_body():
     for name, args, kwargs in samples():
         moved = [a.detach().to("meta") if isinstance(a, torch.Tensor) else a for a in args]
         options = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
-        if name == "merge_rows":  # the number of rows is not known without data
+        if name in ("merge_rows", "sort_rows"):  # the number of rows is not known without data
             continue
         getattr(OPS, name)(*moved, **options)

@@ -30,7 +30,8 @@ def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     if not out.numel():
         return out
     bits = _BITS[out.element_size()]
-    constant = torch.tensor(filler).to(out.dtype).view(bits).numpy()[()]
+    exact = torch.float64 if out.is_floating_point() else torch.int64
+    constant = torch.tensor(filler, dtype=exact).to(out.dtype).view(bits).numpy()[()]
     merged, values, mask = _readable(out, values.detach(), mask)
     inner = merged.pop() if merged else Axis(1, False, (1, 1, 1))
     rows = 1

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import compiled
+from maskgrad.kernels.cpu.memory import empty
 
 __all__ = ["Runs", "fits", "runs"]
 
-DIGIT = 11  # bits a pass; its 2048 counters stay in the first-level cache
+DIGIT = 12  # bits a pass, at most; its 4096 counters stay in the first-level cache
 
 
 class Runs(NamedTuple):
@@ -39,7 +40,8 @@ def runs(indices: Tensor, num_rows: int) -> Runs:
     """The runs of equal ``indices`` (n,), which must all lie in [0, num_rows) (else IndexError, nothing written)."""
     n = indices.shape[0]
     places = _bits(n)
-    keys, scratch = np.empty(n, np.uint64), np.empty(n, np.uint64)
+    work = empty((2, n + 1), torch.int64).numpy().view(np.uint64)
+    keys, scratch, free = work[0, :n], work[1, :n], work[1]
     outside = _pack(indices.detach().contiguous().numpy(), num_rows, places, keys)
     if outside >= 0:
         raise IndexError(
@@ -47,11 +49,13 @@ def runs(indices: Tensor, num_rows: int) -> Runs:
             f"but indices[{outside}] is {int(indices[outside])}"
         )
     passes = -(-_bits(num_rows) // DIGIT)
-    if _radix_sort(keys, scratch, places, passes):
-        keys = scratch
-    starts, rows = np.empty(n + 1, np.int64), torch.empty(n, dtype=torch.int64)
+    if _radix_sort(keys, scratch, places, passes, -(-_bits(num_rows) // max(passes, 1))):
+        keys, free = scratch, work[0]
+    starts, rows = free.view(np.int64), empty(n, torch.int64)
     number = _find_runs(keys, places, starts, rows.numpy())
-    return Runs(keys, np.uint64((1 << places) - 1), starts, rows if number == n else rows[:number].clone())
+    return Runs(
+        keys, np.uint64((1 << places) - 1), starts, rows[:number] if 2 * number > n else rows[:number].clone()
+    )
 
 
 def _bits(count: int) -> int:
@@ -70,16 +74,16 @@ def _pack(indices: Any, num_rows: int, places: int, keys: Any) -> int:
 
 
 @compiled
-def _radix_sort(keys: Any, scratch: Any, places: int, passes: int) -> bool:
-    """Sort ``keys`` by index; return whether the result ended up in ``scratch``."""
-    radix = 1 << DIGIT
+def _radix_sort(keys: Any, scratch: Any, places: int, passes: int, digit_bits: int) -> bool:
+    """Sort ``keys`` by index, ``digit_bits`` a pass; return whether the result ended up in ``scratch``."""
+    radix = 1 << digit_bits
     counts = np.zeros((passes, radix), np.int64)
     for i in range(keys.size):
         for p in range(passes):
-            counts[p, (keys[i] >> np.uint64(places + p * DIGIT)) & np.uint64(radix - 1)] += 1
+            counts[p, (keys[i] >> np.uint64(places + p * digit_bits)) & np.uint64(radix - 1)] += 1
     source, target, moved = keys, scratch, False
     for p in range(passes):
-        shift = np.uint64(places + p * DIGIT)
+        shift = np.uint64(places + p * digit_bits)
         if counts[p].max() == keys.size:  # all share this digit
             continue
         position = 0

@@ -24,7 +24,7 @@ def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Segments of equal ``indices`` (n,): ``pointers``, ``order`` (stable), and the distinct indices, ascending."""
     ascending, order = torch.sort(indices, stable=True)
     rows, counts = torch.unique_consecutive(ascending, return_counts=True)
-    return torch.nn.functional.pad(counts.cumsum(0), (1, 0)), order, rows
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), order, rows
 
 
 def segment_index(pointers: Tensor, order: Tensor | None, number: int) -> Tensor:

@@ -6,13 +6,17 @@ places are looked up in the other sparse operands and gathered from the dense on
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from maskgrad.kernels import sort_rows
+from maskgrad.patterns import CompressedPattern, CoordinatePattern
 from maskgrad.patterns.algebra import find
-from maskgrad.patterns.stored import keys_of
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.stored import StoredPattern, keys_of
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.stored.entries import Stored, flat, from_places, shape_of
 from maskgrad.semantics.stored.views import expand
@@ -66,6 +70,12 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
             kept = present if kept is None else kept & present
     pattern = leader.pattern
     if kept is None:  # only dense partners: the pattern of the leader stands
+        return _attach(run(values), lambda v: Stored(pattern.gathered(v), pattern))
+    # The layout of a result must not depend on numbers: only for layouts that `from_places` gives anyway.
+    same_layout = isinstance(pattern, CoordinatePattern) or (
+        isinstance(pattern, CompressedPattern) and len(pattern.sizes) == 2
+    )
+    if same_layout and may_look_at(kept) and bool(kept.all()):
         return _attach(run(values), lambda v: Stored(pattern.gathered(v), pattern))
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
@@ -144,13 +154,22 @@ def _gathered(dense: Tensor, leader: Stored, coordinates: Tensor) -> Tensor:
 
 def lookup(x: Stored, places: Tensor) -> tuple[Tensor, Tensor]:
     """Entries (n, *dense) at ``places`` (s, n), and which of them exist (n,); the others are arbitrary."""
-    known = keys_of(x.pattern.coordinates(), x.sizes)
-    order = torch.argsort(known)
-    present, where = find(keys_of(places, x.sizes), known[order])
+    pattern = x.pattern
+    known, order = pattern.remembered("sorted", lambda: _sorted(pattern))
+    present, where = find(keys_of(places, x.sizes), known)
     entries = x.entries
     if not entries.shape[0]:
         return entries.new_zeros((places.shape[1], *entries.shape[1:])), present
-    return entries[order[where]], present
+    return entries[where if order is None else order[where]], present
+
+
+def _sorted(pattern: StoredPattern) -> tuple[Tensor, Tensor | None]:
+    """The numbers of the places, ascending, and the order that makes them so if they are not stored like that."""
+    known = keys_of(pattern.coordinates(), pattern.sizes)
+    if may_look_at(known) and not bool((known[1:] <= known[:-1]).any()):
+        return known, None
+    _, order, ascending = sort_rows(known, math.prod(pattern.sizes))
+    return ascending, order
 
 
 def prelu(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

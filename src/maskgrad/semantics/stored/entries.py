@@ -86,9 +86,9 @@ def flat(x: Stored) -> Stored:
 def from_places(
     coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...], model: StoredPattern | None = None
 ) -> Stored:
-    """Entries at places, each once, in any order; CSR or CSC like ``model`` if that is one, else COO."""
+    """Entries at places, each once, in any order; CSR or CSC if ``model`` and the result are matrices, else COO."""
     layout = torch.sparse_coo
-    if isinstance(model, CompressedPattern) and len(sizes) == 2:
+    if isinstance(model, CompressedPattern) and len(model.sizes) == len(sizes) == 2:
         layout = model.layout
     pattern, order = pattern_of_places(coordinates, sizes, layout)
     return Stored(pattern.gathered(entries[order]), pattern)

@@ -27,6 +27,12 @@ def _ordered(values: Tensor) -> None:
         raise RuntimeError(f"extrema are not defined for complex dtypes, found {values.dtype}")
 
 
+def _check_sizes(input: Stored, dims: tuple[int, ...]) -> None:
+    for d in dims:
+        if not input.shape[d]:
+            raise IndexError(f"amax(): Expected reduction dim {d} to have non-zero size.")
+
+
 def extremum(entries: Tensor, groups: Groups, largest: bool) -> Tensor:
     """Largest or smallest entry; its gradient is shared equally among the entries that attain it."""
     _ordered(entries)
@@ -45,6 +51,7 @@ def extremum(entries: Tensor, groups: Groups, largest: bool) -> Tensor:
 def _shared(largest: bool) -> Callable[..., Any]:
     def body(input: Stored, dim: Any = (), keepdim: bool = False) -> Any:
         groups, entries, dims = grouped(input, dim)
+        _check_sizes(input, dims)
         return reduced(extremum(entries, groups, largest), groups, dims, len(input.shape), keepdim)
 
     return body
@@ -60,6 +67,7 @@ def _winners(input: Stored, dim: int | None, largest: bool) -> tuple[Tensor, Ten
     coordinates, entries, sizes = exploded(input)
     _ordered(entries)
     dims = tuple(range(len(sizes))) if dim is None else (as_dim(dim, len(sizes)),)
+    _check_sizes(input, dims)
     groups = group(coordinates, sizes, dims)
     position = keys_of(coordinates, sizes) if dim is None else coordinates[dims[0]]
     plain = entries.detach()

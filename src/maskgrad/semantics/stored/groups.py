@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,9 @@ from maskgrad.patterns.stored import keys_of, places_of
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.stored.entries import Stored, exploded, undivided, widened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 
@@ -34,17 +36,18 @@ class Groups:
     entries: int
     coordinates: Tensor
     sizes: tuple[int, ...]
-    _patterns: dict[tuple[int, ...], CoordinatePattern] = field(default_factory=dict, repr=False)
+    _memory: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def number(self) -> int:
         """How many groups there are."""
         return self.pointers.shape[0] - 1
 
-    @cached_property
+    @property
     def index(self) -> Tensor:
         """Which group each entry belongs to (n,)."""
-        return segment_index(self.pointers, self.order, self.entries)
+        found: Tensor = self._once("index", lambda: segment_index(self.pointers, self.order, self.entries))
+        return found
 
     def sum(self, entries: Tensor) -> Tensor:
         """Sum of each group, (n, *dense) -> (g, *dense), in a wider precision than that of the entries."""
@@ -60,7 +63,8 @@ class Groups:
 
     def count(self) -> Tensor:
         """Number of entries of each group (g,), at least 1: a group without entries does not exist."""
-        return self.pointers.diff()
+        found: Tensor = self._once("count", self.pointers.diff)
+        return found
 
     def counts(self, entries: Tensor) -> Tensor:
         """:meth:`count`, shaped to divide sums of these entries."""
@@ -84,12 +88,21 @@ class Groups:
 
         The same object every time, so that results of one grouping are known to fit together.
         """
-        if (*at, rank) not in self._patterns:
-            rows, sizes = list(self.coordinates.new_zeros((rank, self.number))), [1] * rank
-            for row, size, dim in zip(self.coordinates, self.sizes, at, strict=True):
-                rows[dim], sizes[dim] = row, size
-            self._patterns[(*at, rank)] = CoordinatePattern(torch.stack(rows), tuple(sizes))
-        return self._patterns[(*at, rank)]
+        found: CoordinatePattern = self._once((at, rank), lambda: self._places(at, rank))
+        return found
+
+    def _places(self, at: tuple[int, ...], rank: int) -> CoordinatePattern:
+        rows, sizes = list(self.coordinates.new_zeros((rank, self.number))), [1] * rank
+        for row, size, dim in zip(self.coordinates, self.sizes, at, strict=True):
+            rows[dim], sizes[dim] = row, size
+        return CoordinatePattern(torch.stack(rows), tuple(sizes))
+
+    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        if torch.is_inference_mode_enabled():  # no backward pass could use what is made now
+            return compute()
+        if key not in self._memory:
+            self._memory[key] = compute()
+        return self._memory[key]
 
 
 def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) -> Groups:
@@ -155,8 +168,6 @@ def reduced(
             return whole
         shape = (*(1,) * (rank - whole.values.ndim), *whole.values.shape)
         return Entries(whole.values.reshape(shape), whole.mask.reshape(shape))
-    places = len(groups.sizes)
-    if not keepdim:
-        return Stored(values, groups.pattern(tuple(range(places)), places))
-    whole = places + len(dims)
-    return Stored(values, groups.pattern(tuple([d for d in range(whole) if d not in dims]), whole))
+    kept = len(groups.sizes) + (len(dims) if keepdim else 0)
+    at = [d for d in range(kept) if not keepdim or d not in dims]
+    return Stored(values, groups.pattern(tuple(at), kept))

@@ -160,6 +160,7 @@ def getitem(x: Any, index: Any) -> Any:
     if not isinstance(x, Stored):
         _known(index)
         raise TypeError("the index of a plain tensor must be plain")
+    _known(index)
     parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
     taken = sum(p.ndim if isinstance(p, Tensor) and p.dtype == torch.bool else 1 for p in parts if _takes(p))
     if taken > len(x.shape):

@@ -89,7 +89,7 @@ def _rule(name: str) -> Callable[..., Any]:
         weight = options.pop("weight", None) if name in BY_WEIGHT else None
         assert weight is None  # a weight is a tensor
         positions = _positions(name, function, names, operands, options)
-        if isinstance(positions, tuple):
+        if type(positions) is tuple:
             loss, weights = positions
             if reduction != "mean":
                 positions = loss

@@ -51,6 +51,8 @@ def vector_norm(
     input: Stored, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """``torch.linalg.vector_norm``."""
+    if (ord < 0 or ord == math.inf) and not all(input.shape[d] for d in as_dims(dim, len(input.shape))):
+        raise RuntimeError(f"linalg.vector_norm cannot compute the {ord} norm on an empty dimension")
     return over_groups(_rounded)(input, dim, keepdim, dtype=dtype, ord=float(ord))
 
 
@@ -75,7 +77,7 @@ def normalize(input: Stored, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -
         entries = torch.nn.functional.normalize(input.entries, p, inner, eps)  # type: ignore[arg-type]
         return Stored(input.pattern.gathered(entries), input.pattern)
     groups, entries, _ = grouped(input, dim)
-    divisor = groups.spread(norm(entries, groups, float(p)).clamp_min(eps))
+    divisor = groups.spread(_rounded(entries, groups, float(p)).clamp_min(eps))
     result = (entries / divisor).to(entries.dtype).reshape(input.entries.shape)
     return Stored(input.pattern.gathered(result), input.pattern)
 

@@ -1,7 +1,7 @@
 """Rearrangements of stored entries: places move, values stay.
 
 Exchanging rows and columns exchanges CSR with CSC, and BSR with BSC, and moves nothing. Other results are CSR or CSC
-where the operand is and the result is a matrix, and COO everywhere else.
+where the operand is such a matrix and the result is one too, and COO everywhere else; reshaping gives COO always.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def movedim(x: Stored, source: Any, destination: Any) -> Stored:
 
 
 def reshape(x: Stored, *shape: Any) -> Stored:
-    """Other sizes for the same row-major numbers."""
+    """Other sizes for the same row-major numbers: COO."""
     sizes = list(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else list(shape)
     total = math.prod(x.shape)
     if sizes.count(-1) == 1:
@@ -137,7 +137,8 @@ def reshape(x: Stored, *shape: Any) -> Stored:
     if tuple(sizes) == tuple(x.shape):
         return x
     coordinates, entries, old = exploded(x)
-    return from_places(places_of(keys_of(coordinates, old), tuple(sizes)), entries, tuple(sizes), x.pattern)
+    # COO, because a line for each of 10^10 rows of size 1 costs more than the entries
+    return from_places(places_of(keys_of(coordinates, old), tuple(sizes)), entries, tuple(sizes))
 
 
 def view(x: Stored, *shape: Any, dtype: torch.dtype | None = None) -> Stored:

@@ -1,0 +1,113 @@
+"""Samples of the operator database: how many are used, in which forms, and which are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = ["FORMS", "FULL", "LIGHT", "LOOKED_AT", "UNUSED_SAMPLES", "Effort", "Sample", "strided"]
+
+#: How many samples of an entry are looked at.
+LOOKED_AT = 64
+
+
+class Effort(NamedTuple):
+    """How much of what could be tried is tried.
+
+    Attributes:
+        samples: how many samples of an entry are used: half of them the first ones, half spread over the others.
+        densities: how many of the entries are specified in the masks that are tried.
+        alone: whether each operand is also the only one that is masked, and the only one that is not.
+        garbage: what is put under the masks.
+    """
+
+    samples: int
+    densities: tuple[float, ...]
+    alone: bool
+    garbage: tuple[str, ...]
+
+
+#: In the entry's own dtype …
+FULL = Effort(6, (0.6, 0.25, 0.0), True, ("ordinary", "nan", "inf", "-inf", "-1e30"))
+#: … and in the other dtypes and forms, where the meaning is the same and only precision or layout could go wrong.
+LIGHT = Effort(3, (0.6,), False, ("nan", "-1e30"))
+
+
+def emptied(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
+    """Without any entry, if its first dimension has the size of the first operand's."""
+    return tensor[:0] if tensor.ndim and tensor.shape[0] == size else tensor
+
+
+def strided(tensor: torch.Tensor, size: int | None = None) -> torch.Tensor:
+    """Every other entry of a larger tensor, the dimensions in reverse order."""
+    backwards = tuple(reversed(range(tensor.ndim)))
+    room = torch.zeros(*(tensor.shape[d] for d in backwards), 2, dtype=tensor.dtype)
+    view = room[..., 0].permute(backwards)
+    view.copy_(tensor)
+    return view
+
+
+def single(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
+    """Without dimensions."""
+    return tensor.reshape(-1)[:1].reshape(()) if tensor.numel() else tensor
+
+
+#: What is done to the tensors of a sample, besides using it as it comes.
+FORMS: dict[str, Callable[[torch.Tensor, int | None], torch.Tensor]] = {
+    "strided": strided,
+    "emptied": emptied,
+    "single": single,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call: positional and keyword arguments, tensors anywhere among them."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def in_form(self, form: str) -> Sample:
+        """The same call on tensors in one of :data:`FORMS`."""
+        reshape = FORMS[form]
+        size = next((t.shape[0] for t in self.tensors() if t.ndim), None)
+        args, kwargs = tree_map(
+            lambda leaf: reshape(leaf, size) if isinstance(leaf, torch.Tensor) else leaf,
+            (self.args, self.kwargs),
+        )
+        return Sample(args, kwargs)
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)]
+
+
+#: Samples left out, each with its reason.
+UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
+    (
+        "more than 16384 entries: what the laws say does not depend on size, and the time does",
+        lambda sample: any(leaf.numel() > 16384 for leaf in sample.tensors()),
+    ),
+    (
+        "not strided: the constructor refuses other layouts for now",
+        lambda sample: any(leaf.layout != torch.strided for leaf in sample.tensors()),
+    ),
+    (
+        "weights of cov narrower than the data: torch adds them up in their own precision",
+        lambda sample: (
+            isinstance(sample.kwargs.get("aweights"), torch.Tensor)
+            and sample.kwargs["aweights"].dtype != sample.tensors()[0].dtype
+        ),
+    ),
+    (
+        "sparse gradients scaled by frequency: torch itself raises in the backward pass",
+        lambda sample: all(sample.kwargs.get(key) for key in ("sparse", "scale_grad_by_freq")),
+    ),
+    (
+        "random (rrelu in training): which entry draws which number is nobody's promise",
+        lambda sample: bool(sample.kwargs.get("training")) and "upper" in sample.kwargs,
+    ),
+)

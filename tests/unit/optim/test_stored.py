@@ -1,0 +1,93 @@
+"""Stored MaskedTensors as gradients and as parameters: a step costs what is specified."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import maskgrad as mg
+from maskgrad.optim.gradients import Rows, read_gradient
+from tests.poison import on, poisoned
+
+LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+ENTRIES = [[1.0, None, 0.0], [None, None, -2.0]]
+
+
+def in_layout(x: mg.MaskedTensor, layout: torch.layout) -> mg.MaskedTensor:
+    return x.to_sparse(layout=layout, blocksize=(1, 1) if layout in LAYOUTS[3:] else None)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_stored_gradient_gives_what_its_mask_gives(layout: torch.layout) -> None:
+    grad = poisoned(ENTRIES, torch.float32)
+    for gradient in (grad, in_layout(grad, layout)):
+        param, state = torch.ones(2, 3), torch.full((2, 3), 0.5)
+        mg.optim.functional.adagrad_(param, gradient, state, lr=0.1, weight_decay=0.1)
+        if gradient is grad:
+            expected = param, state
+    assert torch.equal(param[~grad.mask], torch.ones(3))
+    torch.testing.assert_close((param, state), expected)
+
+
+def test_nothing_is_spread_out() -> None:
+    at = torch.tensor([[5, 99_999], [7, 3]])
+    grad = mg.from_sparse(torch.sparse_coo_tensor(at, torch.ones(2), (100_000, 10)))
+    read = read_gradient(torch.zeros(100_000, 10), grad, "param")
+    assert isinstance(read, Rows)
+    assert read.indices.tolist() == [57, 999_993]
+    rows = mg.from_sparse(torch.sparse_coo_tensor(at[:1], torch.ones(2, 10), (100_000, 10)))
+    assert read_gradient(torch.zeros(100_000, 10), rows, "param").indices.tolist() == [5, 99_999]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_stored_gradient_is_attached(layout: torch.layout) -> None:
+    p = torch.nn.Parameter(torch.ones(2, 3))
+    mg.attach_gradient(p, in_layout(poisoned(ENTRIES, torch.float32), layout))
+    mg.optim.SGD([p], lr=0.5, weight_decay=0.5).step()
+    torch.testing.assert_close(p.data, torch.tensor([[0.25, 1.0, 0.75], [1.0, 1.0, 1.75]]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_sparse_parameter_is_trained(layout: torch.layout, named: bool) -> None:
+    torch.manual_seed(0)
+    mask = on([1, 0, 1], [0, 1, 1])
+    start, data = torch.rand(2, 3), torch.rand(3, 4)
+    x = in_layout(mg.masked(start, mask), layout).detach().requires_grad_()
+    dense = start.clone().requires_grad_()
+    ours = mg.optim.SGD([("x", x)] if named else [x], lr=0.1, momentum=0.9, weight_decay=0.1)
+    theirs = mg.optim.SGD([dense], lr=0.1, momentum=0.9, weight_decay=0.1)
+    for _ in range(3):
+        ours.zero_grad()
+        (x @ data).square().sum().backward()
+        ours.step()
+        theirs.zero_grad()
+        (mg.masked(dense, mask) @ data).square().sum().backward()
+        theirs.step()
+    assert x.layout == layout
+    torch.testing.assert_close(x.filled(0), torch.where(mask, dense.detach(), 0))
+    assert ours.state[x._values]["momentum_buffer"].shape == x._values.shape
+    assert len(ours.state_dict()["param_groups"][0]["params"]) == 1
+
+
+def test_a_result_is_no_parameter() -> None:
+    x = poisoned(ENTRIES, torch.float32).to_sparse().requires_grad_()
+    with pytest.raises(ValueError, match="non-leaf"):
+        mg.optim.SGD([x * 2])
+
+
+def test_groups_and_generators() -> None:
+    x = poisoned(ENTRIES, torch.float32).to_sparse().requires_grad_()
+    p = torch.nn.Parameter(torch.ones(1))
+    optimizer = mg.optim.Adagrad([{"params": x, "lr": 0.5}, {"params": (q for q in [p])}])
+    assert [
+        g["params"][0] is wanted for g, wanted in zip(optimizer.param_groups, (x._values, p), strict=True)
+    ] == [
+        True,
+        True,
+    ]
+
+
+def test_a_sparse_tensor_of_torch_is_told_the_way() -> None:
+    with pytest.raises(TypeError, match=r"mg\.from_sparse\(parameter\.detach\(\)\)\.requires_grad_\(\)"):
+        mg.optim.SGD([torch.eye(2).to_sparse().requires_grad_()])
