@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import sort_rows
-from maskgrad.patterns import CompressedPattern, CoordinatePattern
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.patterns.stored import StoredPattern, keys_of
@@ -69,13 +68,9 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
         if present is not None:
             kept = present if kept is None else kept & present
     pattern = leader.pattern
-    if kept is None:  # only dense partners: the pattern of the leader stands
-        return _attach(run(values), lambda v: Stored(pattern.gathered(v), pattern))
-    # The layout of a result must not depend on numbers: only for layouts that `from_places` gives anyway.
-    same_layout = isinstance(pattern, CoordinatePattern) or (
-        isinstance(pattern, CompressedPattern) and len(pattern.sizes) == 2
-    )
-    if same_layout and may_look_at(kept) and bool(kept.all()):
+    if kept is not None and not torch.compiler.is_compiling() and bool(kept.all()):
+        kept = None
+    if kept is None:  # the others have all that the leader has: its pattern stands
         return _attach(run(values), lambda v: Stored(pattern.gathered(v), pattern))
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
