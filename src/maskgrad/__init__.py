@@ -10,6 +10,7 @@ from maskgrad.errors import (
     UnspecifiedValueError,
     UnsupportedOperationError,
 )
+from maskgrad.gradients import clip_grad_norm_, clip_grad_value_, grad_norm
 from maskgrad.interop import (
     from_arrow,
     from_nested,
@@ -36,6 +37,8 @@ __all__ = [
     "UnspecifiedValueError",
     "UnsupportedOperationError",
     "attach_gradient",
+    "clip_grad_norm_",
+    "clip_grad_value_",
     "errors",
     "from_arrow",
     "from_lengths",
@@ -48,6 +51,7 @@ __all__ = [
     "from_sparse",
     "from_torch_masked",
     "functional",
+    "grad_norm",
     "interop",
     "kernels_in_use",
     "masked",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from maskgrad.optim import functional
 from maskgrad.optim.adagrad import Adagrad
+from maskgrad.optim.adam import Adam, AdamW
 from maskgrad.optim.attached import attach_gradient, attached_gradient
 from maskgrad.optim.sgd import SGD
 
-__all__ = ["SGD", "Adagrad", "attach_gradient", "attached_gradient", "functional"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "attach_gradient", "attached_gradient", "functional"]

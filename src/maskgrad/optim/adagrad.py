@@ -15,7 +15,7 @@ from maskgrad.optim import rules
 from maskgrad.optim.engine import Update, apply_update
 from maskgrad.optim.gradients import Gradient
 from maskgrad.optim.hyperparameters import check_options, non_negative
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.optimizer import MaskedOptimizer, step_count
 
 __all__ = ["Adagrad"]
 
@@ -146,7 +146,7 @@ class Adagrad(MaskedOptimizer):
 
     def _create_state(self, param: Tensor, initial: float) -> None:
         value = complex(initial, initial) if param.is_complex() else initial
-        self.state[param]["step"] = _step_count(0)
+        self.state[param]["step"] = step_count(0)
         self.state[param]["sum"] = torch.full_like(param, value, requires_grad=False)
 
     def _update(self, param: Tensor, gradient: Gradient, numbers: AdagradNumbers) -> None:
@@ -154,13 +154,6 @@ class Adagrad(MaskedOptimizer):
             self._create_state(param, numbers.initial_accumulator_value)
         state = self.state[param]
         if not isinstance(state["step"], Tensor):  # as in the checkpoints of an old PyTorch
-            state["step"] = _step_count(state["step"])
+            state["step"] = step_count(state["step"])
         state["step"] += 1
         apply_update(numbers.update(float(state["step"])), param, gradient, [state["sum"]])
-
-
-def _step_count(steps: float) -> Tensor:
-    """A number of steps as ``torch.optim`` keeps it."""
-    return torch.tensor(
-        float(steps), dtype=torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
-    )

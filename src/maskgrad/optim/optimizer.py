@@ -13,7 +13,7 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import attach_gradient, current_gradient
 from maskgrad.optim.gradients import Gradient, read_gradient
 
-__all__ = ["MaskedOptimizer"]
+__all__ = ["MaskedOptimizer", "step_count"]
 
 
 class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
@@ -161,3 +161,10 @@ def _check_parameter(param: Tensor, name: str) -> None:
         raise TypeError(
             f"{name} has dtype {param.dtype}; only floating-point and complex parameters can be trained"
         )
+
+
+def step_count(steps: float) -> Tensor:
+    """A number of steps as ``torch.optim`` keeps it."""
+    return torch.tensor(
+        float(steps), dtype=torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
+    )

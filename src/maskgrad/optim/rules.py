@@ -7,9 +7,11 @@ those of ``torch.optim``, so that a dense step gives the same bits.
 
 from __future__ import annotations
 
-from torch import Tensor, where
+import math
 
-__all__ = ["adagrad_", "sgd_"]
+from torch import Tensor, maximum, where
+
+__all__ = ["adagrad_", "adam_", "sgd_"]
 
 
 def adagrad_(
@@ -69,3 +71,43 @@ def sgd_(
             started.fill_(True)
         grad = grad.add(momentum_buffer, alpha=momentum) if nesterov else momentum_buffer
     param.add_(grad, alpha=-lr)
+
+
+def adam_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor | None = None,
+    *,
+    step: float,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+    maximize: bool,
+) -> None:
+    r"""One Adam step, AdamW's if ``decoupled``; with ``max_exp_avg_sq`` AMSGrad's.
+
+    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \qquad
+              p \leftarrow p - \mathrm{lr}\; \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
+
+    Source: Kingma and Ba, "Adam", ICLR 2015; Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
+    """
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        if decoupled:
+            param.mul_(1 - lr * weight_decay)
+        else:
+            grad = grad.add(param, alpha=weight_decay)
+    exp_avg.lerp_(grad, 1 - beta1)
+    exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    spread = exp_avg_sq
+    if max_exp_avg_sq is not None:
+        max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))
+        spread = max_exp_avg_sq
+    root = spread.sqrt().div_(math.sqrt(1 - beta2**step)).add_(eps)
+    param.addcdiv_(exp_avg, root, value=-lr / (1 - beta1**step))

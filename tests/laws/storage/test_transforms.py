@@ -28,6 +28,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)  # torch's forward mode
 @pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
 @pytest.mark.parametrize("call", CALLS)
 def test_transforms_agree_with_the_boolean_mask(call: str, storage: Storage) -> None:

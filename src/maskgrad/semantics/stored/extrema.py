@@ -33,8 +33,8 @@ def _check_sizes(input: Stored, dims: tuple[int, ...]) -> None:
             raise IndexError(f"amax(): Expected reduction dim {d} to have non-zero size.")
 
 
-def extremum(entries: Tensor, groups: Groups, largest: bool) -> Tensor:
-    """Largest or smallest entry; its gradient is shared equally among the entries that attain it."""
+def extremum(entries: Tensor, groups: Groups, largest: bool, of_nan: float = torch.nan) -> Tensor:
+    """Largest or smallest entry; its gradient is shared equally by those that attain it, ``of_nan`` if it is NaN."""
     _ordered(entries)
     best = groups.extremum(entries, largest)
     if not (entries.requires_grad or (entries.is_floating_point() and forward_mode_is_active())):
@@ -42,7 +42,7 @@ def extremum(entries: Tensor, groups: Groups, largest: bool) -> Tensor:
     attained = entries.detach() == best[groups.index]
     broken = best.isnan()[groups.index]  # a NaN equals nothing: torch's gradient is then 0 / 0 at every entry
     share = groups.sum(attained.to(best.dtype)).to(best.dtype)[groups.index]
-    weight = torch.where(broken, torch.nan, 1 / share.clamp(min=1))
+    weight = torch.where(broken, of_nan, 1 / share.clamp(min=1))
     picked = groups.sum(torch.where(attained | broken, entries * weight, 0)).to(best.dtype)
     # the exact value with the gradient of the mean of the winners; an infinite winner has no rounding to correct
     return torch.where(best.isfinite(), best + (picked - picked.detach()), picked)

@@ -31,9 +31,11 @@ def norm(entries: Tensor, groups: Groups, ord: float = 2) -> Tensor:
     size = entries.abs()
     size = size.float() if size.dtype in (torch.float16, torch.bfloat16) else size
     if ord in (math.inf, -math.inf):
-        return extremum(size, groups, ord > 0)
+        return extremum(size, groups, ord > 0, of_nan=0.0)  # as in torch
     if ord == 0:
         return groups.sum((size != 0).to(size.dtype))
+    if ord == 1:
+        return groups.sum(size)
     nothing = size == 0
     neutral = 0.0 if ord > 0 else math.inf
     powers = torch.where(nothing, neutral, torch.where(nothing, 1, size) ** ord)
