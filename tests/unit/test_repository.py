@@ -16,7 +16,19 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 LINE_LIMIT = 400
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
-HEAVY = {"numba", "llvmlite", "triton", "matplotlib", "pandas", "polars", "pyarrow", "scipy", "typer", "rich", "onnx"}
+HEAVY = {
+    "numba",
+    "llvmlite",
+    "triton",
+    "matplotlib",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "scipy",
+    "typer",
+    "rich",
+    "onnx",
+}
 
 
 def test_the_sources_are_found() -> None:
