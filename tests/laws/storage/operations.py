@@ -159,6 +159,9 @@ def _reductions() -> list[Operation]:
                   order=1),
         Operation("sum of two dims", lambda w: w.x.sum((0, 1)), lambda w: w.x.any(1).any(0),
                   lambda s, r: torch.sparse_coo if len(s.mask.shape) > 2 else torch.strided, of_rank(2, 3)),
+        Operation("linalg.norm", lambda w: torch.linalg.norm(w.x), lambda w: w.x.any(), strided, low=0.5),
+        Operation("linalg.norm 3", lambda w: torch.linalg.norm(w.x, 3, dim=-1), lambda w: w.x.any(-1), _remaining(1),
+                  low=0.5),
         Operation("p-norm", lambda w: torch.norm(w.x, 2, -1), lambda w: w.x.any(-1), _remaining(1), low=0.5),
         *(
             Operation(f"{n} {dim}", lambda w, n=n, dim=dim: getattr(torch, n)(w.x, dim), lambda w: w.x, same)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.stored.entries import Stored
@@ -71,6 +71,21 @@ def any_norm(
     return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
 
 
+def linalg_norm(
+    A: Stored,  # torch's name for it
+    ord: Any = None,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> Any:
+    """``torch.linalg.norm`` where it is a vector norm: of everything, of vectors, and ``"fro"``."""
+    one = isinstance(dim, int) or len(A.shape if dim is None else dim) == 1
+    if ord is None or ord == "fro" or one:
+        return vector_norm(A, 2 if ord in (None, "fro") else ord, dim, keepdim, dtype=dtype)
+    raise UnsupportedLayoutError(f"linalg.norm(ord={ord!r}) of a matrix", A.pattern.layout, tuple(A.shape))
+
+
 def normalize(input: Stored, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Stored:
     """Divide by the p-norm of the entries, or by ``eps`` if that is larger; in the pattern of the input."""
     dims = as_dims(dim, len(input.shape))
@@ -87,5 +102,6 @@ def normalize(input: Stored, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -
 RULES: dict[str, Callable[..., Any]] = {
     "linalg.vector_norm": named(vector_norm),
     "norm": named(any_norm),
+    "linalg.norm": named(linalg_norm),
     "nn.functional.normalize": named(normalize),
 }
