@@ -55,7 +55,9 @@ def test_pinning_without_an_accelerator_fails_in_torchs_words() -> None:
     if torch.accelerator.is_available():
         assert x.pin_memory().is_pinned()
     else:
-        with pytest.raises(RuntimeError, match="accelerator|NVIDIA"):  # which of them depends on what ran before
+        with pytest.raises(
+            RuntimeError, match=r"accelerator|NVIDIA"
+        ):  # which of them depends on what ran before
             x.pin_memory()
 
 
