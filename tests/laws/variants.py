@@ -8,6 +8,7 @@ from tests.laws.exclusions import NOT_AS, NOT_IN
 from tests.laws.operator_database import Entry
 from tests.laws.samples import FORMS
 from tests.laws.status import checked_entries
+from tests.laws.without_samples import WITHOUT_SAMPLES
 
 __all__ = ["in_other_dtypes", "in_other_forms"]
 
@@ -38,5 +39,5 @@ def in_other_forms() -> list[Entry]:
         Entry(entry.info, form=form)
         for entry in checked_entries()
         for form in FORMS
-        if form not in NOT_AS.get(entry.name, ((), ""))[0]
+        if form not in NOT_AS.get(entry.name, ((), ""))[0] and entry.id not in WITHOUT_SAMPLES.get(form, ())
     ]
