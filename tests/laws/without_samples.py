@@ -78,6 +78,8 @@ WITHOUT_SAMPLES: dict[str, frozenset[str]] = {
             "nn.functional.cosine_embedding_loss",
             "nn.functional.cross_entropy",
             "nn.functional.ctc_loss",
+            "nn.functional.dropout2d",
+            "nn.functional.dropout3d",
             "nn.functional.embedding",
             "nn.functional.embedding_bag",
             "nn.functional.fractional_max_pool2d",
