@@ -7,17 +7,17 @@ and the derivatives of the others are written with these two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.kernels import reference
+from maskgrad.kernels.kernel import FLOATS, Kernel
+from maskgrad.kernels.reference import segments as reference
 from maskgrad.kernels.selection import compiled, runs_on_cpu
 
 __all__ = [
-    "DERIVATIVES",
+    "KERNELS",
     "segment_extremum",
     "segment_softmax",
     "segment_softmax_backward",
@@ -143,11 +143,34 @@ def _softmax_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, No
     return of_grad.to(grad.dtype), of_soft.to(soft.dtype), None, None, None
 
 
-#: For each operator: its backward, and what it saves for it.
-DERIVATIVES: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
-    "segment_sum": (_sum_backward, _save_sum),
-    "segment_spread": (_spread_backward, _save_spread),
-    "segment_extremum": (_extremum_backward, _save_extremum),
-    "segment_softmax": (_softmax_backward, _save_softmax),
-    "segment_softmax_backward": (_softmax_backward_twice, _save_softmax_backward),
-}
+_MERGEABLE = FLOATS | {torch.int32, torch.int64}
+_SEGMENTS = "Tensor pointers, Tensor? order"
+KERNELS = (
+    Kernel(
+        "sort_rows", "segments", "(Tensor indices, SymInt num_rows) -> (Tensor, Tensor, Tensor)",
+        frozenset((torch.int32, torch.int64)), 8_192, "rows that share an index become neighbours",
+    ),
+    Kernel(
+        "segment_sum", "segments", f"(Tensor values, {_SEGMENTS}, ScalarType? dtype=None) -> Tensor",
+        _MERGEABLE, 8_192, "sum of each segment of a list of entries", backward=_sum_backward, save=_save_sum,
+    ),
+    Kernel(
+        "segment_spread", "segments", f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor",
+        _MERGEABLE, 8_192, "each entry gets what its segment has", backward=_spread_backward, save=_save_spread,
+    ),
+    Kernel(
+        "segment_extremum", "segments", f"(Tensor values, {_SEGMENTS}, bool largest) -> Tensor",
+        _MERGEABLE, 8_192, "largest or smallest entry of each segment",
+        backward=_extremum_backward, save=_save_extremum,
+    ),
+    Kernel(
+        "segment_softmax", "segments", f"(Tensor values, {_SEGMENTS}, bool logarithm) -> Tensor",
+        FLOATS, 8_192, "softmax within each segment, or its logarithm",
+        backward=_softmax_backward, save=_save_softmax,
+    ),
+    Kernel(
+        "segment_softmax_backward", "segments",
+        f"(Tensor grad, Tensor output, {_SEGMENTS}, bool logarithm) -> Tensor",
+        FLOATS, 8_192, "its derivative", backward=_softmax_backward_twice, save=_save_softmax_backward,
+    ),
+)  # fmt: skip

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from maskgrad.kernels.kernel import Kernel
 
 __all__ = [
     "BODIES",
@@ -41,34 +44,8 @@ __all__ = [
 VARIABLE = "MASKGRAD_KERNELS"
 BODIES = ("reference", "cpu")
 
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_REDUCIBLE = frozenset((*_FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool))
-_MOVABLE = _REDUCIBLE
-_MERGEABLE = frozenset((*_FLOATS, torch.int32, torch.int64))
-_SORTABLE = frozenset((torch.int32, torch.int64))
-_UPDATABLE = frozenset(_FLOATS)
-# For each kernel: the dtypes its compiled body knows, and the number of values from which it wins. Measured on
-# 2 cores, in microseconds, reference / compiled: masked_mean of 8,192 values 18 / 44, of 65,536 105 / 67, with
-# its gradient 200 / 320, of 262,144 550 / 150; masked_filling of 16,384 values at a random mask 15 / 29, of 32,768
-# 64 / 30, with its gradient 120 / 105; merge_rows of (16, 64) values 27 / 23, (256, 64) 71 / 30, (4096,
-# 1) 43 / 120. An operator with a derivative written in Python is what costs. Updates win almost always, and
-# check indices in the same words at any size.
-KERNELS: dict[str, tuple[frozenset[torch.dtype], int]] = {
-    "masked_sum": (_REDUCIBLE, 65_536),
-    "masked_mean": (_REDUCIBLE, 65_536),
-    "masked_count": (_REDUCIBLE, 65_536),
-    "masked_spread": (_UPDATABLE, 32_768),
-    "masked_filling": (_MOVABLE, 32_768),
-    "merge_rows": (_MERGEABLE, 8_192),
-    "sort_rows": (_SORTABLE, 8_192),
-    "segment_sum": (_MERGEABLE, 8_192),
-    "segment_spread": (_MERGEABLE, 8_192),
-    "segment_extremum": (_MERGEABLE, 8_192),
-    "segment_softmax": (_UPDATABLE, 8_192),
-    "segment_softmax_backward": (_UPDATABLE, 8_192),
-    "adagrad_rows_": (_UPDATABLE, 0),
-    "sgd_rows_": (_UPDATABLE, 0),
-}
+#: By name; the registry fills it in when the package is imported.
+KERNELS: dict[str, Kernel] = {}
 
 _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("maskgrad_kernels", default=None)
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -88,17 +65,15 @@ def compiled(kernel: str, *arguments: Any) -> Any:
     for x in arguments:
         if isinstance(x, Tensor) and ((records and x.requires_grad) or _is_stacked(x)):
             return getattr(torch.ops.maskgrad, kernel)(*arguments)
-    return getattr(_cpu(), kernel)(*arguments)
+    return _cpu_body(kernel)(*arguments)
 
 
 _is_stacked = torch._C._functorch.is_legacy_batchedtensor
 
 
 @functools.cache
-def _cpu() -> Any:
-    import maskgrad.kernels.cpu
-
-    return maskgrad.kernels.cpu
+def _cpu_body(kernel: str) -> Any:
+    return getattr(importlib.import_module(f"maskgrad.kernels.cpu.{KERNELS[kernel].family}"), kernel)
 
 
 def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
@@ -109,7 +84,8 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     forced = _forced()
     if forced == "reference":
         return f"the reference is forced by use_kernels or by {VARIABLE}"
-    dtypes, least = KERNELS[kernel]
+    record = KERNELS[kernel]
+    dtypes, least = record.dtypes, record.least
     if forced is None and values.numel() < least:
         return f"{values.numel()} values are too few to pay for a compiled kernel; it starts at {least}"
     if values.dtype not in dtypes:
@@ -191,11 +167,11 @@ def kernels_in_use() -> dict[str, str]:
 
     The tensor holds float32 numbers, or int64 ones for a kernel that takes indices only.
     """
-    size = max(least for _, least in KERNELS.values())
+    size = max(kernel.least for kernel in KERNELS.values())
     samples = {dtype: torch.empty(1, dtype=dtype).expand(size) for dtype in (torch.float32, torch.int64)}
     return {
-        kernel: "cpu"
-        if runs_on_cpu(kernel, samples[torch.float32 if torch.float32 in dtypes else torch.int64])
+        name: "cpu"
+        if runs_on_cpu(name, samples[torch.float32 if torch.float32 in kernel.dtypes else torch.int64])
         else "reference"
-        for kernel, (dtypes, _) in KERNELS.items()
+        for name, kernel in KERNELS.items()
     }

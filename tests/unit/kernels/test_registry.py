@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
-from maskgrad.kernels import cpu, reference, schemas, selection
+from maskgrad.kernels import registry, selection
 
 OPS = torch.ops.maskgrad
 
@@ -77,10 +79,14 @@ def test_opcheck(number):
     torch.library.opcheck(op, args, kwargs)
 
 
-def test_every_kernel_has_a_schema_a_reference_a_compiled_body_and_a_sample():
-    names = set(schemas.SCHEMAS)
-    assert names == set(reference.__all__) == set(cpu.__all__) == set(selection.KERNELS)
-    assert names == {name for name, _, _ in samples()}
+def test_every_kernel_has_a_reference_a_compiled_body_and_a_sample():
+    kernels = [kernel for family in registry.FAMILIES for kernel in family.KERNELS]
+    assert [kernel.name for kernel in kernels] == list(selection.KERNELS)
+    for kernel in kernels:
+        for body in ("reference", "cpu"):
+            module = importlib.import_module(f"maskgrad.kernels.{body}.{kernel.family}")
+            assert callable(getattr(module, kernel.name))
+    assert {kernel.name for kernel in kernels} == {name for name, _, _ in samples()}
 
 
 def test_every_operator_runs_where_there_is_no_compiled_body():
