@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.broken_products import NONE_AT_ALL, mended
 from maskgrad.semantics.entries import Entries, fill
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     Operand = Entries | Tensor
 
 __all__ = ["any_product", "bias_mask", "indicator", "safe", "sum_of_products", "values_of"]
-
-#: Counts of products are floating-point sums. Algorithms that transform (FFT, Winograd) return them with rounding
-#: errors, so that "at least one" is a number above this.
-NONE_AT_ALL = 0.5
 
 
 def values_of(operand: Operand) -> Tensor:
@@ -68,18 +65,7 @@ def sum_of_products(
         return result
     if bool(torch.isfinite(result.detach().sum())):
         return result
-    broken = [~torch.isfinite(factor.detach()) for factor in zeroed]
-    if not any(bool(part.any()) for part in broken):
-        return result
-    present = [indicator(factor) for factor in factors]
-    count = pure or function
-    met = torch.zeros((), dtype=torch.bool)
-    for i, part in enumerate(broken):
-        meets = count(*[part.float() if i == j else present[j] for j in range(len(factors))])
-        met = met | (meets > NONE_AT_ALL)
-    finite = function(*[torch.where(part, 0, factor) for part, factor in zip(broken, zeroed, strict=True)])
-    # IEEE's gradients belong to IEEE's results; where no result is broken, none arises on the way (0 * inf) either.
-    return torch.where(met, result, finite) if bool(met.any()) else finite
+    return mended(function, zeroed, [indicator(factor) for factor in factors], result, pure or function)
 
 
 def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:

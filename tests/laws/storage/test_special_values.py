@@ -19,9 +19,6 @@ UNUSED = {
     "frexp": "torch leaves the exponent of an infinity undefined",
     "F.elu": "torch's own gradient at NaN depends on whether the loop is vectorised",
     "F.selu": "torch's own gradient at NaN depends on whether the loop is vectorised",
-    "x @ masked": "a NaN that meets nothing stays out here, next to an infinity that meets something too",
-    "masked @ x": "a NaN that meets nothing stays out here, next to an infinity that meets something too",
-    "x @ other.T": "a NaN that meets nothing stays out here, next to an infinity that meets something too",
 }
 #: … and those whose values only are compared: the gradient of an infinite variance is written in two ways.
 VALUES_ONLY = ("var", "std")

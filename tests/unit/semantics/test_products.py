@@ -305,3 +305,26 @@ def test_second_derivatives() -> None:
     points = [torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     assert torch.autograd.gradcheck(f, points)
     assert torch.autograd.gradgradcheck(f, points)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_nan_without_partners_stays_out_next_to_an_infinity_with_one(dtype: torch.dtype) -> None:
+    """Every kind of broken product at once, against a sum over the products that are specified."""
+    left = poisoned([[1.0, None, -1.0, 0.0], [None, None, 2.0, 1.0], [1.0, 1.0, None, None]], dtype=dtype)
+    right = torch.tensor([[inf, 1.0, nan], [nan, -inf, 2.0], [inf, inf, 0.5], [3.0, inf, nan]], dtype=dtype)
+    expected = torch.tensor([[nan, nan, nan], [inf, inf, nan], [nan, -inf, nan]], dtype=dtype)
+    assert_entries(left @ right, expected.tolist())
+    assert_entries((right.T @ left.T).T, expected.tolist())
+    other = torch.where(torch.tensor([True, True, False])[None], right, 0.25)
+    total = [[sum(a * b for a, b, m in zip(v, c, k, strict=True) if m) for c in other.T.tolist()]
+             for v, k in zip(left.filled(0).tolist(), left.mask.tolist(), strict=True)]  # fmt: skip
+    assert_entries(left @ other, total)
+
+
+def test_gradients_pass_by_a_broken_product_that_is_absent() -> None:
+    a, b = leaf([1.0, nan], [2.0, 3.0]), leaf([inf, 1.0], [nan, 2.0])
+    result = mg.masked(a, torch.tensor([[True, False], [True, True]])) @ b
+    assert_entries(result, [[inf, 1.0], [nan, 8.0]])
+    result.sum(0)[1].filled(0).backward()
+    assert a.grad is not None
+    assert a.grad[0, 1] == 0
