@@ -1,6 +1,8 @@
-"""adagrad_rows_ and sgd_rows_: the reference against torch.optim, the compiled body against the reference."""
+"""Updates of the touched rows: the reference against torch.optim, the compiled body against the reference."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,95 +13,161 @@ from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
 
 BODIES = [reference, cpu]
-ADAGRAD = [
-    {"lr": 0.1, "weight_decay": 0.0, "eps": 1e-10},
-    {"lr": 0.3, "weight_decay": 0.1, "eps": 1e-3, "maximize": True},
+
+
+class Rule(NamedTuple):
+    """A kernel, its numbers, the states that it takes (None: not used), and the optimizer it must follow."""
+
+    kernel: str
+    numbers: dict[str, Any]
+    states: tuple[str | None, ...]
+    optimizer: type[torch.optim.Optimizer]
+    options: dict[str, Any]
+    counts_steps: bool = False
+
+
+def rule(
+    kernel: str, states: Any, optimizer: Any, options: dict[str, Any], counts: bool = False, **numbers: Any
+) -> Rule:
+    numbers["factor"] = -1.0 if options.get("maximize") else 1.0
+    return Rule(kernel, numbers, states, optimizer, options, counts)
+
+
+def sgd(buffered: bool, **options: Any) -> Rule:
+    numbers = {k: v for k, v in options.items() if k != "maximize"}
+    return rule("sgd_rows_", ("momentum_buffer" if buffered else None,), torch.optim.SGD, options, **numbers)
+
+
+def adagrad(**options: Any) -> Rule:
+    numbers = {k: v for k, v in options.items() if k != "maximize"}
+    return rule("adagrad_rows_", ("sum",), torch.optim.Adagrad, options, **numbers)
+
+
+def adam(**options: Any) -> Rule:
+    decoupled, amsgrad = options.pop("decoupled", False), options.get("amsgrad", False)
+    numbers = {k: v for k, v in options.items() if k not in ("maximize", "amsgrad", "betas")}
+    numbers |= {"beta1": options["betas"][0], "beta2": options["betas"][1], "decoupled": decoupled}
+    states = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if amsgrad else None)
+    optimizer = torch.optim.AdamW if decoupled else torch.optim.Adam
+    return rule("adam_rows_", states, optimizer, options, counts=True, **numbers)
+
+
+def rmsprop(**options: Any) -> Rule:
+    numbers = {k: v for k, v in options.items() if k not in ("maximize", "centered")}
+    states = (
+        "square_avg",
+        "grad_avg" if options.get("centered") else None,
+        "momentum_buffer" if options.get("momentum") else None,
+    )
+    return rule("rmsprop_rows_", states, torch.optim.RMSprop, options, **numbers)
+
+
+RULES = [
+    sgd(False, lr=0.1),
+    sgd(False, lr=0.1, weight_decay=0.2, maximize=True),
+    sgd(True, lr=0.1, momentum=0.9),
+    sgd(True, lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.1),
+    sgd(True, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1, maximize=True),
+    adagrad(lr=0.1, weight_decay=0.0, eps=1e-10),
+    adagrad(lr=0.3, weight_decay=0.1, eps=1e-3, maximize=True),
+    adam(lr=0.1, betas=(0.9, 0.99), eps=1e-8),
+    adam(lr=0.1, betas=(0.5, 0.9), eps=1e-3, weight_decay=0.2, maximize=True),
+    adam(lr=0.1, betas=(0.9, 0.9), eps=1e-8, weight_decay=0.2, amsgrad=True),
+    adam(lr=0.1, betas=(0.0, 0.99), eps=1e-8, weight_decay=0.2, amsgrad=True, decoupled=True),
+    rmsprop(lr=0.1, alpha=0.9, eps=1e-8),
+    rmsprop(lr=0.1, alpha=0.9, eps=1e-3, weight_decay=0.1, momentum=0.9, maximize=True),
+    rmsprop(lr=0.1, alpha=0.5, eps=1e-3, centered=True),
+    rmsprop(lr=0.1, alpha=0.5, eps=1e-3, centered=True, momentum=0.5, weight_decay=0.1),
 ]
-SGD = [
-    {"lr": 0.1},
-    {"lr": 0.1, "weight_decay": 0.2, "maximize": True},
-    {"lr": 0.1, "momentum": 0.9},
-    {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1},
-    {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},
-]
+ROWWISE = Rule(
+    "rowwise_adagrad_rows_", {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-3}, (), torch.optim.Adagrad, {}
+)
+
+
+def ids(case: Rule) -> str:
+    return f"{case.optimizer.__name__}-{'-'.join(f'{k}={v}' for k, v in case.options.items())}"
 
 
 @pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
-@pytest.mark.parametrize("options", ADAGRAD)
-def test_adagrad_follows_torch(body, options):
+@pytest.mark.parametrize("case", RULES, ids=ids)
+def test_updates_follow_torch(body: Any, case: Rule) -> None:
     """All rows are touched, so that the dense optimizer does the same."""
-    param, state = torch.randn(9, 5), torch.zeros(9, 5)
-    theirs = torch.nn.Parameter(param.clone())
-    optimizer = torch.optim.Adagrad([theirs], **options)
-    for _ in range(4):
-        indices = torch.cat([torch.randperm(9), torch.randint(0, 9, (7,))])
-        values = torch.randn(16, 5)
-        theirs.grad = torch.zeros(9, 5).index_add(0, indices, values)
-        optimizer.step()
-        body.adagrad_rows_(param, state, indices, values, **options)
-        torch.testing.assert_close(param, theirs.detach())
-        torch.testing.assert_close(state, optimizer.state[theirs]["sum"])
-
-
-@pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
-@pytest.mark.parametrize("options", SGD)
-def test_sgd_follows_torch(body, options):
-    param, buffer = torch.randn(9, 5), torch.full((9, 5), torch.nan)
+    param = torch.randn(9, 5)
+    states = [None if name is None else torch.zeros(9, 5) for name in case.states]
     first = torch.ones(9, dtype=torch.bool)
     theirs = torch.nn.Parameter(param.clone())
-    optimizer = torch.optim.SGD([theirs], **options)
-    for _ in range(4):
+    optimizer = case.optimizer([theirs], **case.options)
+    for step in range(1, 5):
         indices = torch.cat([torch.randperm(9), torch.randint(0, 9, (7,))])
         values = torch.randn(16, 5)
         theirs.grad = torch.zeros(9, 5).index_add(0, indices, values)
         optimizer.step()
-        body.sgd_rows_(
-            param, buffer if "momentum" in options else None, indices, values, first_step=first, **options
-        )
+        more = {"step": step} if case.counts_steps else {}
+        more |= {"first_step": first} if case.kernel == "sgd_rows_" else {}
+        getattr(body, case.kernel)(param, *states, indices, values, **case.numbers, **more)
         torch.testing.assert_close(param, theirs.detach())
-        if "momentum" in options:
-            torch.testing.assert_close(buffer, optimizer.state[theirs]["momentum_buffer"])
-            assert not first.any()
-        else:
-            assert first.all()
+        for name, state in zip(case.states, states, strict=True):
+            if name is not None:
+                torch.testing.assert_close(state, optimizer.state[theirs][name])
+    assert first.any() == (case.kernel != "sgd_rows_" or case.states == (None,))
+
+
+@pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
+@pytest.mark.parametrize("row", [(), (5,), (2, 3)])
+def test_rowwise_adagrad_keeps_the_mean_square_of_a_row(body: Any, row: tuple[int, ...]) -> None:
+    param, state = torch.randn(6, *row, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
+    indices, values = torch.tensor([4, 1, 4]), torch.randn(3, *row, dtype=torch.float64)
+    p, s = param.clone(), state.clone()
+    body.rowwise_adagrad_rows_(p, s, indices, values, **ROWWISE.numbers, factor=-0.5)
+    for k, grad in ((1, values[1]), (4, values[0] + values[2])):
+        g = -0.5 * grad + 0.1 * param[k]
+        total = state[k] + g.square().mean()
+        torch.testing.assert_close(s[k], total)
+        torch.testing.assert_close(p[k], param[k] - 0.1 * g / (total.sqrt() + 1e-3))
+        p[k], s[k] = param[k], state[k]
+    assert torch.equal(p, param)
+    assert torch.equal(s, state)
 
 
 @st.composite
-def problems(draw):
+def problems(draw: Any) -> Any:
     num_rows, n = draw(st.sampled_from([1, 4, 50, 3000])), draw(st.integers(0, 60))
     row = draw(st.sampled_from([(), (1,), (3,), (2, 9)]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
     grad_dtype = draw(st.sampled_from([dtype, torch.float16]))
-    param = torch.randn(num_rows, *row, generator=generator, dtype=dtype)
-    state = torch.rand(num_rows, *row, generator=generator, dtype=dtype)
+    tables = torch.rand(5, num_rows, *row, generator=generator, dtype=dtype) + 1
+    tables[1] += 4  # mean squares that no mean exceeds
     first = torch.rand(num_rows, generator=generator) < 0.5
     indices = torch.randint(0, num_rows, (n,), generator=generator)
     values = torch.randn(n, *row, generator=generator).to(grad_dtype)
-    return param, state, first, indices, values
+    return tables, first, indices, values
 
 
-@given(problems(), st.sampled_from(ADAGRAD + SGD))
-def test_bodies_agree_and_leave_other_rows_alone(problem, options):
-    param, state, first, indices, values = problem
+@given(problems(), st.sampled_from([*RULES, ROWWISE]), st.sampled_from([1.0, -1.0, 0.125]))
+def test_bodies_agree_and_leave_other_rows_alone(problem: Any, case: Rule, factor: float) -> None:
+    tables, first, indices, values = problem
+    used = [True, *(name is not None for name in case.states), *([True] if case is ROWWISE else [])]
     results = []
     for body in BODIES:
-        p, s, f = param.clone(), state.clone(), first.clone()
-        if "eps" in options:
-            body.adagrad_rows_(p, s, indices, values, **options)
-        else:
-            body.sgd_rows_(p, s, indices, values, first_step=f, **options)
-        untouched = torch.ones(len(p), dtype=torch.bool).index_fill(0, indices, False)
-        assert torch.equal(p[untouched], param[untouched])
-        assert torch.equal(s[untouched], state[untouched])
-        assert torch.equal(f[untouched], first[untouched])
-        results.append((p, s, f))
+        mine = [t.clone() if use else None for t, use in zip(tables, used, strict=False)]
+        if case is ROWWISE:
+            mine[1] = mine[1].flatten(1)[:, 0].clone() if mine[1].ndim > 1 else mine[1]
+        marks = first.clone()
+        more = {"step": 3.0} if case.counts_steps else {}
+        more |= {"first_step": marks} if case.kernel == "sgd_rows_" else {}
+        before = [None if t is None else t.clone() for t in mine]
+        getattr(body, case.kernel)(*mine, indices, values, **(case.numbers | {"factor": factor}), **more)
+        untouched = torch.ones(len(tables[0]), dtype=torch.bool).index_fill(0, indices, False)
+        for new, old in zip([*mine, marks], [*before, first], strict=True):
+            assert new is None or torch.equal(new[untouched], old[untouched])
+        results.append([t for t in (*mine, marks) if t is not None])
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_thousand_small_gradients_move_a_half_parameter(dtype):
+def test_a_thousand_small_gradients_move_a_half_parameter(dtype: torch.dtype) -> None:
     """torch.optim.SGD adds them one by one, and 1.0 does not move at all."""
     param = torch.ones(3, 2, dtype=dtype)
     values = torch.full((1000, 2), 1e-3, dtype=dtype)
@@ -108,7 +176,7 @@ def test_a_thousand_small_gradients_move_a_half_parameter(dtype):
     assert param[0].tolist() == param[2].tolist() == [1.0, 1.0]
 
 
-def test_duplicates_are_rounded_once():
+def test_duplicates_are_rounded_once() -> None:
     for body in BODIES:
         param = torch.zeros(2)
         body.sgd_rows_(
@@ -118,7 +186,7 @@ def test_duplicates_are_rounded_once():
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
-def test_version_counters_move(body):
+def test_version_counters_move(body: str) -> None:
     param, state = torch.nn.Parameter(torch.randn(5, 2)), torch.zeros(5, 2)
     first, other = torch.ones(5, dtype=torch.bool), torch.zeros(5, 2)
     indices, values = torch.tensor([1, 1]), torch.ones(2, 2)
@@ -132,7 +200,7 @@ def test_version_counters_move(body):
     assert moved == [True, True, True, True, False, False]
 
 
-def test_a_saved_tensor_that_was_updated_is_noticed():
+def test_a_saved_tensor_that_was_updated_is_noticed() -> None:
     param = torch.nn.Parameter(torch.randn(5, 2))
     loss = (param * param).sum()
     kernels.sgd_rows_(param, None, torch.tensor([0]), torch.ones(1, 2), lr=0.1)
@@ -141,40 +209,42 @@ def test_a_saved_tensor_that_was_updated_is_noticed():
 
 
 @pytest.mark.parametrize("index", [-1, 5])
-def test_an_index_outside_the_table_changes_nothing(index):
-    param, state = torch.randn(5, 2), torch.zeros(5, 2)
-    before = param.clone()
+@pytest.mark.parametrize("case", [*RULES, ROWWISE], ids=ids)
+def test_an_index_outside_the_table_changes_nothing(case: Rule, index: int) -> None:
+    tables = [torch.rand(5, 2) if name else None for name in ("param", *case.states)]
+    tables += [torch.rand(5)] if case is ROWWISE else []
+    before = [None if t is None else t.clone() for t in tables]
+    more = {"step": 3.0} if case.counts_steps else {}
     with pytest.raises(IndexError, match=rf"must lie in \[0, 5\).*indices\[1\] is {index}"):
-        kernels.adagrad_rows_(
-            param, state, torch.tensor([0, index]), torch.ones(2, 2), lr=0.1, weight_decay=0.0, eps=1e-10
+        getattr(kernels, case.kernel)(
+            *tables, torch.tensor([0, index]), torch.ones(2, 2), **case.numbers, **more
         )
-    assert torch.equal(param, before)
-    assert not state.any()
+    assert all(t is None or torch.equal(t, old) for t, old in zip(tables, before, strict=True))
 
 
-def test_rows_with_gaps_are_updated_too():
-    for options in ADAGRAD:
-        wide, state = torch.randn(6, 8), torch.zeros(6, 4)
-        param, other = wide[:, ::2], wide.clone()
-        plain = param.clone()
-        indices, values = torch.tensor([2, 0, 2]), torch.randn(3, 4)
-        reference.adagrad_rows_(plain, torch.zeros(6, 4), indices, values, **options)
-        kernels.adagrad_rows_(param, state, indices, values, **options)
-        torch.testing.assert_close(param, plain)
-        assert torch.equal(wide[:, 1::2], other[:, 1::2])
+def test_rows_with_gaps_are_updated_too() -> None:
+    wide, state = torch.randn(6, 8), torch.zeros(6, 4)
+    param, other = wide[:, ::2], wide.clone()
+    plain = param.clone()
+    indices, values = torch.tensor([2, 0, 2]), torch.randn(3, 4)
+    numbers = {"lr": 0.3, "weight_decay": 0.1, "eps": 1e-3}
+    reference.adagrad_rows_(plain, torch.zeros(6, 4), indices, values, **numbers)
+    kernels.adagrad_rows_(param, state, indices, values, **numbers)
+    torch.testing.assert_close(param, plain)
+    assert torch.equal(wide[:, 1::2], other[:, 1::2])
 
 
-def test_many_rows_over_threads():
-    param, values, indices = (
-        torch.randn(40_000, 16),
-        torch.randn(30_000, 16),
-        torch.randint(0, 40_000, (30_000,)),
-    )
+@pytest.mark.parametrize("width", [16, 17])
+def test_many_rows_over_threads(width: int) -> None:
+    param, values = torch.randn(40_000, width), torch.randn(30_000, width)
+    indices = torch.randint(0, 40_000, (30_000,))
     results = []
     for body in BODIES:
-        p, s = param.clone(), torch.ones_like(param)
-        body.adagrad_rows_(p, s, indices, values, **ADAGRAD[1])
-        body.sgd_rows_(p, s, indices, values, **SGD[3])
-        results.append((p, s))
+        tables = [param.clone(), *(torch.ones_like(param) for _ in range(3))]
+        p, a, b, c = tables
+        body.adagrad_rows_(p, a, indices, values, lr=0.3, weight_decay=0.1, eps=1e-3)
+        body.sgd_rows_(p, b, indices, values, lr=0.1, momentum=0.9)
+        body.adam_rows_(p, a, c, None, indices, values, step=2.0, lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8)
+        results.append(tables)
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs)

@@ -3,8 +3,8 @@
 Compiled functions take flat arrays, scalars and a range of tasks ``[lo, hi)``; they start no threads of their own (see
 ``threads.py``) and hold no lock. Their machine code is cached on disk. Numba decides whether a cached file is
 stale by the source file of the function alone: **a compiled function never calls one that lives in another
-file**, except through the type-directed :func:`decode` below (after a change there, delete the ``__pycache__``
-of this folder).
+file**, except through :func:`decode` and :func:`prefetch` below (after a change there, delete the ``__pycache__`` of
+this folder).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import types
-from numba.extending import overload
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
 from torch import Tensor
 
-__all__ = ["array", "compiled", "decode", "flat"]
+__all__ = ["array", "compiled", "decode", "flat", "prefetch", "reordered"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,3 +83,27 @@ def _decode_float16(x: Any) -> Any:
     finite = np.float32(magnitude.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
     bits = np.uint32(magnitude | np.uint32(0x7F800000)) if magnitude >= np.uint32(0x0F800000) else finite
     return np.uint32(bits | sign).view(np.float32)
+
+
+def _prefetch(_: Any, data: Any, at: Any) -> Any:
+    """Ask for the cache line of ``data[at]``, without waiting; a place outside ``data`` does no harm.
+
+    Rows at random places are what a processor cannot foresee: it would wait for memory at each of them.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        byte = ir.IntType(8).as_pointer()
+        number = ir.IntType(32)
+        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, number, number, number]), "llvm.prefetch.p0"
+        )
+        place = builder.bitcast(builder.gep(pointer, [arguments[1]]), byte)
+        read, keep, data_cache = (ir.Constant(number, value) for value in (0, 3, 1))
+        builder.call(function, [place, read, keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
