@@ -8,6 +8,9 @@ same words in every body.
 
 from __future__ import annotations
 
+import functools
+import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +28,13 @@ __all__ = [
     "rmsprop_rows_",
     "rowwise_adagrad_rows_",
     "sgd_rows_",
+    "update_tables_",
 ]
+
+
+@functools.cache
+def _cpu() -> Any:
+    return importlib.import_module("maskgrad.kernels.cpu.updates")
 
 
 @torch.no_grad()
@@ -36,6 +45,41 @@ def _update(name: str, tables: list[Tensor | None], indices: Tensor, values: Ten
     fast = runs_on_cpu(name, tables[0], *tables[1:], indices, values, marks)
     body = getattr(torch.ops.maskgrad if fast else reference, name)
     body(*tables, indices, values, **numbers)
+
+
+@torch.no_grad()
+def update_tables_(
+    name: str,
+    tables: Sequence[Sequence[Tensor | None]],
+    indices: Sequence[Tensor],
+    values: Sequence[Tensor],
+    **numbers: Any,
+) -> None:
+    """One step, in place, on several tables by the same numbers: in one pass, if the compiled body knows them all.
+
+    Args:
+        name: of the kernel.
+        tables: the parameters, and for each state of the rule a list of as many tensors, or of None.
+        indices: for each table the rows that have a gradient.
+        values: their gradients.
+        numbers: of the rule.
+    """
+    for i, v in zip(indices, values, strict=True):
+        check_rows(i, v)
+    rows = zip(*tables, strict=True)
+    together = (
+        len(indices) > 1
+        and not indices[0].is_cuda
+        and all(
+            runs_on_cpu(name, *(t for t in row if t is not None), i, v)
+            for row, i, v in zip(rows, indices, values, strict=True)
+        )
+    )
+    if together and _cpu().update_tables(name, tables, indices, values, **numbers):
+        torch.autograd.graph.increment_version([t for kind in tables for t in kind if t is not None])
+        return
+    for *row, i, v in zip(*tables, indices, values, strict=True):
+        _update(name, row, i, v, **numbers)
 
 
 def sgd_rows_(

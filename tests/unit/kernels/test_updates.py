@@ -248,3 +248,49 @@ def test_many_rows_over_threads(width: int) -> None:
         results.append(tables)
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("case", [r for r in RULES if r.numbers["factor"] == 1] + [ROWWISE], ids=ids)
+@pytest.mark.parametrize("dtypes", [(torch.float32,), (torch.float32, torch.float16)], ids=["alike", "mixed"])
+def test_several_tables_at_once(case: Rule, dtypes: tuple[torch.dtype, ...]) -> None:
+    """The same bits as one after the other; tables that do not fit together take turns."""
+    tables, indices, values = [], [], []
+    for t, rows in enumerate((40, 1, 700, 3)):
+        dtype = dtypes[t % len(dtypes)]
+        used = [True, *(name is not None for name in case.states)]
+        kinds = [
+            torch.rand(rows, 6, dtype=dtype) + (5 if i == 1 else 1) if u else None for i, u in enumerate(used)
+        ]
+        kinds += [torch.rand(rows, dtype=dtype)] if case is ROWWISE else []
+        tables.append(kinds)
+        indices.append(torch.randint(0, rows, (30,)))
+        values.append(torch.randn(30, 6, dtype=dtype))
+    alone = [[None if x is None else x.clone() for x in kinds] for kinds in tables]
+    more = {"step": 3.0} if case.counts_steps else {}
+    versions = [kinds[0]._version for kinds in tables]
+    kernels.update_tables_(
+        case.kernel,
+        [list(kind) for kind in zip(*tables, strict=True)],
+        indices,
+        values,
+        **case.numbers,
+        **more,
+    )
+    assert all(kinds[0]._version > v for kinds, v in zip(tables, versions, strict=True))
+    for kinds, i, v in zip(alone, indices, values, strict=True):
+        getattr(kernels, case.kernel)(*kinds, i, v, **case.numbers, **more)
+    for mine, theirs in zip(tables, alone, strict=True):
+        assert all(a is None or torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_several_tables_name_the_index_outside_one_and_change_nothing() -> None:
+    params = [torch.ones(3, 2), torch.ones(9, 2)]
+    with pytest.raises(IndexError, match=r"must lie in \[0, 3\).*indices\[0\] is 7"):
+        kernels.update_tables_(
+            "sgd_rows_",
+            [params, [None, None]],
+            [torch.tensor([7]), torch.tensor([7])],
+            [torch.ones(1, 2)] * 2,
+            lr=1.0,
+        )
+    assert all(bool((p == 1).all()) for p in params)

@@ -3,7 +3,7 @@
 Compiled functions take flat arrays, scalars and a range of tasks ``[lo, hi)``; they start no threads of their own (see
 ``threads.py``) and hold no lock. Their machine code is cached on disk. Numba decides whether a cached file is
 stale by the source file of the function alone: **a compiled function never calls one that lives in another
-file**, except through :func:`decode` and :func:`prefetch` below (after a change there, delete the ``__pycache__`` of
+file**, except through :func:`decode`, :func:`prefetch` and :func:`pointer` below (after a change there, delete the ``__pycache__`` of
 this folder).
 """
 
@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-__all__ = ["array", "compiled", "decode", "flat", "prefetch", "reordered"]
+__all__ = ["array", "compiled", "decode", "flat", "pointer", "prefetch", "reordered"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,25 +85,31 @@ def _decode_float16(x: Any) -> Any:
     return np.uint32(bits | sign).view(np.float32)
 
 
-def _prefetch(_: Any, data: Any, at: Any) -> Any:
-    """Ask for the cache line of ``data[at]``, without waiting; a place outside ``data`` does no harm.
+def _prefetch(_: Any, address: Any) -> Any:
+    """Ask for the cache line at ``address``, without waiting; an address outside any array does no harm.
 
     Rows at random places are what a processor cannot foresee: it would wait for memory at each of them.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        byte = ir.IntType(8).as_pointer()
-        number = ir.IntType(32)
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
             builder.module, ir.FunctionType(ir.VoidType(), [byte, number, number, number]), "llvm.prefetch.p0"
         )
-        place = builder.bitcast(builder.gep(pointer, [arguments[1]]), byte)
         read, keep, data_cache = (ir.Constant(number, value) for value in (0, 3, 1))
-        builder.call(function, [place, read, keep, data_cache])
-        return context.get_dummy_value()
+        builder.call(function, [builder.inttoptr(arguments[0], byte), read, keep, data_cache])
 
-    return types.void(data, types.int64), generate
+    return types.void(types.int64), generate
+
+
+def _pointer(_: Any, address: Any) -> Any:
+    """What ``numba.carray`` takes: the memory at ``address``, of a tensor that the caller keeps alive."""
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
 
 
 prefetch: Any = intrinsic(_prefetch)
+pointer: Any = intrinsic(_pointer)

@@ -1,0 +1,254 @@
+"""The loops of the updates, one for each rule; see ``updates.py``.
+
+Row k of the work is row ``rows[k]`` of all tables numbered through: of table t if ``firsts[t] <= rows[k]`` and
+``rows[k] < firsts[t + 1]``. ``bases[i, t]`` is the address of its parameter (i = 0) or of a state. Rows ascend, so a
+table is found by stepping on. The numbers are those of the rules; ``factor`` multiplies the merged gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray  # type: ignore[attr-defined]
+
+from maskgrad.kernels.cpu.compiler import compiled, pointer, prefetch
+
+__all__ = ["adagrad", "adam", "number_through", "rmsprop", "rowwise_adagrad", "sgd"]
+
+AHEAD = 8  # rows between asking for one and reading it
+LINE = 64  # bytes that memory hands out at once
+
+
+@compiled
+def number_through(indices: Any, counts: Any, sizes: Any) -> int:
+    """Number the rows of all tables through, in place; return the place of an index outside its table, or -1."""
+    outside, i, first = -1, 0, 0
+    for t in range(sizes.size):
+        for _ in range(counts[t]):
+            if indices[i] < 0 or indices[i] >= sizes[t]:
+                outside = i
+            indices[i] += first
+            i += 1
+        first += sizes[t]
+    return outside
+
+
+@compiled
+def _table_of(row: int, firsts: Any, table: int) -> int:
+    while row >= firsts[table + 1]:
+        table += 1
+    return table
+
+
+@compiled
+def _row(base: int, row: int, width: int, like: Any) -> Any:
+    return carray(pointer(base + row * width * like.itemsize), width, like.dtype)
+
+
+@compiled
+def _fetch(base: int, row: Any, size: int) -> None:
+    """Ask for the ``size`` bytes of a row."""
+    start = base + row * size
+    for address in range(start, start + size, LINE):
+        prefetch(address)
+    prefetch(start + size - 1)  # rows need not start with a line
+
+
+@compiled
+def _fetch_later(
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, kinds: int, k: int,
+    hi: int, table: int,
+) -> int:  # fmt: skip
+    """Ask for what row k + AHEAD will need, of ``kinds`` tables and its gradients; return in which table it lies."""
+    k += AHEAD
+    if k >= hi:
+        return table
+    table = _table_of(rows[k], firsts, table)
+    size = width * v.itemsize
+    for i in range(starts[k], min(starts[k + 1], starts[k] + AHEAD)):
+        _fetch(v.ctypes.data, np.int64(keys[i] & places), size)
+    for i in range(kinds):
+        _fetch(bases[i, table], rows[k] - firsts[table], size)
+    return table
+
+
+@compiled
+def _merge_run(
+    v: Any, keys: Any, places: Any, start: int, stop: int, width: int, factor: Any, wide: Any, g: Any
+) -> None:
+    """Let g = factor * the sum of the run: rounded once, whatever its length."""
+    at = np.int64(keys[start] & places) * width
+    a = v[at : at + width]
+    if stop - start == 1:
+        for j in range(width):
+            g[j] = factor * a[j]
+    elif stop - start == 2:
+        at = np.int64(keys[start + 1] & places) * width
+        b = v[at : at + width]
+        for j in range(width):
+            g[j] = factor * (a[j] + b[j])
+    else:
+        for j in range(width):
+            wide[j] = a[j]
+        for i in range(start + 1, stop):
+            at = np.int64(keys[i] & places) * width
+            b = v[at : at + width]
+            for j in range(width):
+                wide[j] += b[j]
+        for j in range(width):
+            g[j] = factor * v.dtype.type(wide[j])
+
+
+@compiled
+def sgd(
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, fresh: Any,
+    factor: Any, lr: Any, momentum: Any, undamped: Any, decay: Any, buffered: bool, nesterov: bool, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """SGD; ``fresh`` marks the rows of an only table whose buffer has not been started."""
+    g, wide = np.full(width, lr), np.empty(width, np.float64)
+    table, later = 0, 0
+    for k in range(lo, hi):
+        later = _fetch_later(
+            bases, firsts, rows, v, keys, places, starts, width, 2 if buffered else 1, k, hi, later
+        )
+        table = _table_of(rows[k], firsts, table)
+        row = rows[k] - firsts[table]
+        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table], row, width, v)
+        if decay != 0:
+            for j in range(width):
+                g[j] += decay * p[j]
+        if buffered:
+            b = _row(bases[1, table], row, width, v)
+            if fresh.size and fresh[row] != 0:
+                fresh[row] = 0
+                for j in range(width):
+                    b[j] = g[j]
+            else:
+                for j in range(width):
+                    b[j] = momentum * b[j] + undamped * g[j]
+            for j in range(width):
+                g[j] = g[j] + momentum * b[j] if nesterov else b[j]
+        for j in range(width):
+            p[j] -= lr * g[j]
+
+
+@compiled
+def adagrad(
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any, lr: Any,
+    decay: Any, eps: Any, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Adagrad, one state for each entry."""
+    g, wide = np.full(width, lr), np.empty(width, np.float64)
+    table, later = 0, 0
+    for k in range(lo, hi):
+        later = _fetch_later(bases, firsts, rows, v, keys, places, starts, width, 2, k, hi, later)
+        table = _table_of(rows[k], firsts, table)
+        row = rows[k] - firsts[table]
+        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table], row, width, v)
+        s = _row(bases[1, table], row, width, v)
+        if decay != 0:
+            for j in range(width):
+                g[j] += decay * p[j]
+        for j in range(width):
+            s[j] += g[j] * g[j]
+            p[j] -= lr * g[j] / (np.sqrt(s[j]) + eps)
+
+
+@compiled
+def rowwise_adagrad(
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any, lr: Any,
+    decay: Any, eps: Any, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Adagrad, one state for each row: the mean of its squares."""
+    g, wide = np.full(width, lr), np.empty(width, np.float64)
+    table, later = 0, 0
+    for k in range(lo, hi):
+        later = _fetch_later(bases, firsts, rows, v, keys, places, starts, width, 1, k, hi, later)
+        table = _table_of(rows[k], firsts, table)
+        row = rows[k] - firsts[table]
+        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table], row, width, v)
+        squares = np.float64(0)
+        for j in range(width):
+            g[j] += decay * p[j] if decay != 0 else 0
+            squares += np.float64(g[j]) * np.float64(g[j])
+        state = _row(bases[1, table], row, 1, v)
+        state[0] += v.dtype.type(squares / width)
+        scale = lr / (np.sqrt(state[0]) + eps)
+        for j in range(width):
+            p[j] -= scale * g[j]
+
+
+@compiled
+def adam(
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
+    rate: Any, new1: Any, beta2: Any, new2: Any, root2: Any, eps: Any, decay: Any, shrink: Any, amsgrad: bool,
+    lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Adam; ``new1`` is 1 - beta1, ``root2`` the root of the second bias correction, ``shrink`` AdamW's decay."""
+    g, wide = np.full(width, rate), np.empty(width, np.float64)
+    table, later = 0, 0
+    for k in range(lo, hi):
+        later = _fetch_later(
+            bases, firsts, rows, v, keys, places, starts, width, 4 if amsgrad else 3, k, hi, later
+        )
+        table = _table_of(rows[k], firsts, table)
+        row = rows[k] - firsts[table]
+        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table], row, width, v)
+        m = _row(bases[1, table], row, width, v)
+        s = _row(bases[2, table], row, width, v)
+        if decay != 0:
+            for j in range(width):
+                g[j] += decay * p[j]
+        for j in range(width):
+            m[j] += new1 * (g[j] - m[j])
+            s[j] = beta2 * s[j] + new2 * g[j] * g[j]
+            g[j] = s[j]
+        if amsgrad:
+            t = _row(bases[3, table], row, width, v)
+            for j in range(width):
+                t[j] = t[j] if t[j] > s[j] or t[j] != t[j] else s[j]
+                g[j] = t[j]
+        for j in range(width):
+            p[j] = shrink * p[j] - rate * m[j] / (np.sqrt(g[j]) / root2 + eps)
+
+
+@compiled
+def rmsprop(
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any, lr: Any,
+    alpha: Any, new: Any, eps: Any, decay: Any, momentum: Any, centered: bool, buffered: bool, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """RMSprop; where it is not centered or has no buffer, the parameter stands in (and is fetched once more)."""
+    g, wide, spread = np.full(width, lr), np.empty(width, np.float64), np.full(width, lr)
+    table, later = 0, 0
+    for k in range(lo, hi):
+        later = _fetch_later(bases, firsts, rows, v, keys, places, starts, width, 4, k, hi, later)
+        table = _table_of(rows[k], firsts, table)
+        row = rows[k] - firsts[table]
+        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table], row, width, v)
+        s = _row(bases[1, table], row, width, v)
+        if decay != 0:
+            for j in range(width):
+                g[j] += decay * p[j]
+        for j in range(width):
+            s[j] = alpha * s[j] + new * g[j] * g[j]
+            spread[j] = s[j]
+        if centered:
+            a = _row(bases[2, table], row, width, v)
+            for j in range(width):
+                a[j] += new * (g[j] - a[j])
+                spread[j] -= a[j] * a[j]
+        for j in range(width):
+            g[j] /= np.sqrt(spread[j]) + eps
+        if buffered:
+            b = _row(bases[3, table], row, width, v)
+            for j in range(width):
+                b[j] = momentum * b[j] + g[j]
+                g[j] = b[j]
+        for j in range(width):
+            p[j] -= lr * g[j]
