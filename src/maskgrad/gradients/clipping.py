@@ -1,70 +1,57 @@
-"""Norms and clipping of dense and sparse gradients together.
+"""Norms and clipping of dense, sparse and masked gradients together.
 
-A sparse gradient lists contributions, and several may belong to one entry: they are merged before anything nonlinear
-happens, halves in float32. The cost follows the entries that are listed.
+Duplicates are merged before anything nonlinear happens, halves in float32. The cost follows the entries that are
+listed. What ``mg.train_only`` freezes does not count.
 """
 
 from __future__ import annotations
 
 import math
+import types
+import warnings
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.masked_tensor import MaskedTensor, from_sparse
-from maskgrad.masked_tensor.tensor import stored_of
+from maskgrad.gradients.attached import gradient_or_none, replace_gradient
+from maskgrad.gradients.merging import MergedGradient, is_half, merged_gradient
+from maskgrad.gradients.train_only import trained_entries
+from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "grad_norm"]
 
-Parameters = Tensor | Iterable[Tensor]
+Parameters = Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
+Gradient = Tensor | MaskedTensor
 
 
-def _with_gradients(parameters: Parameters) -> list[Tensor]:
-    listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    for parameter in listed:
-        if not isinstance(parameter, Tensor):
-            raise TypeError(f"parameters must be tensors, found {type(parameter).__name__}")
-    return [p for p in listed if p.grad is not None]
-
-
-def _merge(gradient: Tensor) -> tuple[MaskedTensor | None, Tensor]:
-    """The gradient as stored entries, each place once, and their values; a dense one as it is."""
-    if gradient.layout == torch.strided:
-        return None, gradient.detach()
-    merged = from_sparse(gradient.detach())
-    stored = stored_of(merged)
-    assert stored is not None
-    return merged, stored.values
-
-
-def _rewritten(gradient: Tensor, merged: MaskedTensor | None, values: Tensor) -> Tensor:
-    if merged is None:
-        gradient.copy_(values)
-        return gradient
-    rewritten: Tensor = MaskedTensor(values, merged._pattern).to_sparse_tensor()
-    return rewritten
-
-
-def grad_norm(parameters: Parameters, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Tensor:
+def grad_norm(
+    parameters: Parameters,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
     r"""Norm of all gradients taken together, :math:`(\sum |g_i|^p)^{1/p}`, in at least float32.
 
     Args:
-        parameters: parameters, or one; those without a gradient are left out. Gradients may be dense or sparse.
-        norm_type: the order p, positive or inf.
+        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are left out.
+            Gradients may be dense, sparse in any layout, or attached with :func:`maskgrad.attach_gradient`.
+        norm_type: the order p, a number or inf; what ``torch.linalg.vector_norm`` takes.
         error_if_nonfinite: raise if the norm is NaN or infinite.
+        foreach: as in PyTorch: True insists on the batched implementation, False on the other.
 
     Returns:
         0-dim tensor; 0 if there is no gradient. Gradient: none.
 
+    What counts are specified entries, duplicates merged, outside of what :func:`maskgrad.train_only` freezes.
+
     Raises:
         TypeError: ``parameters`` holds something else than tensors.
-        ValueError: ``norm_type`` is not positive.
+        ValueError: ``norm_type`` is NaN, or a parameter has an attached gradient and a ``.grad``.
         RuntimeError: the norm is not finite, and ``error_if_nonfinite``.
         IndexError: an index of a sparse gradient lies outside its parameter.
 
-    Dense equivalent: ``torch.nn.utils.get_total_norm``.
+    Dense equivalent: ``torch.nn.utils.get_total_norm``, which takes the gradients themselves.
 
     Example:
         >>> w = torch.nn.Parameter(torch.zeros(5))
@@ -74,27 +61,7 @@ def grad_norm(parameters: Parameters, norm_type: float = 2.0, error_if_nonfinite
 
     Source: ``torch.nn.utils.get_total_norm``.
     """
-    return _norm([_merge(p.grad)[1] for p in _with_gradients(parameters)], norm_type, error_if_nonfinite)  # type: ignore[arg-type]
-
-
-def _norm(values: list[Tensor], norm_type: float, error_if_nonfinite: bool) -> Tensor:
-    order = float(norm_type)
-    if not order > 0:
-        raise ValueError(f"norm_type must be positive or inf, found {norm_type}")
-    if not values:
-        return torch.tensor(0.0)
-    norms = []
-    for part in values:
-        wide = part.float() if part.dtype in (torch.float16, torch.bfloat16) else part
-        if wide.numel():
-            norms.append(torch.linalg.vector_norm(wide, order).to(values[0].device))
-    total = torch.linalg.vector_norm(torch.stack(norms), order) if norms else torch.tensor(0.0)
-    if error_if_nonfinite and not bool(torch.isfinite(total)):
-        raise RuntimeError(
-            f"The total norm of order {order} for gradients from `parameters` is non-finite, so it cannot be clipped. "
-            "To disable this error and scale the gradients by the non-finite norm anyway, set error_if_nonfinite=False"
-        )
-    return total
+    return _norm(_merged(_listed(parameters)), norm_type, error_if_nonfinite, foreach)
 
 
 @torch.no_grad()
@@ -103,22 +70,27 @@ def clip_grad_norm_(
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
-    foreach: Any = None,
+    foreach: bool | None = None,
 ) -> Tensor:
-    """Scale all gradients so that their common norm is at most ``max_norm``; sparse ones stay sparse.
+    r"""Scale all gradients so that their common norm is at most ``max_norm``; each stays of its kind.
+
+    .. math:: g \leftarrow g \cdot \min\left(1, \frac{\text{max\_norm}}{\text{norm} + 10^{-6}}\right)
 
     Args:
-        parameters: parameters, or one; those without a gradient are left out.
+        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are left out.
         max_norm: the largest norm that is left alone.
-        norm_type: order of the norm, positive or inf.
+        norm_type: the order of the norm, as in :func:`maskgrad.grad_norm`.
         error_if_nonfinite: raise if the norm is NaN or infinite; nothing has been changed then.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: as in PyTorch: True insists on the batched implementation, False on the other.
 
     Returns:
         The norm before clipping, a 0-dim tensor.
 
+    Dense gradients are changed in place. Sparse ones are replaced by merged ones of the same layout, except halves,
+    whose sum might not fit: their contributions are scaled where they are.
+
     Raises:
-        TypeError, ValueError, RuntimeError, IndexError: as :func:`grad_norm`.
+        TypeError, ValueError, RuntimeError, IndexError: as :func:`maskgrad.grad_norm`.
         ValueError: ``max_norm`` is negative or NaN.
 
     Dense equivalent: ``torch.nn.utils.clip_grad_norm_``.
@@ -134,28 +106,38 @@ def clip_grad_norm_(
     limit = float(max_norm)
     if math.isnan(limit) or limit < 0:
         raise ValueError(f"max_norm must be at least 0, found {max_norm}")
-    owners = _with_gradients(parameters)
-    merged = [_merge(p.grad) for p in owners]  # type: ignore[arg-type]
-    total = _norm([values for _, values in merged], norm_type, error_if_nonfinite)
+    if isinstance(parameters, types.GeneratorType):
+        parameters = list(parameters)
+        if not parameters:
+            warnings.warn(
+                "`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=3
+            )
+    owners = _listed(parameters)
+    merged = _merged(owners)
+    total = _norm(merged, norm_type, error_if_nonfinite, foreach)
+    torch.nn.utils.clip_grads_with_norm_(
+        [p for p, g in owners if _is_dense(g)], limit, total, foreach=foreach
+    )
     factor = (limit / (total + 1e-6)).clamp(max=1.0)
-    for p, (pattern, values) in zip(owners, merged, strict=True):
-        scaled = (values * factor.to(values.device)).to(values.dtype)
-        p.grad = _rewritten(p.grad, pattern, scaled)  # type: ignore[arg-type]
+    for (param, gradient), part in zip(owners, merged, strict=True):
+        if not _is_dense(gradient):
+            assert isinstance(part, MergedGradient)
+            replace_gradient(param, _scaled(gradient, part, factor))
     return total
 
 
 @torch.no_grad()
-def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: Any = None) -> None:
+def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | None = None) -> None:
     """Limit every entry of every gradient to ``[-clip_value, clip_value]``, duplicates merged first.
 
     Args:
-        parameters: parameters, or one; those without a gradient are left out.
+        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are left out.
         clip_value: the largest magnitude that is left alone.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: as in PyTorch: True insists on the batched implementation, False on the other.
 
     Raises:
-        TypeError: ``parameters`` holds something else than tensors.
-        ValueError: ``clip_value`` is negative or NaN.
+        TypeError: ``parameters`` holds something else than tensors, or a gradient is complex.
+        ValueError: ``clip_value`` is negative or NaN, or a parameter has an attached gradient and a ``.grad``.
         IndexError: an index of a sparse gradient lies outside its parameter.
 
     Dense equivalent: ``torch.nn.utils.clip_grad_value_``.
@@ -172,7 +154,85 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: Any = N
     limit = float(clip_value)
     if math.isnan(limit) or limit < 0:
         raise ValueError(f"clip_value must be at least 0, found {clip_value}")
-    owners = _with_gradients(parameters)
-    merged = [_merge(p.grad) for p in owners]  # type: ignore[arg-type]
-    for p, (pattern, values) in zip(owners, merged, strict=True):
-        p.grad = _rewritten(p.grad, pattern, values.clamp(-limit, limit))  # type: ignore[arg-type]
+    owners = _listed(parameters)
+    for _, gradient in owners:
+        if gradient.dtype.is_complex:
+            raise TypeError(
+                f"a gradient has dtype {gradient.dtype}; complex numbers have no order, use mg.clip_grad_norm_"
+            )
+    others = [(p, g, merged_gradient(g)) for p, g in owners if not _is_dense(g)]
+    dense = [p for p, g in owners if _is_dense(g)]
+    if dense:
+        torch.nn.utils.clip_grad_value_(dense, limit, foreach=foreach)
+    for param, gradient, part in others:
+        # A sum that the limit does not touch may lie beyond what a half can hold, but never needs to be written.
+        if is_half(gradient) and not bool((part.values.abs() > limit).any()):
+            continue
+        bound = min(limit, torch.finfo(gradient.dtype).max)
+        replace_gradient(param, part.rebuilt(part.values.clamp(-bound, bound).to(gradient.dtype)))
+
+
+def _listed(parameters: Parameters) -> list[tuple[Tensor, Gradient]]:
+    """The parameters that have a gradient, with it; of a leaf MaskedTensor the values, which are what is trained."""
+    given = [parameters] if isinstance(parameters, (Tensor, MaskedTensor)) else list(parameters)
+    owners: list[tuple[Tensor, Gradient]] = []
+    for parameter in given:
+        if not isinstance(parameter, (Tensor, MaskedTensor)):
+            raise TypeError(f"parameters must be tensors, found {type(parameter).__name__}")
+        param = parameter._values if isinstance(parameter, MaskedTensor) else parameter
+        gradient = gradient_or_none(param)
+        if gradient is not None:
+            owners.append((param, gradient))
+    return owners
+
+
+def _is_dense(gradient: Gradient) -> bool:
+    return isinstance(gradient, Tensor) and gradient.layout is torch.strided
+
+
+def _merged(owners: list[tuple[Tensor, Gradient]]) -> list[MergedGradient | Tensor]:
+    """The gradients, merged; a dense one (for which there is nothing to do) as it is, if all of it is trained."""
+    return [
+        g if isinstance(g, Tensor) and _is_dense(g) and mask is None else merged_gradient(g, mask)
+        for g, mask in ((gradient, trained_entries(param)) for param, gradient in owners)
+    ]
+
+
+def _norm(
+    merged: list[MergedGradient | Tensor], norm_type: float, error_if_nonfinite: bool, foreach: bool | None
+) -> Tensor:
+    order = float(norm_type)
+    if math.isnan(order):
+        raise ValueError("norm_type must be a number or inf, found nan")
+    parts = [_what_counts(part, order) for part in merged]
+    present = [values for values in parts if values.numel()]  # nothing has no largest entry
+    if not present:
+        return torch.zeros((), device=parts[0].device if parts else None)
+    return torch.nn.utils.get_total_norm(present, order, error_if_nonfinite, foreach)
+
+
+def _what_counts(part: MergedGradient | Tensor, order: float) -> Tensor:
+    """The entries that a norm is taken of, or their norm already, in at least float32."""
+    if isinstance(part, MergedGradient):
+        # A zero in the place of what does not count is no part of a sum, but would be the least of all entries.
+        return part.counted_values() if order > 0 else part.only_counted_values()
+    values = part.detach()
+    if not is_half(values) or not values.numel():
+        return values
+    # One number instead of a wide copy, which would be twice as large as the gradient.
+    norm: Tensor = torch.linalg.vector_norm(values, order, dtype=torch.float32)
+    return norm
+
+
+def _scaled(gradient: Gradient, part: MergedGradient, factor: Tensor) -> Gradient:
+    factor = factor.to(gradient.device)
+    if isinstance(gradient, Tensor) and gradient.layout is torch.sparse_coo and is_half(gradient):
+        contributions = (gradient._values().to(factor.dtype) * factor).to(gradient.dtype)
+        return torch.sparse_coo_tensor(
+            gradient._indices(),
+            contributions,
+            gradient.shape,
+            is_coalesced=gradient.is_coalesced(),
+            check_invariants=False,
+        )
+    return part.rebuilt((part.values * factor).to(gradient.dtype))

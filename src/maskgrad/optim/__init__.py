@@ -3,9 +3,42 @@
 from __future__ import annotations
 
 from maskgrad.optim import functional
+from maskgrad.optim.adadelta import Adadelta
 from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam, AdamW
+from maskgrad.optim.adamax import Adamax
+from maskgrad.optim.asgd import ASGD
 from maskgrad.optim.attached import attach_gradient, attached_gradient
+from maskgrad.optim.averaging import ExponentialMovingAverage
+from maskgrad.optim.catch_up import flush
+from maskgrad.optim.lamb import LAMB
+from maskgrad.optim.lion import Lion
+from maskgrad.optim.nadam import NAdam
+from maskgrad.optim.radam import RAdam
+from maskgrad.optim.rmsprop import RMSprop
+from maskgrad.optim.rprop import Rprop
 from maskgrad.optim.sgd import SGD
+from maskgrad.optim.train_only import train_only, trained_entries
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "attach_gradient", "attached_gradient", "functional"]
+__all__ = [
+    "ASGD",
+    "LAMB",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "ExponentialMovingAverage",
+    "Lion",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "attach_gradient",
+    "attached_gradient",
+    "flush",
+    "functional",
+    "train_only",
+    "trained_entries",
+]

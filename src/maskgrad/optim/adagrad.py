@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad import kernels
 from maskgrad.optim import rules
-from maskgrad.optim.engine import Update, apply_update
-from maskgrad.optim.gradients import Gradient
-from maskgrad.optim.hyperparameters import check_options, non_negative
-from maskgrad.optim.optimizer import MaskedOptimizer, step_count
+from maskgrad.optim.engine import Update
+from maskgrad.optim.fused import fused_adagrad
+from maskgrad.optim.hyperparameters import StateOption, UnspecifiedOption, non_negative
+from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.optimizer import MaskedOptimizer
 
 __all__ = ["Adagrad"]
 
 
-@dataclass(frozen=True, slots=True)
-class AdagradNumbers:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdagradNumbers(Numbers):
     """Adagrad's hyperparameters as plain numbers."""
 
     lr: float
@@ -29,9 +28,12 @@ class AdagradNumbers:
     weight_decay: float
     initial_accumulator_value: float
     eps: float
-    maximize: bool
 
-    def update(self, step: float) -> Update:
+    def states(self) -> tuple[State, ...]:
+        """The accumulated squares."""
+        return (State("sum", statistic=True, initial=self.initial_accumulator_value),)
+
+    def update(self, step: float, **scalars: Tensor) -> Update:
         """The update of step number ``step``, counted from 1."""
         numbers: dict[str, Any] = {
             "lr": self.lr / (1 + (step - 1) * self.lr_decay),
@@ -40,10 +42,7 @@ class AdagradNumbers:
             "maximize": self.maximize,
         }
 
-        def fused(param: Tensor, indices: Tensor, values: Tensor, state_sum: Tensor) -> None:
-            kernels.adagrad_rows_(param, state_sum, indices, values, **numbers)
-
-        return Update(partial(rules.adagrad_, **numbers), fused)
+        return Update(partial(rules.adagrad_, **numbers), fused_adagrad(numbers, self.row))
 
 
 class Adagrad(MaskedOptimizer):
@@ -69,12 +68,15 @@ class Adagrad(MaskedOptimizer):
         maximize: ascend instead.
         differentiable: must be False.
         fused: accepted for PyTorch's sake; no effect: row gradients always take the fused kernel.
-        unspecified: ``"skip"``: entries without a gradient are left alone.
-        state: ``"full"``: one state value for each entry.
+        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
+            they get what a dense step gives them when they are next stepped or read.
+        state: ``"full"``: one state value for each entry; ``"row"``: one for each row of the first dimension,
+            to which the mean of squares over the row's specified entries is added.
 
     State:
         ``"step"`` and ``"sum"``, as in ``torch.optim.Adagrad``; state dicts can be exchanged in mid-run, both
-        ways. Halves are computed in float32 and rounded once when stored.
+        ways. Halves are computed in float32 and rounded once when stored. With ``state="row"`` the shape of
+        ``"sum"`` is (rows, 1, ..., 1), which is the parameter's own where that has one dimension or none.
 
     Raises:
         TypeError: a parameter is sparse itself or not floating-point, a number is none.
@@ -94,6 +96,8 @@ class Adagrad(MaskedOptimizer):
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12 (2011); ``torch.optim.Adagrad``.
     """
 
+    _state_names = frozenset({"step", "sum"})
+
     def __init__(
         self,
         params: ParamsT,
@@ -107,8 +111,8 @@ class Adagrad(MaskedOptimizer):
         maximize: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
-        unspecified: Literal["skip"] = "skip",
-        state: Literal["full"] = "full",
+        unspecified: UnspecifiedOption = "skip",
+        state: StateOption = "full",
     ) -> None:
         defaults = {
             "lr": lr,
@@ -126,7 +130,7 @@ class Adagrad(MaskedOptimizer):
         super().__init__(params, defaults)
         for group in self.param_groups:
             for param in group["params"]:
-                self._create_state(param, group["initial_accumulator_value"])
+                self._states(param, self._read_group(group))
 
     def share_memory(self) -> None:
         """Move the state sums to shared memory, as ``torch.optim.Adagrad.share_memory`` does."""
@@ -134,26 +138,15 @@ class Adagrad(MaskedOptimizer):
             for param in group["params"]:
                 self.state[param]["sum"].share_memory_()
 
-    def _numbers(self, group: dict[str, Any]) -> AdagradNumbers:
-        check_options(group)
-        names = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    @staticmethod
+    def _numbers(group: dict[str, Any]) -> AdagradNumbers:
         return AdagradNumbers(
-            **{n: non_negative(n, group[n]) for n in names}, maximize=bool(group["maximize"])
+            lr=non_negative("lr", group["lr"]),
+            lr_decay=non_negative("lr_decay", group["lr_decay"]),
+            weight_decay=non_negative("weight_decay", group["weight_decay"]),
+            initial_accumulator_value=non_negative(
+                "initial_accumulator_value", group["initial_accumulator_value"]
+            ),
+            eps=non_negative("eps", group["eps"]),
+            **shared_numbers(group),
         )
-
-    def _check_state(self, param: Tensor, name: str) -> None:
-        self._check_tensor(param, "sum", name)
-
-    def _create_state(self, param: Tensor, initial: float) -> None:
-        value = complex(initial, initial) if param.is_complex() else initial
-        self.state[param]["step"] = step_count(0)
-        self.state[param]["sum"] = torch.full_like(param, value, requires_grad=False)
-
-    def _update(self, param: Tensor, gradient: Gradient, numbers: AdagradNumbers) -> None:
-        if "sum" not in self.state[param]:
-            self._create_state(param, numbers.initial_accumulator_value)
-        state = self.state[param]
-        if not isinstance(state["step"], Tensor):  # as in the checkpoints of an old PyTorch
-            state["step"] = step_count(state["step"])
-        state["step"] += 1
-        apply_update(numbers.update(float(state["step"])), param, gradient, [state["sum"]])

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from maskgrad.optim import rules
-from maskgrad.optim.engine import Update, apply_update
-from maskgrad.optim.gradients import Gradient
-from maskgrad.optim.hyperparameters import check_options, finite, non_negative
-from maskgrad.optim.optimizer import MaskedOptimizer, step_count
+from maskgrad.optim.engine import Update
+from maskgrad.optim.fused import fused_adam
+from maskgrad.optim.hyperparameters import StateOption, UnspecifiedOption, betas, non_negative
+from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.optimizer import MaskedOptimizer
 
 __all__ = ["Adam", "AdamW"]
 
 
-@dataclass(frozen=True, slots=True)
-class AdamNumbers:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamNumbers(Numbers):
     """Adam's hyperparameters as plain numbers."""
 
     lr: float
@@ -30,15 +31,17 @@ class AdamNumbers:
     weight_decay: float
     amsgrad: bool
     decoupled: bool
-    maximize: bool
 
-    def update(self, step: float) -> Update:
+    def states(self) -> tuple[State, ...]:
+        """Two moments, and the largest second moment if it is wanted."""
+        moments = (State("exp_avg"), State("exp_avg_sq", statistic=True))
+        return (*moments, State("max_exp_avg_sq", statistic=True)) if self.amsgrad else moments
+
+    def update(self, step: float, **scalars: Tensor) -> Update:
         """The update of step number ``step``, counted from 1."""
-        numbers = {
-            name: getattr(self, name)
-            for name in ("lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "maximize")
-        }
-        return Update(partial(rules.adam_, step=step, **numbers))
+        names = ("lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "maximize")
+        numbers = {"step": step, **{name: getattr(self, name) for name in names}}
+        return Update(partial(rules.adam_, **numbers), None if self.row else fused_adam(numbers))
 
 
 class Adam(MaskedOptimizer):
@@ -64,8 +67,10 @@ class Adam(MaskedOptimizer):
         differentiable: must be False.
         fused: accepted for PyTorch's sake; no effect.
         decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        unspecified: ``"skip"``: entries without a gradient are left alone.
-        state: ``"full"``: two state values for each entry.
+        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
+            they get what a dense step gives them when they are next stepped or read.
+        state: ``"full"``: two state values for each entry; ``"row"``: one second moment for each row of the
+            first dimension, of the mean of squares over the row's specified entries.
 
     State:
         ``"step"``, ``"exp_avg"``, ``"exp_avg_sq"`` and with ``amsgrad`` ``"max_exp_avg_sq"``, as in
@@ -88,6 +93,10 @@ class Adam(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015; ``torch.optim.Adam``, ``torch.optim.SparseAdam``.
     """
 
+    _state_names = frozenset({"step", "exp_avg", "exp_avg_sq"})
+    _optional_state_names = frozenset({"max_exp_avg_sq"})
+    _late_options = MappingProxyType({"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False})
+
     def __init__(
         self,
         params: ParamsT,
@@ -103,8 +112,8 @@ class Adam(MaskedOptimizer):
         differentiable: bool = False,
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
-        unspecified: Literal["skip"] = "skip",
-        state: Literal["full"] = "full",
+        unspecified: UnspecifiedOption = "skip",
+        state: StateOption = "full",
     ) -> None:
         defaults = {
             "lr": lr,
@@ -123,33 +132,19 @@ class Adam(MaskedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _numbers(self, group: dict[str, Any]) -> AdamNumbers:
-        check_options(group)
-        betas = [finite(f"betas[{i}]", beta) for i, beta in enumerate(group["betas"])]
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be two numbers of at least 0 and less than 1, got {tuple(betas)}")
+    @staticmethod
+    def _numbers(group: dict[str, Any]) -> AdamNumbers:
+        beta1, beta2 = betas(group["betas"])
         return AdamNumbers(
-            **{name: non_negative(name, group[name]) for name in ("lr", "eps", "weight_decay")},
-            beta1=betas[0],
-            beta2=betas[1],
+            lr=non_negative("lr", group["lr"]),
+            eps=non_negative("eps", group["eps"]),
+            weight_decay=non_negative("weight_decay", group["weight_decay"]),
+            beta1=beta1,
+            beta2=beta2,
             amsgrad=bool(group["amsgrad"]),
-            decoupled=bool(group.get("decoupled_weight_decay", False)),
-            maximize=bool(group["maximize"]),
+            decoupled=bool(group["decoupled_weight_decay"]),
+            **shared_numbers(group),
         )
-
-    def _check_state(self, param: Tensor, name: str) -> None:
-        for key in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
-            self._check_tensor(param, key, name)
-
-    def _update(self, param: Tensor, gradient: Gradient, numbers: AdamNumbers) -> None:
-        state = self.state[param]
-        keys = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if numbers.amsgrad else ("exp_avg", "exp_avg_sq")
-        for key in keys:
-            if key not in state:
-                state[key] = torch.zeros_like(param, requires_grad=False)
-        state["step"] = step_count(float(state.get("step", 0)) + 1)
-        update = numbers.update(float(state["step"]))
-        apply_update(update, param, gradient, [state[key] for key in keys])
 
 
 class AdamW(Adam):
@@ -169,17 +164,45 @@ class AdamW(Adam):
     Source: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019; ``torch.optim.AdamW``.
     """
 
+    # AdamW without a decay is none: a state that lacks it is another optimizer's.
+    _late_options = MappingProxyType({"amsgrad": False})
+
     def __init__(
         self,
         params: ParamsT,
         lr: float | Tensor = 1e-3,
-        *args: Any,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 1e-2,
-        **options: Any,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        unspecified: UnspecifiedOption = "skip",
+        state: StateOption = "full",
     ) -> None:
-        if len(args) > 2:  # betas, eps, weight_decay, amsgrad
-            weight_decay, args = args[2], (*args[:2], *args[3:])
-        names = ("betas", "eps", "amsgrad")
-        options = dict(zip(names, args, strict=False)) | options
-        options["decoupled_weight_decay"] = True
-        super().__init__(params, lr, weight_decay=weight_decay, **options)
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            foreach=foreach,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=differentiable,
+            fused=fused,
+            decoupled_weight_decay=True,
+            unspecified=unspecified,
+            state=state,
+        )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore; the decay stays decoupled, whatever was loaded."""
+        for group in state["param_groups"]:
+            group["decoupled_weight_decay"] = True
+        super().__setstate__(state)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from maskgrad.gradients.attached import attached_gradient, current_gradient, keep_attached
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.gradients import check_gradient
 
 __all__ = ["attach_gradient", "attached_gradient", "current_gradient"]
-
-_ATTRIBUTE = "_maskgrad_gradient"
 
 
 def attach_gradient(param: Tensor, masked: MaskedTensor | Tensor | None) -> None:
@@ -42,33 +41,6 @@ def attach_gradient(param: Tensor, masked: MaskedTensor | Tensor | None) -> None
 
     Source: PyTorch refuses ``p.grad = csr`` ("data of a different type") for a dense parameter.
     """
-    if masked is None:
-        if hasattr(param, _ATTRIBUTE):
-            delattr(param, _ATTRIBUTE)
-        return
-    check_gradient(param, masked, "the parameter")
-    setattr(param, _ATTRIBUTE, masked.detach())
-
-
-def attached_gradient(param: Tensor) -> MaskedTensor | Tensor | None:
-    """What :func:`attach_gradient` gave to ``param``, or None.
-
-    Example:
-        >>> mg.optim.attached_gradient(torch.nn.Parameter(torch.ones(3))) is None
-        True
-    """
-    attached: MaskedTensor | Tensor | None = getattr(param, _ATTRIBUTE, None)
-    return attached
-
-
-def current_gradient(param: Tensor, name: str) -> MaskedTensor | Tensor | None:
-    """The gradient a step uses: the attached one, or ``.grad``; both at once are refused, none is None."""
-    attached = attached_gradient(param)
-    if attached is None:
-        return param.grad
-    if param.grad is not None:
-        raise ValueError(
-            f"{name} has an attached gradient and a .grad; which one is meant cannot be known. Remove one: "
-            "mg.attach_gradient(param, None) or param.grad = None"
-        )
-    return attached
+    if masked is not None:
+        check_gradient(param, masked, "the parameter")
+    keep_attached(param, masked)

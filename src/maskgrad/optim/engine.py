@@ -3,22 +3,24 @@
 Dense gradients update the parameter in place. Masked gradients update copies, of which the specified entries
 are taken over. Row gradients go to the fused kernel where there is one that fits, else gather, update, write
 back: the cost follows the rows. Halves are computed in float32 and rounded once; complex numbers as pairs of
-real ones.
+real ones. A state may have one value per row: shape (R, 1, ..., 1) next to a parameter (R, ...).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.optim.fused import Fused
 from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows
+from maskgrad.optim.specified import EVERY, Listed, Specified, UnderMask
 from maskgrad.sparse import increasing, places, prod
 
-__all__ = ["Update", "apply_update"]
+__all__ = ["Update", "apply_update", "row_tables"]
 
 _PIECE = 1 << 17  # entries of a masked update at a time
 
@@ -27,21 +29,32 @@ _PIECE = 1 << 17  # entries of a masked update at a time
 class Update:
     """One update, its numbers already bound.
 
-    ``rule(param, grad, *states)`` works in place on tensors of one shape;
-    ``fused(param, indices, values, *states)`` on the rows of contiguous tables, merging duplicates, or is
-    None.
+    ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per
+    row; with those, and if ``whole``, it takes ``specified``, an object of :mod:`maskgrad.optim.specified`.
+    ``fused(param, indices, values, *states)`` does the same on the rows of contiguous tables, merging
+    duplicates, or is None. ``whole`` rules compare all specified entries of a parameter, which must
+    therefore be updated at once. ``scalars`` are the states that are one number, as they are afterwards.
     """
 
     rule: Callable[..., None]
-    fused: Callable[..., None] | None = None
+    fused: Fused | None = None
+    whole: bool = False
+    scalars: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequence[Tensor]) -> None:
-    """Update ``param`` and ``states`` (each of the parameter's shape) where ``gradient`` specifies an entry."""
+    """Update ``param`` and ``states`` where ``gradient`` specifies an entry.
+
+    Each state has the parameter's shape, or one value for each row.
+    """
     tensors = [param.detach(), *states]
     if isinstance(gradient, Rows):
-        _update_rows(update, tensors, gradient)
-        return
+        if len(gradient.indices) == 0:
+            return
+        if gradient.leading > 0:
+            _update_rows(update, tensors, gradient)
+            return
+        gradient = Dense(gradient.values.to(_compute_dtype(param, parts=False)).sum(0))
     values = gradient.values
     if param.is_complex():
         tensors, values = [_real(t) for t in tensors], _pairs(values, param)
@@ -52,66 +65,133 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
         _update_masked(update, tensors, Masked(values, mask))
 
 
+def _run(update: Update, tensors: Sequence[Tensor], values: Tensor, specified: Specified) -> None:
+    """The rule; one that looks at single entries only does not ask which are specified."""
+    if update.whole or specified.in_pieces or _some_per_row(tensors):
+        update.rule(tensors[0], values, *tensors[1:], specified=specified)
+    else:
+        update.rule(tensors[0], values, *tensors[1:])
+
+
+def _some_per_row(tensors: Sequence[Tensor]) -> bool:
+    return any(t.shape != tensors[0].shape for t in tensors)
+
+
 def _update_dense(update: Update, tensors: list[Tensor], values: Tensor) -> None:
     dtype = _compute_dtype(tensors[0])
     wide = tensors if tensors[0].dtype is dtype else [_widen(t, dtype) for t in tensors]
-    update.rule(wide[0], values if values.dtype is dtype else values.to(dtype), *wide[1:])
+    _run(update, wide, values if values.dtype is dtype else values.to(dtype), EVERY)
     if wide is not tensors:
         for narrow, computed in zip(tensors, wide, strict=True):
             narrow.copy_(computed)
 
 
 def _update_masked(update: Update, tensors: list[Tensor], gradient: Masked) -> None:
-    values, mask = gradient.values, gradient.mask
-    if tensors[0].device.type == "cpu" and all(t.is_contiguous() for t in (*tensors, values, mask)):
-        # Some ten temporary tensors are needed, and on the CPU they had better stay in the cache.
-        flat = [t.view(-1).split(_PIECE) for t in (mask, values, *tensors)]
-    else:
-        flat = [(t,) for t in (mask, values, *tensors)]
-    for piece_mask, piece_values, *piece in zip(*flat, strict=True):
-        _update_masked_piece(update, piece, piece_values, piece_mask)
+    parts = (gradient.mask, gradient.values, *tensors)
+    pieces: list[Sequence[Tensor]] = [(t,) for t in parts]
+    # Some ten temporary tensors are needed, and on the CPU they had better stay in the cache.
+    if tensors[0].device.type == "cpu" and not update.whole and gradient.mask.numel() > _PIECE:
+        if _some_per_row(tensors):
+            rows = max(_PIECE * len(gradient.mask) // gradient.mask.numel(), 1)
+            pieces = [t.split(rows) for t in parts]
+        elif all(t.is_contiguous() for t in parts):
+            pieces = [t.view(-1).split(_PIECE) for t in parts]
+    for mask, values, *piece in zip(*pieces, strict=True):
+        _update_masked_piece(update, piece, values, mask)
 
 
 def _update_masked_piece(update: Update, tensors: list[Tensor], values: Tensor, mask: Tensor) -> None:
     dtype = _compute_dtype(tensors[0])
     copies = [t.clone() if _widen(t, dtype) is t else _widen(t, dtype) for t in tensors]
-    update.rule(copies[0], values.to(dtype), *copies[1:])
+    _run(update, copies, values.to(dtype), UnderMask(mask))
     for old, computed in zip(tensors, copies, strict=True):
-        torch.where(mask, computed.to(old.dtype), old, out=old)
+        torch.where(_touched(mask, old), computed.to(old.dtype), old, out=old)
+
+
+def _touched(mask: Tensor, state: Tensor) -> Tensor:
+    """``mask`` for a state: a row is touched if one of its entries is."""
+    if mask.shape == state.shape:
+        return mask
+    summed = [
+        d for d, (wide, narrow) in enumerate(zip(mask.shape, state.shape, strict=True)) if wide != narrow
+    ]
+    return mask.any(summed, keepdim=True)
+
+
+def row_tables(
+    update: Update, tensors: Sequence[Tensor], gradient: Rows
+) -> tuple[list[Tensor], Tensor] | None:
+    """What the kernel of ``update`` takes: parameter and states seen as (R, *row), and the values; None: none fits."""
+    if update.fused is None or gradient.mask is not None or gradient.leading == 0:
+        return None
+    # Kernels know no gaps, no markers, and one value per row only for whole rows of real numbers.
+    if not all(t.is_contiguous() and t.dtype is not torch.bool for t in tensors):
+        return None
+    if _some_per_row(tensors) and (gradient.leading > 1 or tensors[0].is_complex()):
+        return None
+    tensors, values = _real_numbers(tensors, gradient)
+    return _as_rows(tensors, gradient.leading), values
+
+
+def _real_numbers(tensors: Sequence[Tensor], gradient: Rows) -> tuple[list[Tensor], Tensor]:
+    """Parameter and states, complex ones as pairs, and the gradient's values in the dtype of the computation."""
+    if tensors[0].is_complex():
+        return [_real(t) for t in tensors], _pairs(gradient.values, tensors[0])
+    return [*tensors], gradient.values.to(_compute_dtype(tensors[0]))
+
+
+def _as_rows(tensors: Sequence[Tensor], leading: int) -> list[Tensor]:
+    """Contiguous tensors seen as (R, *row)."""
+    whole = tensors[0].shape
+    inner = prod(whole[1:leading])
+    return [t.view(len(t) * (inner if t.shape == whole else 1), *t.shape[leading:]) for t in tensors]
 
 
 def _update_rows(update: Update, tensors: list[Tensor], gradient: Rows) -> None:
-    if len(gradient.indices) == 0:
+    read = row_tables(update, tensors, gradient)
+    if read is not None and update.fused is not None:
+        (table, *states), values = read
+        update.fused(table, gradient.indices, values, *states)
         return
-    param = tensors[0]
-    sizes = param.shape[: gradient.leading]
-    shape = (prod(sizes), *param.shape[gradient.leading :])
-    if param.is_complex():
-        tensors, values, shape = [_real(t) for t in tensors], _pairs(gradient.values, param), (*shape, 2)
-    else:
-        values = gradient.values.to(_compute_dtype(param))
+    param, leading = tensors[0], gradient.leading
+    sizes, inner = param.shape[:leading], prod(param.shape[1:leading])
+    dtype = _compute_dtype(param)
+    tables, values = _real_numbers(tensors, gradient)
+    per_row = [t.shape != tables[0].shape for t in tables]
     # A table can be seen as (R, *row) without a copy unless its memory order is unusual (a transposed
     # weight).
-    as_rows = all(t.is_contiguous() for t in tensors)
-    tables = [t.view(shape) for t in tensors] if as_rows else tensors
-    if update.fused is not None and as_rows:
-        update.fused(tables[0], gradient.indices, values, *tables[1:])
-        return
+    as_rows = all(t.is_contiguous() for t in tables)
+    if as_rows:
+        tables = _as_rows(tables, leading)
+    else:
+        tables = [
+            t.view(len(t), *t.shape[leading:]) if one else t for t, one in zip(tables, per_row, strict=True)
+        ]
     indices = gradient.indices
     if not increasing(indices):
-        indices, values = kernels.merge_rows(indices, values, shape[0], "sum")
+        indices, values = kernels.merge_rows(indices, values, prod(sizes), "sum")
     at = (indices,) if as_rows else tuple(places(indices, sizes))
-    dtype = _compute_dtype(param)
-    rows = [_widen(t[at], dtype) for t in tables]
-    update.rule(rows[0], values, *rows[1:])
-    for table, computed in zip(tables, rows, strict=True):
-        table[at] = computed.to(table.dtype)
+    first = (indices if leading == 1 else indices.div(inner, rounding_mode="floor"),)
+    ats = [first if r else at for r in per_row]
+    rows = [_widen(t[i], dtype) for t, i in zip(tables, ats, strict=True)]
+    if gradient.mask is not None:
+        mask = gradient.mask[indices]
+        mask = mask.unsqueeze(-1).expand_as(values) if param.is_complex() else mask
+        _run(update, rows, values, UnderMask(mask))
+        rows = [
+            torch.where(_touched(mask, computed), computed.to(t.dtype), t[i])
+            for t, i, computed in zip(tables, ats, rows, strict=True)
+        ]
+    else:
+        _run(update, rows, values, Listed(first[0]) if any(per_row) and leading > 1 else EVERY)
+    for table, i, computed in zip(tables, ats, rows, strict=True):
+        table[i] = computed.to(table.dtype)
 
 
-def _compute_dtype(param: Tensor) -> torch.dtype:
+def _compute_dtype(param: Tensor, parts: bool = True) -> torch.dtype:
     """Halves are updated in float32; a complex parameter in the dtype of its parts."""
     if param.is_complex():
-        return param.dtype.to_real()
+        return param.dtype.to_real() if parts else param.dtype
     return torch.float32 if param.dtype in (torch.float16, torch.bfloat16) else param.dtype
 
 
@@ -122,7 +202,8 @@ def _widen(t: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _pairs(values: Tensor, param: Tensor) -> Tensor:
     """Values of a complex parameter's gradient, real or complex, as pairs."""
-    return torch.view_as_real(values.to(param.dtype).resolve_conj())
+    # Detached, for torch cannot view a view of what a CSR tensor stores.
+    return torch.view_as_real(values.to(param.dtype).resolve_conj().detach())
 
 
 def _real(t: Tensor) -> Tensor:

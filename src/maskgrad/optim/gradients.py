@@ -45,12 +45,14 @@ class Rows:
     """Listed rows of the parameter seen as (R, *row), where R is the product of its first ``leading`` sizes.
 
     ``indices`` (n,) are in bounds and may repeat; ``values`` is (n, *row). Single entries are rows of shape
-    ().
+    (). With a ``mask`` of the parameter's shape, for whole rows only, what a row has outside it is unspecified, and
+    ``values`` is 0 there.
     """
 
     indices: Tensor
     values: Tensor
     leading: int
+    mask: Tensor | None = None
 
 
 Gradient = Dense | Masked | Rows

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["check_options", "finite", "non_negative"]
+__all__ = [
+    "StateOption",
+    "UnspecifiedOption",
+    "betas",
+    "check_options",
+    "finite",
+    "fraction",
+    "non_negative",
+    "pair",
+]
+
+UnspecifiedOption: TypeAlias = Literal["skip", "zero"]
+"""What a missing gradient means."""
+StateOption: TypeAlias = Literal["full", "row"]
+"""One state value for each entry, or for each row."""
 
 
 def finite(name: str, value: float | Tensor) -> float:
@@ -42,24 +56,68 @@ def non_negative(name: str, value: float | Tensor) -> float:
     return number
 
 
-def check_options(group: Mapping[str, Any]) -> None:
+def fraction(name: str, value: float | Tensor) -> float:
+    """``value`` as a Python number of at least 0 and less than 1.
+
+    Raises:
+        TypeError: it is not a number or a tensor with one element.
+        ValueError: it is a tensor with more elements, NaN, infinite or out of range.
+    """
+    number = finite(name, value)
+    if not 0 <= number < 1:
+        raise ValueError(f"{name} must be at least 0 and less than 1, got {number}")
+    return number
+
+
+def pair(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
+    """``value`` as two finite Python numbers.
+
+    Raises:
+        TypeError: it is no sequence, or a part of it no number.
+        ValueError: it has another length than 2, or a part is NaN or infinite.
+    """
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(f"{name} must be two numbers, got {value!r}")
+    if len(value) != 2:
+        raise ValueError(f"{name} must be two numbers, got {value!r}")
+    return finite(f"{name}[0]", value[0]), finite(f"{name}[1]", value[1])
+
+
+def betas(value: Sequence[float | Tensor]) -> tuple[float, float]:
+    """The decays of two moments.
+
+    Raises:
+        TypeError: not a sequence of numbers.
+        ValueError: not two numbers of at least 0 and less than 1.
+    """
+    first, second = pair("betas", value)
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise ValueError(f"betas must be two numbers of at least 0 and less than 1, got {(first, second)}")
+    return first, second
+
+
+def check_options(group: Mapping[str, Any], no_row_state: str | None = None) -> None:
     """The options that all optimizers share.
+
+    Args:
+        group: a parameter group.
+        no_row_state: why the optimizer cannot keep one state value per row; None: it can.
 
     Raises:
         ValueError: an option is unknown or not available.
     """
-    if group["unspecified"] != "skip":
+    if group["unspecified"] not in ("skip", "zero"):
         raise ValueError(
-            f"unspecified={group['unspecified']!r} is not available"
-            + (" yet" if group["unspecified"] == "zero" else "")
-            + "; use unspecified='skip': entries without a gradient keep their parameter and state"
+            f"unspecified={group['unspecified']!r} is not available; use unspecified='skip', entries without a "
+            "gradient keep their parameter and state, or unspecified='zero', their gradient is zero"
         )
-    if group["state"] != "full":
+    if group["state"] not in ("full", "row"):
         raise ValueError(
-            f"state={group['state']!r} is not available"
-            + (" yet" if group["state"] == "row" else "")
-            + "; use state='full': one state value for each entry of a parameter"
+            f"state={group['state']!r} is not available; use state='full', one state value for each entry of a "
+            "parameter, or state='row', one for each row"
         )
+    if group["state"] == "row" and no_row_state is not None:
+        raise ValueError(f"state='row' is not available: {no_row_state}; use state='full'")
     if group["differentiable"]:
         raise ValueError(
             "differentiable=True is not available; write the update out of place to differentiate through it, "

@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import attach_gradient, current_gradient
+from maskgrad.optim.batching import Batch
+from maskgrad.optim.catch_up import bring_up_to_date, settle
 from maskgrad.optim.gradients import Gradient, read_gradient
+from maskgrad.optim.hyperparameters import check_options
+from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
+from maskgrad.optim.numbers import Numbers
+from maskgrad.optim.restriction import restricted
+from maskgrad.optim.zeros import update_with_zeros
 
-__all__ = ["MaskedOptimizer", "step_count"]
+__all__ = ["MaskedOptimizer", "scalar_state"]
 
 
 class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
     """A ``torch.optim.Optimizer`` that takes dense, sparse and masked gradients, in turns if need be.
 
-    A subclass checks its numbers (``_numbers``), says what state a parameter has (``_check_state``), and
-    performs one update (``_update``). Everything else is here or in PyTorch.
+    A subclass checks its numbers (``_numbers``), which say what state a parameter has and how it is updated.
+    Everything else is here or in PyTorch.
     """
 
+    _state_names: ClassVar[frozenset[str]]
+    """Every state that a parameter has once it has been stepped."""
+    _optional_state_names: ClassVar[frozenset[str]] = frozenset()
+    """States that only some options need."""
+    _late_options: ClassVar[Mapping[str, Any]] = {}
+    """Hyperparameters that old checkpoints, or those of a plainer optimizer, lack, and what this means."""
+    _no_row_state: ClassVar[str | None] = None
+    """Why there is no ``state="row"``, if so."""
+
+    knows_trained_entries: ClassVar[bool] = True
+    """Frozen entries (``mg.train_only``) are left out here; nobody needs to put them back after a step."""
+
+    @staticmethod
     @abc.abstractmethod
-    def _numbers(self, group: dict[str, Any]) -> Any:
+    def _numbers(group: dict[str, Any]) -> Numbers:
         """The group's hyperparameters as plain numbers, checked."""
 
-    @abc.abstractmethod
-    def _check_state(self, param: Tensor, name: str) -> None:
-        """ValueError if a loaded state does not fit ``param``; changes nothing."""
+    def _numbers_now(self, param: Tensor, numbers: Numbers) -> Numbers:
+        """The numbers of a step of ``param``, if its state changes them."""
+        return numbers
 
-    @abc.abstractmethod
-    def _update(self, param: Tensor, gradient: Gradient, numbers: Any) -> None:
-        """Create missing state and update ``param``."""
+    def _prepare_state(self, param: Tensor, numbers: Numbers) -> list[Tensor]:
+        """Bring a loaded state into the form that the rule needs; returns states beyond the declared ones."""
+        return []
+
+    def _finish(self, param: Tensor, gradient: Gradient) -> None:
+        """Tidy the state up after an update."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own hyperparameters, as in PyTorch.
@@ -48,7 +72,7 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
         param_group["params"] = _with_values(param_group["params"])
         super().add_param_group(param_group)
         try:
-            self._numbers(param_group)
+            self._read_group(param_group)
             for name, param in _named(param_group, len(self.param_groups) - 1):
                 _check_parameter(param, name)
         except BaseException:
@@ -56,11 +80,52 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
             raise
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore; options that a state of ``torch.optim`` does not know get their defaults."""
+        """Restore, after a look at everything: a state of another optimizer or model changes nothing.
+
+        Options that a state of ``torch.optim`` does not know stay as they are.
+        """
+        self._check_loaded(state, self.__dict__.get("param_groups"))
+        for group in state["param_groups"]:
+            for param in group["params"]:
+                settle(param)
         super().__setstate__(state)
-        for group in self.param_groups:
-            for name, default in SHARED_OPTIONS.items():
-                group.setdefault(name, default)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied is up to date."""
+        self.flush()
+        return super().__getstate__()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in PyTorch; with ``unspecified="zero"`` parameters and states are brought up to date first."""
+        self.flush()
+        return super().state_dict()
+
+    def flush(self, params: Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor] | None = None) -> None:
+        """Bring rows up to date that got no gradient, and must not be read or written before.
+
+        With ``unspecified="zero"`` rows without a gradient are moved when they are next stepped, looked up by
+        :class:`maskgrad.nn.Embedding`, saved by ``state_dict()``, or here. Otherwise there is nothing to do.
+
+        Args:
+            params: some of this optimizer's parameters; None: all.
+
+        Raises:
+            ValueError: a parameter is not one of this optimizer's. Nothing has been written then.
+        """
+        own = [param for group in self.param_groups for param in group["params"]]
+        chosen = own
+        if params is not None:
+            chosen = list(
+                _with_values([params] if isinstance(params, Tensor | MaskedTensor) else list(params))
+            )
+            strangers = {id(param) for param in chosen} - {id(param) for param in own}
+            if strangers:
+                raise ValueError(
+                    f"flush() was given {len(strangers)} tensors that this optimizer does not train; give it some of "
+                    "its parameters, or nothing for all of them"
+                )
+        for param in chosen:
+            bring_up_to_date(param)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients, attached ones included (those are removed whatever ``set_to_none`` says)."""
@@ -92,36 +157,78 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        ready: list[tuple[Tensor, Gradient, Any]] = []
+        ready: list[tuple[Tensor, Gradient, Numbers]] = []
         for position, group in enumerate(self.param_groups):
-            numbers = self._numbers(group)
+            numbers = self._read_group(group)
             for name, param in _named(group, position):
                 grad = current_gradient(param, name)
                 if grad is not None:
-                    ready.append((param, read_gradient(param, grad, name), numbers))
-                    self._check_state(param, name)
+                    gradient = restricted(read_gradient(param, grad, name), trained_entries(param))
+                    ready.append((param, gradient, numbers))
+                    check_shapes(self.state.get(param, {}), param, numbers, name)
+        batch = Batch()
         for param, gradient, numbers in ready:
-            self._update(param, gradient, numbers)
+            self._update(param, gradient, numbers, batch)
+        batch.run()
         return loss
 
-    def _check_tensor(self, param: Tensor, key: str, name: str) -> None:
-        """ValueError if the state ``key`` is there and has another shape or device than ``param``."""
-        value = self.state[param].get(key) if param in self.state else None
-        if value is not None and (value.shape != param.shape or value.device != param.device):
-            raise ValueError(
-                f"state {key!r} of {name} has shape {tuple(value.shape)} on {value.device}, but the parameter has "
-                f"shape {tuple(param.shape)} on {param.device}; load a state that belongs to this model"
-            )
+    def _read_group(self, group: dict[str, Any]) -> Numbers:
+        check_options(group, self._no_row_state)
+        return self._numbers(group)
 
+    def _update(self, param: Tensor, gradient: Gradient, numbers: Numbers, batch: Batch) -> None:
+        """Create missing state and update ``param``, now or with the others in ``batch``."""
+        numbers = self._numbers_now(param, numbers)
+        states = self._states(param, numbers)
+        state = self.state.get(param, {})  # no entry for who keeps no state
+        step = float(state["step"]) + 1 if numbers.counts_steps else 0.0
+        scalars = {name: state[name] for name in numbers.scalars()}
+        update = numbers.update(step, **scalars)
+        if numbers.zeros:
+            update_with_zeros(update, param, gradient, states, numbers, step, scalars)
+        else:
+            bring_up_to_date(param)  # at no cost, unless the option was changed
+            batch.add(update, param, gradient, states)
+        if numbers.counts_steps:
+            state["step"] += 1
+        for name, value in update.scalars.items():
+            state[name].copy_(value)
+        self._finish(param, gradient)
 
-SHARED_OPTIONS: dict[str, Any] = {
-    "unspecified": "skip",
-    "state": "full",
-    "maximize": False,
-    "foreach": None,
-    "differentiable": False,
-    "fused": None,
-}
+    def _states(self, param: Tensor, numbers: Numbers) -> list[Tensor]:
+        """The state tensors in the order in which the rule takes them; what is missing is created."""
+        scalars = {"step": 0.0} if numbers.counts_steps else {}
+        scalars |= numbers.scalars()
+        wanted = numbers.states()
+        if not (scalars or wanted):
+            return []
+        state = self.state[param]
+        for name, start in scalars.items():
+            # It is a number in the checkpoints of an old PyTorch.
+            # And loading casts some to the parameter's dtype, where a half would drop small changes.
+            value = state.get(name)
+            if not isinstance(value, Tensor) or value.dtype in (torch.float16, torch.bfloat16):
+                state[name] = scalar_state(
+                    state.get(name, start), param.device if numbers.on_device else None
+                )
+        beyond = self._prepare_state(param, numbers)
+        for declared in wanted:
+            if state.get(declared.name) is None:
+                state[declared.name] = declared.create(param, numbers.row)
+        return [*(state[declared.name] for declared in wanted), *beyond]
+
+    def _check_loaded(self, state: dict[str, Any], live: list[dict[str, Any]] | None) -> None:
+        """Complete the groups of a state about to be loaded; an error if it does not fit."""
+        defaults = state.get("defaults") or self.defaults
+        for position, group in enumerate(state["param_groups"]):
+            before = live[position] if live else SHARED_OPTIONS
+            complete_group(group, before, {**SHARED_OPTIONS, **self._late_options})
+            check_group(group, before, defaults, type(self).__name__)
+            numbers = self._read_group(group)
+            for name, param in _named(group, position):
+                entry = state["state"].get(param) or {}
+                check_names(entry, self._state_names, self._optional_state_names, name, type(self).__name__)
+                check_shapes(entry, param, numbers, name)
 
 
 def _named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]:
@@ -163,8 +270,7 @@ def _check_parameter(param: Tensor, name: str) -> None:
         )
 
 
-def step_count(steps: float) -> Tensor:
-    """A number of steps as ``torch.optim`` keeps it."""
-    return torch.tensor(
-        float(steps), dtype=torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
-    )
+def scalar_state(value: float, device: torch.device | None) -> Tensor:
+    """A state that is one number, as ``torch.optim`` keeps it."""
+    dtype = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
+    return torch.tensor(float(value), dtype=dtype, device=device)

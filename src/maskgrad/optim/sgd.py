@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad import kernels
 from maskgrad.optim import rules
-from maskgrad.optim.engine import Update, apply_update
+from maskgrad.optim.engine import Update
+from maskgrad.optim.fused import fused_sgd
 from maskgrad.optim.gradients import Dense, Gradient
-from maskgrad.optim.hyperparameters import check_options, finite, non_negative
+from maskgrad.optim.hyperparameters import StateOption, UnspecifiedOption, finite, non_negative
+from maskgrad.optim.numbers import Numbers, State, shared_numbers
 from maskgrad.optim.optimizer import MaskedOptimizer
 
 __all__ = ["SGD"]
 
 
-@dataclass(frozen=True, slots=True)
-class SGDNumbers:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SGDNumbers(Numbers):
     """SGD's hyperparameters as plain numbers."""
 
     lr: float
@@ -29,7 +31,8 @@ class SGDNumbers:
     dampening: float
     weight_decay: float
     nesterov: bool
-    maximize: bool
+
+    counts_steps: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
@@ -38,16 +41,16 @@ class SGDNumbers:
                 f"dampening={self.dampening}"
             )
 
-    def update(self, *, marked: bool) -> Update:
-        """The update; ``marked``: a Boolean state tells which entries have a buffer."""
-        numbers: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+    def states(self) -> tuple[State, ...]:
+        """The momentum, if there is any. The marker of buffers that have started comes and goes: see :class:`SGD`."""
+        return (State("momentum_buffer"),) if self.momentum != 0 else ()
 
-        def fused(
-            param: Tensor, indices: Tensor, values: Tensor, momentum_buffer: Tensor | None = None
-        ) -> None:
-            kernels.sgd_rows_(param, momentum_buffer, indices, values, **numbers)
+    def update(self, step: float = 0.0, **scalars: Tensor) -> Update:
+        """The update, the same at each step."""
+        names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
 
-        return Update(partial(rules.sgd_, **numbers), None if marked else fused)
+        return Update(partial(rules.sgd_, **numbers), fused_sgd(numbers))
 
 
 class SGD(MaskedOptimizer):
@@ -74,8 +77,9 @@ class SGD(MaskedOptimizer):
         foreach: accepted for PyTorch's sake; no effect.
         differentiable: must be False.
         fused: accepted for PyTorch's sake; no effect: row gradients always take the fused kernel.
-        unspecified: ``"skip"``: entries without a gradient are left alone.
-        state: ``"full"``: one buffer value for each entry.
+        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
+            they get what a dense step gives them when they are next stepped or read.
+        state: ``"full"``: one buffer value for each entry; momentum of rows is not to be had.
 
     State:
         ``"momentum_buffer"``, as in ``torch.optim.SGD``; state dicts can be exchanged in mid-run, both ways.
@@ -104,6 +108,11 @@ class SGD(MaskedOptimizer):
     ``torch.optim.SGD``.
     """
 
+    _state_names = frozenset()
+    _optional_state_names = frozenset({"momentum_buffer", "momentum_started"})
+    _late_options = MappingProxyType({"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})
+    _no_row_state = "SGD has no second moment, of which one value per row could do"
+
     def __init__(
         self,
         params: ParamsT,
@@ -117,8 +126,8 @@ class SGD(MaskedOptimizer):
         foreach: bool | None = None,
         differentiable: bool = False,
         fused: bool | None = None,
-        unspecified: Literal["skip"] = "skip",
-        state: Literal["full"] = "full",
+        unspecified: UnspecifiedOption = "skip",
+        state: StateOption = "full",
     ) -> None:
         defaults = {
             "lr": lr,
@@ -135,38 +144,34 @@ class SGD(MaskedOptimizer):
         }
         super().__init__(params, defaults)
 
-    def _numbers(self, group: dict[str, Any]) -> SGDNumbers:
-        check_options(group)
+    @staticmethod
+    def _numbers(group: dict[str, Any]) -> SGDNumbers:
         return SGDNumbers(
             lr=non_negative("lr", group["lr"]),
             momentum=non_negative("momentum", group["momentum"]),
             dampening=finite("dampening", group["dampening"]),
             weight_decay=non_negative("weight_decay", group["weight_decay"]),
             nesterov=bool(group["nesterov"]),
-            maximize=bool(group["maximize"]),
+            **shared_numbers(group),
         )
 
-    def _check_state(self, param: Tensor, name: str) -> None:
-        self._check_tensor(param, "momentum_buffer", name)
+    def _finish(self, param: Tensor, gradient: Gradient) -> None:
+        if isinstance(gradient, Dense) and param in self.state:
+            self.state[param].pop("momentum_started", None)
 
-    def _update(self, param: Tensor, gradient: Gradient, numbers: SGDNumbers) -> None:
-        if numbers.momentum == 0:
-            apply_update(numbers.update(marked=False), param, gradient, [])
-            return
-        state = self.state[param]
-        self._prepare_state(param, numbers.dampening != 0)
-        started: Tensor | None = state.get("momentum_started")
-        states = [state["momentum_buffer"]] if started is None else [state["momentum_buffer"], started]
-        apply_update(numbers.update(marked=started is not None), param, gradient, states)
-        if started is not None and isinstance(gradient, Dense):
-            del state["momentum_started"]
+    def _numbers_now(self, param: Tensor, numbers: Numbers) -> Numbers:
+        fresh = self.state.get(param, {}).get("momentum_buffer") is None
+        if numbers.zeros and fresh and isinstance(numbers, SGDNumbers) and numbers.dampening != 0:
+            return replace(numbers, dampening=0.0)
+        return numbers
 
-    def _prepare_state(self, param: Tensor, dampened: bool) -> None:
+    def _prepare_state(self, param: Tensor, numbers: Numbers) -> list[Tensor]:
         """A dense buffer, and a marker where one is needed, from nothing, from ours, or from PyTorch's state."""
+        # Where a missing gradient is a zero, all entries start together: see _numbers_now.
+        dampened = isinstance(numbers, SGDNumbers) and numbers.dampening != 0 and not numbers.zeros
         state = self.state[param]
         buffer: Tensor | None = state.get("momentum_buffer")
         if buffer is None:
-            state["momentum_buffer"] = torch.zeros_like(param, requires_grad=False)
             if dampened:
                 state["momentum_started"] = _nothing_started(param)
         elif buffer.layout is not torch.strided:
@@ -175,11 +180,12 @@ class SGD(MaskedOptimizer):
                 state["momentum_started"] = _nothing_started(param)
                 state["momentum_started"][tuple(buffer.coalesce().indices())] = True
         marker: Tensor | None = state.get("momentum_started")
-        if marker is not None and marker.dtype is not torch.bool:
+        if buffer is not None and marker is not None and marker.dtype is not torch.bool:
             # It was loaded (PyTorch casts state to the parameter's dtype), perhaps after steps of
             # torch.optim.SGD, which does not keep it: an entry with a buffer has started, whatever the marker
             # says.
             state["momentum_started"] = (marker != 0) | (state["momentum_buffer"] != 0)
+        return [state["momentum_started"]] if "momentum_started" in state else []
 
 
 def _nothing_started(param: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def test_what_has_no_gradient_stays_bit_for_bit(kind: Any) -> None:
         ({"eps": float("nan")}, "eps must be finite"),
         ({"betas": (1.0, 0.9)}, "betas must be two numbers"),
         ({"betas": (0.9,)}, "betas must be two numbers"),
-        ({"unspecified": "zero"}, "not available"),
+        ({"unspecified": "all"}, "not available"),
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, Any], words: str) -> None:

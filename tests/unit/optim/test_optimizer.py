@@ -15,7 +15,7 @@ from maskgrad.masked_tensor import masked
 from maskgrad.optim import Adagrad, attach_gradient, attached_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.kinds import coo, every_kind
-from tests.unit.optim.optimizers import NAN, bits, every_optimizer
+from tests.unit.optim.optimizers import NAN, PAPERS, accepts, bits, every_optimizer
 
 
 @every_optimizer
@@ -34,7 +34,10 @@ def test_dense_gradients_give_what_torch_gives_for_20_steps(
         a.step()
         b.step()
     for p, q in zip(mine, reference, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
+        if theirs in PAPERS.values():
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+        else:
+            assert torch.equal(bits(p), bits(q))
 
 
 @every_optimizer
@@ -60,7 +63,7 @@ def test_state_dicts_are_exchanged_in_mid_run(
         p.grad, q.grad = gradient.clone(), gradient.clone()
         optimizer.step()
         straight.step()
-    torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
 @every_optimizer
@@ -124,7 +127,7 @@ def test_a_gradient_without_entries_changes_nothing(
 ) -> None:
     p = nn.Parameter(torch.ones(3, 1))
     optimizer = ours([p], **options)
-    start = options.get("initial_accumulator_value", 0)
+    start = {"sum": options.get("initial_accumulator_value", 0), "step_size": options["lr"], "ax": 1.0}
     empty: list[Any] = [
         coo(torch.empty(1, 0, dtype=torch.int64), torch.empty(0, 1), (3, 1)),
         coo(torch.empty(2, 0, dtype=torch.int64), torch.empty(0), (3, 1)),
@@ -136,7 +139,7 @@ def test_a_gradient_without_entries_changes_nothing(
         optimizer.step()
         assert p.tolist() == [[1.0]] * 3
         for key, value in optimizer.state[p].items():
-            assert value.shape != p.shape or value.tolist() == [[start if key == "sum" else 0]] * 3
+            assert value.shape != p.shape or torch.equal(value, torch.full((3, 1), start.get(key, 0.0)))
 
 
 @every_optimizer
@@ -146,7 +149,9 @@ def test_the_machinery_of_torch_optim_works(
     options: dict[str, Any],
 ) -> None:
     p = nn.Parameter(torch.ones(2))
-    optimizer = ours([p], **{**options, "lr": torch.tensor(0.5), "foreach": True, "fused": False})
+    accepted = {"foreach": True, "fused": False, "capturable": False, "differentiable": False}
+    accepted = {name: value for name, value in accepted.items() if accepts(ours, name)}
+    optimizer = ours([p], **{**options, "lr": torch.tensor(0.5), **accepted})
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
     seen: list[str] = []
     optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
@@ -201,7 +206,7 @@ def test_dtypes_are_kept(
         attach_gradient(p, gradient)
         optimizer.step()
     assert p.dtype == dtype
-    assert all(v.dtype in (dtype, torch.bool) for k, v in optimizer.state[p].items() if k != "step")
+    assert all(v.dtype in (dtype, torch.bool) for v in optimizer.state[p].values() if v.shape == p.shape)
     assert torch.equal(p[0], p[2])
     assert not torch.equal(p[0], p[1])
 

@@ -1,0 +1,99 @@
+"""Calls observers around every optimizer's step, PyTorch's own optimizers among them.
+
+PyTorch's global hooks run before a step and after it. An optimizer that is given a closure computes its gradients
+inside the step, so the closure is wrapped: observers learn when the gradients are there either way.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+__all__ = ["StepObserver", "observe_steps", "parameters_of"]
+
+
+class StepObserver(abc.ABC):
+    """What is told of every step while it is alive. Called without gradients being recorded."""
+
+    @abc.abstractmethod
+    def before_step(self, optimizer: Optimizer) -> None:
+        """A step begins; nothing has moved."""
+
+    @abc.abstractmethod
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """The closure is about to compute gradients, perhaps not for the first time in this step."""
+
+    @abc.abstractmethod
+    def gradients_ready(self, optimizer: Optimizer) -> None:
+        """The parameters have the gradients that the optimizer is about to use."""
+
+    @abc.abstractmethod
+    def after_step(self, optimizer: Optimizer) -> None:
+        """The step is done. Not called if it raised."""
+
+
+_observers: weakref.WeakSet[StepObserver] = weakref.WeakSet()
+_hooked: list[Any] = []
+
+
+def observe_steps(observer: StepObserver) -> None:
+    """Tell ``observer`` of all steps from now on, until nobody else refers to it."""
+    _observers.add(observer)
+    if not _hooked:  # PyTorch's hooks are for the whole process: set when the first observer comes
+        _hooked.append(register_optimizer_step_pre_hook(_before))
+        _hooked.append(register_optimizer_step_post_hook(_after))
+
+
+def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
+    """The parameters of all groups."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+@torch.no_grad()
+def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    present = list(_observers)
+    for observer in present:
+        observer.before_step(optimizer)
+    # `args` begins with the optimizer itself.
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if not callable(closure):
+        for observer in present:
+            observer.gradients_ready(optimizer)
+        return None
+    wrapped = _told(closure, optimizer, present)
+    if len(args) > 1:
+        return (args[0], wrapped, *args[2:]), kwargs
+    return args, {**kwargs, "closure": wrapped}
+
+
+@torch.no_grad()
+def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for observer in list(_observers):
+        observer.after_step(optimizer)
+
+
+def _told(closure: Callable[[], Any], optimizer: Optimizer, present: list[StepObserver]) -> Callable[[], Any]:
+    @functools.wraps(closure)
+    def evaluate() -> Any:
+        with torch.no_grad():
+            for observer in present:
+                observer.before_closure(optimizer)
+        loss = closure()
+        with torch.no_grad():
+            for observer in present:
+                observer.gradients_ready(optimizer)
+        return loss
+
+    return evaluate

@@ -1,0 +1,185 @@
+"""The entries of a parameter that are trained, and the guard that keeps every optimizer from moving the others."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
+from maskgrad.sparse import places, positions, stored
+
+__all__ = ["keep_trained_entries", "trained_entries"]
+
+_ATTRIBUTE = "_maskgrad_trained"
+
+
+def keep_trained_entries(param: Tensor, mask: Tensor | None) -> None:
+    """Register ``mask`` with ``param``, or remove what is registered. Raises as :func:`maskgrad.train_only`."""
+    if not isinstance(param, Tensor) or param.layout is not torch.strided:
+        found = f"layout {param.layout}" if isinstance(param, Tensor) else type(param).__name__
+        raise TypeError(
+            f"param must be a strided tensor, got {found}; of a MaskedTensor and of a sparse tensor only the "
+            "specified entries are trained anyway"
+        )
+    if mask is None:
+        param.__dict__.pop(_ATTRIBUTE, None)
+        return
+    setattr(param, _ATTRIBUTE, TrainedEntries(_checked(param, mask)))
+    if isinstance(param, torch.nn.Parameter):
+        # Its own way of deep copying forgets attributes. Told that there is none, copy.deepcopy goes through
+        # __reduce_ex__, as pickle does, which keeps them.
+        param.__deepcopy__ = None  # type: ignore[method-assign, assignment]
+
+
+def trained_entries(param: Tensor) -> Tensor | None:
+    """The mask that :func:`maskgrad.train_only` gave to ``param``, in its shape; None: all entries are trained.
+
+    Raises:
+        ValueError: the parameter's shape has been changed since.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.ones(2))
+        >>> mg.optim.trained_entries(w) is None
+        True
+        >>> mg.train_only(w, torch.tensor([True, False]))
+        >>> mg.optim.trained_entries(w)
+        tensor([ True, False])
+    """
+    held: TrainedEntries | None = getattr(param, _ATTRIBUTE, None)
+    return None if held is None else held.for_param(param)
+
+
+class TrainedEntries:
+    """The mask as a parameter holds it. Reading one from a file sets the hooks that obey it."""
+
+    __slots__ = ("mask",)
+
+    def __init__(self, mask: Tensor) -> None:
+        if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:  # a file may hold anything
+            raise TypeError(f"trained entries are a Boolean tensor, found {type(mask).__name__}")
+        self.mask = mask
+        observe_steps(_GUARD)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TrainedEntries, (self.mask,)
+
+    def for_param(self, param: Tensor) -> Tensor:
+        """The mask on the device and in the shape of ``param``."""
+        if self.mask.device != param.device:  # the module was moved
+            self.mask = self.mask.to(param.device)
+        if self.mask.dim() != param.dim() or any(
+            m not in (1, p) for m, p in zip(self.mask.shape, param.shape, strict=True)
+        ):
+            raise ValueError(
+                f"a parameter of shape {tuple(param.shape)} has a mask of shape {tuple(self.mask.shape)} from "
+                "mg.train_only; its shape was changed since: call mg.train_only(param, mask) again"
+            )
+        return self.mask.expand(param.shape)
+
+
+def _checked(param: Tensor, mask: object) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
+        found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a Boolean tensor, True = trained, got {found}; use e.g. mask != 0")
+    if mask.layout is not torch.strided:
+        raise TypeError(f"mask must be a strided tensor, got {mask.layout}; mask.to_dense() converts")
+    if mask.device != param.device:
+        raise ValueError(f"mask is on {mask.device}, but param is on {param.device}; move one with .to()")
+    lacking = param.dim() - mask.dim()
+    if lacking < 0 or any(m not in (1, p) for m, p in zip(mask.shape, param.shape[lacking:], strict=True)):
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} does not broadcast to the shape {tuple(param.shape)} of param"
+        )
+    return mask.detach().clone().reshape((1,) * lacking + tuple(mask.shape))
+
+
+class _Frozen:
+    """What one step must not change: parameters as they were, and the gradients in whose place others stand."""
+
+    __slots__ = ("masks", "stand_ins", "values")
+
+    def __init__(self) -> None:
+        self.values: list[tuple[Tensor, Tensor]] = []
+        self.masks: list[tuple[Tensor, Tensor]] = []
+        self.stand_ins: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def hide_gradients(self) -> None:
+        for param, mask in self.masks:
+            gradient = param.grad
+            if gradient is not None and gradient.layout in (torch.strided, torch.sparse_coo):
+                stand_in = _zero_outside(gradient, mask)
+                param.grad = stand_in
+                self.stand_ins.append((param, stand_in, gradient))
+
+    def show_gradients(self) -> None:
+        for param, stand_in, gradient in self.stand_ins:
+            if param.grad is stand_in:
+                param.grad = gradient
+        self.stand_ins.clear()
+
+    def put_back(self) -> None:
+        for (param, mask), (_, before) in zip(self.masks, self.values, strict=True):
+            values = param.detach()
+            torch.where(mask, values, before, out=values)
+
+
+class _Guard(StepObserver):
+    """Keeps frozen entries where they are in the steps of optimizers that do not know of masks."""
+
+    def __init__(self) -> None:
+        self._steps: WeakKeyDictionary[Optimizer, _Frozen] = WeakKeyDictionary()
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        interrupted = self._steps.pop(optimizer, None)
+        if interrupted is not None:  # the last step raised
+            interrupted.show_gradients()
+        if getattr(optimizer, "knows_trained_entries", False):
+            return
+        frozen = _Frozen()
+        for param in parameters_of(optimizer):
+            mask = trained_entries(param)
+            if mask is not None:
+                frozen.masks.append((param, mask))
+        if frozen.masks:
+            frozen.values = [(param, param.detach().clone()) for param, _ in frozen.masks]
+            self._steps[optimizer] = frozen
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        frozen = self._steps.get(optimizer)
+        if frozen is not None:
+            frozen.show_gradients()
+
+    def gradients_ready(self, optimizer: Optimizer) -> None:
+        frozen = self._steps.get(optimizer)
+        if frozen is not None:
+            frozen.hide_gradients()
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        frozen = self._steps.pop(optimizer, None)
+        if frozen is not None:
+            frozen.show_gradients()
+            frozen.put_back()
+
+
+_GUARD = _Guard()
+
+
+def _zero_outside(gradient: Tensor, mask: Tensor) -> Tensor:
+    """A copy of a strided or COO gradient with 0 at frozen entries; selected, for what is there may be NaN."""
+    if gradient.layout is torch.strided:
+        return torch.where(mask, gradient.detach(), 0)
+    indices, values = stored(gradient)
+    sizes = gradient.shape[: gradient.sparse_dim()]
+    at = places(positions(indices, sizes, "a gradient"), sizes)
+    kept = torch.where(mask[tuple(at)] if sizes else mask, values, 0)
+    return torch.sparse_coo_tensor(
+        indices, kept, gradient.shape, is_coalesced=gradient.is_coalesced(), check_invariants=False
+    )
+
+
+# For torch.load(weights_only=True) of a parameter that has a mask.
+torch.serialization.add_safe_globals([TrainedEntries])

@@ -1,0 +1,8 @@
+"""Layers that know what the rest of maskgrad does to their parameters; drop-in for those of ``torch.nn``."""
+
+from __future__ import annotations
+
+from maskgrad.nn.embedding import Embedding
+from maskgrad.nn.embedding_bag import EmbeddingBag
+
+__all__ = ["Embedding", "EmbeddingBag"]

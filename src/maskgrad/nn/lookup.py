@@ -1,0 +1,114 @@
+"""Tables whose rows are brought up to date before they are read.
+
+An optimizer with ``unspecified="zero"`` moves rows without a gradient when they are next needed. A table of this
+kind says when: rows that are looked up, and everything before the table is saved, loaded, copied or converted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from maskgrad.optim.catch_up import bring_up_to_date
+from maskgrad.optim.pending import pending_of, release
+
+__all__ = ["LookupTable", "dense_gradient_needed"]
+
+# Where compiled code finds a table: tensors reach it through the graph, what hangs on them does not.
+_TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
+_NUMBERS = itertools.count()
+
+
+class LookupTable(torch.nn.Module):
+    """What :class:`~maskgrad.nn.Embedding` and :class:`~maskgrad.nn.EmbeddingBag` share."""
+
+    weight: Tensor
+    max_norm: float | None
+
+    def flush(self) -> None:
+        """Bring every row up to date, before the weight is read or written as a whole. Others' rows are left alone."""
+        bring_up_to_date(self.weight)
+
+    def _register(self) -> None:
+        self._number = next(_NUMBERS)
+        _TABLES[self._number] = self
+
+    def _ready(self, rows: Tensor) -> Tensor:
+        """``rows``, to be looked up now: they are up to date. In a compiled graph this is one opaque operator."""
+        if torch.compiler.is_compiling():
+            if torch.compiler.is_exporting():
+                return rows
+            return torch.ops.maskgrad.ready_rows(rows, self._number)  # type: ignore[no-any-return]
+        if pending_of(self.weight) is not None:
+            if torch._C._functorch.is_functorch_wrapped_tensor(rows):
+                bring_up_to_date(self.weight)
+            else:
+                bring_up_to_date(self.weight, rows)
+        return rows
+
+    def _looked_up(self) -> None:
+        """After a look-up; one that renormalises rows (``max_norm``) has written into the weight, and rightly."""
+        if self.max_norm is not None and not torch.compiler.is_compiling():
+            pending = pending_of(self.weight)
+            if pending is not None:
+                pending.version = self.weight._version
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.flush()
+        super()._save_to_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.flush()  # the optimizer's states
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        self.flush()
+        release(self.weight)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For ``pickle`` and ``copy``: the table, up to date."""
+        self.flush()
+        return {name: value for name, value in self.__dict__.items() if name != "_number"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._register()
+
+
+def dense_gradient_needed(sparse: bool | None, reason: str | None) -> bool:
+    """Whether the gradient has to be dense; ``sparse`` None leaves it to ``reason``, why it cannot be sparse.
+
+    Raises:
+        ValueError: ``sparse`` is True, and there is a reason against it.
+    """
+    if sparse is None:
+        return reason is not None
+    if sparse and reason is not None:
+        raise ValueError(
+            f"sparse=True is not available with {reason}: PyTorch has no such gradient; use sparse=False"
+        )
+    return not sparse
+
+
+def _ready_rows(rows: Tensor, number: int) -> Tensor:
+    table = _TABLES.get(number)
+    if table is not None:
+        bring_up_to_date(table.weight, rows)
+    return rows.clone()  # an operator returns no input
+
+
+def _ready_rows_fake(rows: Tensor, number: int) -> Tensor:
+    return torch.empty_like(rows)
+
+
+# The weight is no argument: PyTorch is not to know that it is written, for its value is what it should be anyway.
+# What orders this before the look-up is that the look-up takes the rows from here.
+torch.library.define("maskgrad::ready_rows", "(Tensor rows, SymInt number) -> Tensor")
+torch.library.impl("maskgrad::ready_rows", "default", _ready_rows)
+torch.library.register_fake("maskgrad::ready_rows", _ready_rows_fake)

@@ -1,0 +1,121 @@
+"""Does a state fit an optimizer and its parameters? Asked before it replaces the live one, and before a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+from torch import Tensor
+
+from maskgrad.optim.numbers import Numbers
+
+__all__ = ["SHARED_OPTIONS", "check_group", "check_names", "check_shapes", "complete_group"]
+
+SHARED_OPTIONS: dict[str, Any] = {
+    "unspecified": "skip",
+    "state": "full",
+    "maximize": False,
+    "foreach": None,
+    "differentiable": False,
+}
+"""Options of every optimizer, and what it means that a checkpoint lacks them."""
+
+# Hyperparameters that some optimizers have and others do not: one that is out of place tells a foreign group.
+_TELLING = frozenset(
+    {
+        "alpha",
+        "amsgrad",
+        "betas",
+        "bias_correction",
+        "centered",
+        "dampening",
+        "etas",
+        "initial_accumulator_value",
+    }
+    | {
+        "lambd",
+        "lr_decay",
+        "momentum",
+        "momentum_decay",
+        "nesterov",
+        "norm_bounds",
+        "rho",
+        "step_sizes",
+        "t0",
+    }
+)
+
+
+def complete_group(group: dict[str, Any], live: Mapping[str, Any], late: Mapping[str, Any]) -> None:
+    """Give ``group`` the options it lacks: the live group's own of ours, else what the lack of one means."""
+    for name in ("unspecified", "state"):
+        group.setdefault(name, live[name])
+    for name, default in late.items():
+        group.setdefault(name, default)
+
+
+def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:
+    """Whether a loaded group belongs to the optimizer ``kind``, whose hyperparameters are ``own``.
+
+    Raises:
+        ValueError: hyperparameters are missing, or are those of another optimizer; or it keeps state in another
+            form.
+    """
+    missing = sorted(own.keys() - group.keys() - {"fused", "capturable"})
+    foreign = sorted((group.keys() & _TELLING) - own.keys())
+    if missing or foreign:
+        found = [f"has no {', '.join(missing)}"] if missing else []
+        found += [f"has {', '.join(foreign)}"] if foreign else []
+        raise ValueError(
+            f"the loaded state is not one of {kind}: its parameter group {' and '.join(found)}; load a state of "
+            f"mg.optim.{kind}, or of the optimizer of that name in torch.optim"
+        )
+    if group["state"] != live["state"]:
+        raise ValueError(
+            f"the loaded state was made with state={group['state']!r}, but this optimizer has "
+            f"state={live['state']!r}; build the optimizer with state={group['state']!r} to load it"
+        )
+
+
+def check_names(
+    state: Mapping[str, Any], required: Set[str], optional: Set[str], name: str, kind: str
+) -> None:
+    """Whether the state of a parameter is one of the optimizer ``kind``; no state at all is.
+
+    Raises:
+        ValueError: a state is missing or is none of this optimizer's.
+    """
+    if not state:
+        return
+    unknown, missing = sorted(state.keys() - required - optional), sorted(required - state.keys())
+    if unknown or missing:
+        expected = ", ".join([*sorted(required), *(f"perhaps {n}" for n in sorted(optional))])
+        raise ValueError(
+            f"the loaded state of {name} has {', '.join(sorted(state))}, but {kind} keeps {expected or 'none'}; load a "
+            f"state of mg.optim.{kind}, or of the optimizer of that name in torch.optim"
+        )
+
+
+def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Numbers, name: str) -> None:
+    """Whether each state tensor that is there fits ``param``; changes nothing.
+
+    Raises:
+        ValueError: a state has another shape or device.
+    """
+    expected = {declared.name: declared.shape(param, numbers.row) for declared in numbers.states()}
+    for key, shape in expected.items():
+        value = state.get(key)
+        if value is not None and not (value.shape == shape and value.device == param.device):
+            per_row = " (one value per row)" if shape != param.shape else ""
+            raise ValueError(
+                f"state {key!r} of {name} has shape {tuple(value.shape)} on {value.device}, but the parameter has "
+                f"shape {tuple(param.shape)} on {param.device} and needs a state of shape {tuple(shape)}{per_row}; "
+                "load a state that belongs to this model and these options"
+            )
+    for key in (*numbers.scalars(), "step"):
+        value = state.get(key)
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise ValueError(
+                f"state {key!r} of {name} must be one number, got a tensor of shape {tuple(value.shape)}; load a "
+                "state that belongs to this model"
+            )

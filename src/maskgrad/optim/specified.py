@@ -1,0 +1,137 @@
+"""Statistics over specified entries, for update rules that look at more than one entry at a time.
+
+Most rules treat every entry by itself. Two kinds do not: those with one accumulator per row
+(``state="row"``), and those that compare norms (LAMB). They ask an object of this file, which knows where the
+specified entries are in the tensors that a rule is given. An accumulator per row has size 1 in the dimensions
+that it sums up.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import torch
+from torch import Tensor
+
+__all__ = ["EVERY", "Every", "Listed", "Specified", "UnderMask"]
+
+
+class Specified(abc.ABC):
+    """Which entries of a rule's tensors are specified."""
+
+    in_pieces = False
+    """Whether several pieces of one row have accumulators of their own, which must stay equal."""
+
+    @abc.abstractmethod
+    def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
+        """Mean of ``x`` over the specified entries of each row, in a shape that fits ``like``."""
+
+    @abc.abstractmethod
+    def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
+        """Largest specified entry of ``x``, none of it negative, in each row, in a shape that fits ``like``."""
+
+    @abc.abstractmethod
+    def norm(self, x: Tensor) -> Tensor:
+        """Euclidean norm of all specified entries of ``x``, shape ()."""
+
+    def add_square_(self, total: Tensor, grad: Tensor, weight: float) -> None:
+        """Add ``weight`` times the square of ``grad``, or its mean over each row if ``total`` has one value per row."""
+        if self.in_pieces or total.shape != grad.shape:
+            total.add_(self.row_mean(grad * grad, total), alpha=weight)
+        else:
+            total.addcmul_(grad, grad, value=weight)
+
+
+class Every(Specified):
+    """All entries are specified."""
+
+    def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
+        """Mean over the dimensions in which ``like`` has size 1."""
+        dims = _summed(x, like)
+        if not dims:
+            return x
+        # The mean of nothing would be NaN.
+        return x.mean(dims, keepdim=True) if x.numel() else x.sum(dims, keepdim=True)
+
+    def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
+        """Maximum over the dimensions in which ``like`` has size 1; 0 if there is nothing."""
+        return _amax(x, _summed(x, like))
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Euclidean norm."""
+        return _norm(x)
+
+
+class UnderMask(Specified):
+    """The entries under a Boolean mask, of the shape of the rule's tensors, are specified."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
+
+    def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
+        """Mean over specified entries; 0 where a row has none."""
+        dims = _summed(x, like)
+        if not dims:
+            return x
+        count = self.mask.sum(dims, keepdim=True).clamp_(min=1)
+        return torch.where(self.mask, x, 0).sum(dims, keepdim=True).div_(count)
+
+    def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
+        """Maximum over specified entries; 0 where a row has none."""
+        return _amax(torch.where(self.mask, x, 0), _summed(x, like))
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Euclidean norm of the specified entries."""
+        return _norm(torch.where(self.mask, x, 0))
+
+
+class Listed(Specified):
+    """Listed pieces of rows: piece i, ``x[i]``, belongs to row ``rows[i]``; several may belong to one row.
+
+    An accumulator is gathered once for each piece, so that pieces of one row get, and keep, equal values.
+    """
+
+    in_pieces = True
+
+    def __init__(self, rows: Tensor) -> None:
+        _, self.position, self.pieces = torch.unique(rows, return_inverse=True, return_counts=True)
+
+    def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
+        """Mean over all pieces of a row, given to each of them."""
+        dims = _summed(x, like)
+        entries = x.sum(dims, keepdim=True) if dims else x
+        per_piece = x.numel() // max(entries.numel(), 1)
+        sums = entries.new_zeros(len(self.pieces), *entries.shape[1:]).index_add_(0, self.position, entries)
+        count = (self.pieces * per_piece).clamp_(min=1).view(-1, *(1 for _ in entries.shape[1:]))
+        return sums.div_(count).index_select(0, self.position)
+
+    def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
+        """Maximum over all pieces of a row, given to each of them."""
+        entries = _amax(x, _summed(x, like))
+        largest = entries.new_zeros(len(self.pieces), *entries.shape[1:])
+        at = self.position.view(-1, *(1 for _ in entries.shape[1:])).expand_as(entries)
+        return largest.scatter_reduce_(0, at, entries, "amax").index_select(0, self.position)
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Euclidean norm; only specified entries are listed."""
+        return _norm(x)
+
+
+EVERY = Every()
+
+
+def _summed(x: Tensor, like: Tensor) -> list[int]:
+    return [d for d, (wide, narrow) in enumerate(zip(x.shape, like.shape, strict=True)) if wide != narrow]
+
+
+def _norm(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x)
+    return norm
+
+
+def _amax(x: Tensor, dims: list[int]) -> Tensor:
+    if not dims:
+        return x
+    if x.numel() == 0:  # amax has no answer for an empty row
+        return x.sum(dims, keepdim=True)
+    return x.amax(dims, keepdim=True)
