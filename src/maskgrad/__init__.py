@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from maskgrad import errors, functional, interop, optim, sparse
+from maskgrad import amp, errors, functional, interop, nn, optim, sparse
 from maskgrad.errors import (
     MaskgradError,
     MissingDependencyError,
@@ -21,7 +21,7 @@ from maskgrad.interop import (
 )
 from maskgrad.kernels import kernels_in_use, use_kernels
 from maskgrad.masked_tensor import MaskedTensor, from_lengths, from_nan, from_numpy, from_sparse, masked
-from maskgrad.optim import attach_gradient
+from maskgrad.optim import attach_gradient, train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = [
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedOperationError",
+    "amp",
     "attach_gradient",
     "clip_grad_norm_",
     "clip_grad_value_",
@@ -55,9 +56,11 @@ __all__ = [
     "interop",
     "kernels_in_use",
     "masked",
+    "nn",
     "optim",
     "plot",
     "sparse",
+    "train_only",
     "unspecified",
     "use_kernels",
 ]

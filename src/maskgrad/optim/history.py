@@ -2,7 +2,7 @@
 
 Hyperparameters seldom change from one step to the next: steps in a row with equal numbers are one entry. Under a
 learning-rate schedule every step is an entry of its own; who keeps a history bounds its length (see
-``catch_up.py``).
+``pending.py``).
 """
 
 from __future__ import annotations

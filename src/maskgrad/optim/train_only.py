@@ -24,7 +24,7 @@ def train_only(param: Tensor, mask: Tensor | None) -> None:
     a cost that follows the gradient. Every other optimizer is given gradients with 0 there for the time of its step,
     and the entries are put back afterwards: two passes over this parameter. ``.grad`` itself is not changed.
     :func:`maskgrad.grad_norm`, :func:`maskgrad.clip_grad_norm_` and :class:`maskgrad.amp.GradScaler` do not
-    count these entries. Parameters without a mask cost nothing.
+    count these entries. A parameter without a mask costs the look for one.
 
     Args:
         param: strided parameter, any shape; a leaf, or about to be one.

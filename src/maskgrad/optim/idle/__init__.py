@@ -11,7 +11,7 @@ families of maps can be composed ahead of time:
 
 A *table* has one column for each moment at which a row may have fallen idle, numbered by the idle steps recorded
 before it, and column s holds the composition of all steps since. Recording a step costs work in proportion to the
-columns that still change (16,384 numbers at most, see ``catch_up.py``), never to the parameter; catching a row up
+columns that still change (16,384 numbers at most, see ``pending.py``), never to the parameter; catching a row up
 costs one lookup, however long it was idle.
 
 Everything else is *replayed*, step by step, by the rule itself: a coupled weight decay under a square, mostly.

@@ -1,0 +1,7 @@
+"""Mixed precision: a gradient scaler that takes sparse and masked gradients."""
+
+from __future__ import annotations
+
+from maskgrad.amp.grad_scaler import GradScaler
+
+__all__ = ["GradScaler"]

@@ -1,0 +1,300 @@
+"""What becomes of gradients when they are unscaled: merged, checked, of the dtype that the optimizer takes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from maskgrad.gradients import attached
+from tests.unit.amp.scalers import coo, every_half, grad_dtype_exists, scaler
+
+inf, nan = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("build", [mg.optim.SGD, torch.optim.SGD], ids=["mg", "torch"])
+def test_duplicates_are_merged_before_the_check(dtype: torch.dtype, build: Any) -> None:
+    # Each value is finite, and the sum is not, unless it is unscaled first.
+    large = min(torch.finfo(dtype).max * 0.6, 1e300)
+    p = nn.Parameter(torch.zeros(4, 1, dtype=dtype))
+    optimizer, made = build([p], lr=0.25), scaler(8.0)
+    p.grad = coo([[1, 1]], [[large], [large]], (4, 1), dtype)
+    made.unscale_(optimizer)
+    assert p.grad.is_coalesced()
+    assert mg.grad_norm([p]).item() == pytest.approx(large / 4, rel=0.01)
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 8.0
+    assert p[1].item() == pytest.approx(-large / 16, rel=0.01)
+    assert p.detach()[[0, 2, 3]].tolist() == [[0.0]] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("build", [mg.optim.Adagrad, torch.optim.Adagrad], ids=["mg", "torch"])
+def test_an_overflow_of_the_merged_sum_skips_the_step(dtype: torch.dtype, build: Any) -> None:
+    p, q = nn.Parameter(torch.ones(4, 1, dtype=dtype)), nn.Parameter(torch.ones(2))
+    optimizer, made = build([p, q], lr=0.25), scaler(1.0)
+    before = copy.deepcopy(optimizer.state_dict())
+    large = torch.finfo(torch.float32 if build is mg.optim.Adagrad else dtype).max * 0.6
+    if large > torch.finfo(dtype).max:
+        large = inf  # float32 has room for any sum of halves
+    p.grad, q.grad = coo([[1, 1]], [[large], [large]], (4, 1), dtype), torch.ones(2)
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 0.5
+    assert p.tolist() == [[1.0]] * 4
+    assert q.tolist() == [1.0, 1.0]
+    after = optimizer.state_dict()
+    assert after["state"].keys() == before["state"].keys()
+    for key, entry in after["state"].items():
+        for name, value in entry.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(before["state"][key][name])), name
+
+
+def test_opposite_infinities_are_an_overflow_and_opposite_numbers_are_none() -> None:
+    for values, scale in (([[inf], [-inf]], 4.0), ([[3e38], [-3e38]], 8.0)):
+        p = nn.Parameter(torch.ones(2, 1))
+        optimizer, made = mg.optim.SGD([p], lr=0.25), scaler(8.0)
+        p.grad = coo([[1, 1]], values, (2, 1))
+        made.step(optimizer)
+        made.update()
+        assert made.get_scale() == scale
+        assert p.tolist() == [[1.0]] * 2
+
+
+@every_half
+def test_what_would_underflow_in_half_precision_arrives(dtype: torch.dtype) -> None:
+    p, q = nn.Parameter(torch.zeros(4, 1, dtype=dtype)), nn.Parameter(torch.zeros(3, dtype=dtype))
+    optimizer, made = mg.optim.SGD([p, q], lr=1e6), scaler(2.0**16)
+    p.grad = coo([[1, 1]], [[2e-3], [2e-3]], (4, 1), dtype)
+    q.grad = torch.full((3,), 1e-3, dtype=dtype)
+    made.unscale_(optimizer)
+    assert p.grad.dtype == q.grad.dtype == torch.float32
+    assert p.grad.is_sparse
+    assert p.grad.to_dense()[1].item() == pytest.approx(4e-3 / 2**16, rel=0.01)
+    assert q.grad[0].item() == pytest.approx(1e-3 / 2**16, rel=0.01)
+    made.step(optimizer)
+    assert p[1].item() == pytest.approx(-4e9 / 2**16 / 1e6, rel=0.01)
+    assert q[0].item() == pytest.approx(-1e9 / 2**16 / 1e6, rel=0.01)
+
+
+@every_half
+@pytest.mark.parametrize("stepped", [True, False], ids=["stepped", "not stepped"])
+def test_parameters_get_the_dtype_of_their_gradients_back(dtype: torch.dtype, stepped: bool) -> None:
+    p, q = nn.Parameter(torch.zeros(4, 1, dtype=dtype)), nn.Parameter(torch.zeros(3, dtype=dtype))
+    optimizer, made = mg.optim.SGD([p, q], lr=0.1), scaler()
+    p.grad, q.grad = coo([[1, 1]], [[1.0], [2.0]], (4, 1), dtype), torch.ones(3, dtype=dtype)
+    made.unscale_(optimizer)
+    if stepped:
+        made.step(optimizer)
+    made.update()
+    for param in (p, q):
+        assert param.grad.dtype == dtype
+        assert getattr(param, "grad_dtype", dtype) == dtype
+    assert p.grad.to_dense()[1].item() == 3 / 8
+    optimizer.zero_grad()
+    (q * 2).sum().backward()
+    assert q.grad.dtype == dtype
+    q.grad, p.grad = None, coo([[1]], [[1.0]], (4, 1), dtype)
+    made.unscale_(optimizer)
+    p.grad = None  # somebody throws the gradient away
+    made.step(optimizer)
+    assert getattr(p, "grad_dtype", dtype) == dtype
+
+
+@every_half
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "RMSprop"])
+def test_optimizers_of_torch_get_half_gradients_in_the_dtype_they_take(dtype: torch.dtype, name: str) -> None:
+    p, q = nn.Parameter(torch.ones(4, dtype=dtype)), nn.Parameter(torch.ones(4, dtype=dtype))
+    made = scaler()
+    mine, theirs = (getattr(torch.optim, name)([x], lr=0.1) for x in (p, q))
+    p.grad, q.grad = torch.full((4,), 8.0, dtype=dtype), torch.ones(4, dtype=dtype)
+    made.step(mine)
+    theirs.step()
+    assert torch.equal(p, q)
+    assert p.grad.dtype == dtype
+
+
+def test_a_sum_that_the_dtype_of_a_foreign_optimizer_cannot_hold_is_an_overflow() -> None:
+    p = nn.Parameter(torch.ones(4, 1, dtype=torch.float16))
+    optimizer, made = torch.optim.SGD([p], lr=0.1), scaler(1.0)
+    p.grad = coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16)
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 0.5
+    assert p.tolist() == [[1.0]] * 4
+
+
+@pytest.mark.skipif(not grad_dtype_exists, reason="this PyTorch has no Tensor.grad_dtype")
+@every_half
+@pytest.mark.parametrize("build", [mg.optim.SGD, torch.optim.SGD, mg.optim.Adam, torch.optim.SparseAdam])
+def test_half_gradients_of_float32_weights(dtype: torch.dtype, build: Any) -> None:
+    table = nn.Embedding(4, 2, sparse=True)
+    before = table.weight.detach().clone()
+    table.weight.grad_dtype = dtype
+    optimizer, made = build(table.parameters(), lr=0.25), scaler()
+    made.scale(table(torch.tensor([1, 1, 3])).sum()).backward()
+    assert table.weight.grad.dtype == dtype
+    made.unscale_(optimizer)
+    assert table.weight.grad.dtype == torch.float32
+    torch.testing.assert_close(table.weight.grad.to_dense()[:, 0], torch.tensor([0.0, 2.0, 0.0, 1.0]))
+    made.step(optimizer)
+    assert table.weight.grad.dtype == table.weight.grad_dtype == dtype
+    moved = (table.weight.detach() != before).any(1)
+    assert moved.tolist() == [False, True, False, True]
+
+
+def test_without_grad_dtype_the_float32_gradient_is_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = nn.Parameter(torch.zeros(3, dtype=torch.float16))
+    optimizer, made = mg.optim.SGD([p], lr=1e6), scaler(2.0**16)
+    p.grad = torch.full((3,), 1e-3, dtype=torch.float16)
+    monkeypatch.setattr(attached, "_HAS_GRAD_DTYPE", False)
+    made.unscale_(optimizer)
+    assert p.grad is None
+    assert mg.optim.attached_gradient(p).dtype == torch.float32  # type: ignore[union-attr]
+    made.step(optimizer)
+    assert p[0].item() == pytest.approx(-1e9 / 2**16 / 1e6, rel=0.01)
+    assert mg.optim.attached_gradient(p) is None
+    assert p.grad.dtype == torch.float16
+
+
+KINDS: dict[str, Callable[[Tensor], Tensor | mg.MaskedTensor]] = {
+    "coo": Tensor.to_sparse,
+    "csr": Tensor.to_sparse_csr,
+    "csc": Tensor.to_sparse_csc,
+    "bsr": lambda d: d.to_sparse_bsr((1, 2)),
+    "bsc": lambda d: d.to_sparse_bsc((1, 2)),
+    "masked": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0),
+    "masked inf": lambda d: mg.masked(torch.where(d != 0, d, inf), d != 0),
+    "masked coo": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(),
+    "masked csc": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(torch.sparse_csc),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_attached_gradients(kind: Any, dtype: torch.dtype) -> None:
+    values = torch.tensor([[0.0, 3.0, 0.0, 0.0], [-4.0, 2.0, 0.0, 0.0]])
+    p = nn.Parameter(torch.ones(2, 4, dtype=dtype))
+    attached = kind((values * 8).to(dtype))
+    mg.attach_gradient(p, attached)
+    optimizer, made = mg.optim.SGD([p], lr=0.125), scaler()
+    made.unscale_(optimizer)
+    now = mg.optim.attached_gradient(p)
+    assert type(now) is type(attached)
+    assert now.layout == attached.layout
+    assert now.dtype == torch.float32
+    if isinstance(now, mg.MaskedTensor):
+        assert torch.equal(now.mask, values != 0)
+    assert torch.equal(now.filled(0) if isinstance(now, mg.MaskedTensor) else now.to_dense(), values)
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 8.0
+    assert torch.equal(p.detach(), (1 - values / 8).to(dtype))
+    # The same with an infinity that counts.
+    bad = torch.where(values == 2, inf, values * 8).to(dtype)
+    optimizer.zero_grad()
+    mg.attach_gradient(p, kind(bad))
+    before = p.detach().clone()
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 4.0
+    assert torch.equal(p.detach(), before)
+
+
+@pytest.mark.parametrize("build", [mg.optim.SGD, torch.optim.SGD], ids=["mg", "torch"])
+def test_what_train_only_freezes_is_never_looked_at(build: Any) -> None:
+    p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3, 2))
+    mg.train_only(p, torch.tensor([True, False, True]))
+    mg.train_only(q, torch.tensor([[True], [False], [True]]))
+    optimizer, made = build([p, q], lr=0.5), scaler()
+    p.grad = torch.tensor([8.0, nan, 8.0])
+    kept = p.grad
+    q.grad = coo([[2, 1, 2]], [[4.0, 0.0], [inf, inf], [4.0, 0.0]], (3, 2))
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 8.0
+    assert p.tolist() == [0.5, 1.0, 0.5]
+    assert q.tolist() == [[1.0, 1.0], [1.0, 1.0], [0.5, 1.0]]
+    assert p.grad is kept
+    p.grad = torch.tensor([8.0, 0.0, inf])
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 4.0
+    assert p.tolist() == [0.5, 1.0, 0.5]
+
+
+def test_a_broken_gradient_leaves_all_gradients_scaled() -> None:
+    p, h, q = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2).half()), nn.Parameter(torch.ones(3))
+    optimizer, made = mg.optim.SGD([p, h, q], lr=0.1), scaler()
+    p.grad, h.grad = torch.full((2,), 8.0), torch.full((2,), 8.0).half()
+    q.grad = torch.sparse_coo_tensor([[3]], torch.ones(1), (3,), check_invariants=False)
+    with pytest.raises(IndexError, match="3"):
+        made.step(optimizer)
+    assert p.grad.tolist() == [8.0, 8.0]
+    assert h.grad.dtype == torch.float16
+    q.grad = coo([[2]], [8.0], (3,))
+    mg.attach_gradient(p, torch.ones(2).to_sparse())
+    with pytest.raises(ValueError, match="has an attached gradient and a"):
+        made.step(optimizer)
+    mg.attach_gradient(p, None)
+    made.step(optimizer)
+    torch.testing.assert_close(p.detach(), torch.full((2,), 0.9))
+    torch.testing.assert_close(q.detach(), torch.tensor([1.0, 1.0, 0.9]))
+
+
+def test_a_gradient_that_two_parameters_share_is_unscaled_once() -> None:
+    for grad in (torch.full((2,), 8.0), coo([[0, 1]], [8.0, 8.0], (2,)), torch.full((2,), 8.0).half()):
+        p, q = (nn.Parameter(torch.ones(2, dtype=grad.dtype)) for _ in range(2))
+        optimizer, made = mg.optim.SGD([p, q], lr=0.5), scaler()
+        p.grad = grad
+        q.grad = p.grad
+        made.step(optimizer)
+        assert p.tolist() == q.tolist() == [0.5, 0.5]
+
+
+def test_odd_gradients() -> None:
+    nothing, z, c = (
+        nn.Parameter(torch.ones(0, 3)),
+        nn.Parameter(torch.ones(())),
+        nn.Parameter(torch.ones(2) + 0j),
+    )
+    stored, view = nn.Parameter(torch.ones(3, 1)), nn.Parameter(torch.ones(3, 2))
+    optimizer, made = mg.optim.SGD([nothing, z, c, stored, view], lr=1.0), scaler()
+    nothing.grad, z.grad, c.grad = torch.ones(0, 3), torch.tensor(4.0), torch.tensor([4 + 8j, 0])
+    stored.grad = torch.sparse_coo_tensor(torch.empty(1, 0).long(), torch.empty(0, 1), (3, 1))
+    view.grad = torch.full((2, 3), 2.0).t()
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 8.0
+    assert z.item() == 0.5
+    assert c.tolist() == [0.5 - 1j, 1 + 0j]
+    assert stored.tolist() == [[1.0]] * 3
+    assert view.tolist() == [[0.75, 0.75]] * 3
+    c.grad = torch.tensor([4 + 1j * inf, 0])
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == 4.0
+    assert c.tolist() == [0.5 - 1j, 1 + 0j]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("build", [mg.optim.SGD, torch.optim.SGD], ids=["mg", "torch"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_scale_below_one_makes_gradients_larger(dtype: torch.dtype, build: Any, sparse: bool) -> None:
+    p = nn.Parameter(torch.ones(2, dtype=dtype))
+    optimizer, made = build([p], lr=1.0), scaler(0.25)
+    p.grad = torch.full((2,), torch.finfo(dtype).max / 2, dtype=dtype)
+    p.grad = p.grad.to_sparse() if sparse else p.grad
+    # The rules of mg.optim get float32, where there is room for four times what float16 can hold.
+    fits = dtype is torch.float16 and build is mg.optim.SGD
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == (0.25 if fits else 0.125)
+    assert (p.tolist() == [1.0, 1.0]) is not fits

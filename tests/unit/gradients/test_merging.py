@@ -1,0 +1,72 @@
+"""Every place once, in at least float32, and the way back to the same kind of gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import maskgrad as mg
+from maskgrad.gradients.merging import merged_gradient
+
+inf, nan = float("inf"), float("nan")
+
+KINDS: dict[str, Callable[[Tensor], Tensor | mg.MaskedTensor]] = {
+    "dense": lambda d: d.clone(),
+    "coo": Tensor.to_sparse,
+    "coo rows": lambda d: d.to_sparse(1),
+    "csr": Tensor.to_sparse_csr,
+    "csc": Tensor.to_sparse_csc,
+    "bsr": lambda d: d.to_sparse_bsr((1, 2)),
+    "bsc": lambda d: d.to_sparse_bsc((2, 2)),
+    "masked": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0),
+    "masked coo": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(),
+    "masked csr": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(torch.sparse_csr),
+    "masked bsr": lambda d: mg.from_sparse(d.to_sparse_bsr((1, 2))),
+}
+
+
+def dense_of(gradient: Tensor | mg.MaskedTensor) -> Tensor:
+    return gradient.filled(0) if isinstance(gradient, mg.MaskedTensor) else gradient.to_dense()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_there_and_back(kind: Callable[[Tensor], Tensor | mg.MaskedTensor], dtype: torch.dtype) -> None:
+    values = torch.tensor([[0, 2, 0, 0], [3, 0, -4, 0], [0, 0, 0, 0], [1, 5, 0, 0]], dtype=dtype)
+    gradient = kind(values)
+    merged = merged_gradient(gradient, factor=torch.tensor(0.5))
+    assert merged.values.dtype == torch.promote_types(dtype, torch.float32)
+    back = merged.rebuilt(merged.values * 4)
+    assert type(back) is type(gradient)
+    assert back.layout == gradient.layout
+    assert torch.equal(dense_of(back), (values * 2).to(merged.values.dtype))
+    assert torch.equal(dense_of(gradient), values)
+    if isinstance(gradient, mg.MaskedTensor):
+        assert isinstance(back, mg.MaskedTensor)
+        assert torch.equal(back.mask, gradient.mask)
+    trained = torch.tensor([[True, False, True, True], [True] * 4, [False] * 4, [False, True, True, True]])
+    part = merged_gradient(gradient, trained)
+    expected = torch.where(trained, values, 0)
+    assert part.counted_values().double().sum() == expected.double().sum()
+    kept = part.only_counted_values()
+    assert sorted(kept[kept != 0].tolist()) == sorted(expected[expected != 0].tolist())
+
+
+def test_halves_are_widened_and_multiplied_before_they_are_added() -> None:
+    t = torch.sparse_coo_tensor([[1, 0, 1]], torch.tensor([40000.0, 1.0, 40000.0]).half(), (3,))
+    assert merged_gradient(t).values.tolist() == [1.0, 80000.0]
+    big = torch.sparse_coo_tensor([[1, 1]], torch.tensor([3e38, 3e38]), (3,))
+    assert merged_gradient(big).values.tolist() == [inf]
+    torch.testing.assert_close(merged_gradient(big, factor=torch.tensor(0.5)).values, torch.tensor([3e38]))
+
+
+def test_nothing_stored_and_what_is_broken() -> None:
+    empty = torch.sparse_coo_tensor(torch.empty(1, 0).long(), torch.empty(0, 2), (3, 2))
+    assert merged_gradient(empty).values.shape == (0, 2)
+    assert merged_gradient(empty, torch.ones(3, 2).bool()).only_counted_values().shape == (0,)
+    outside = torch.sparse_coo_tensor([[3]], torch.ones(1), (3,), check_invariants=False)
+    with pytest.raises(IndexError, match="3"):
+        merged_gradient(outside)

@@ -1,0 +1,135 @@
+"""The mask goes where its parameter goes, and the guard around steps puts everything back."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import maskgrad as mg
+from tests.unit.optim.kinds import coo
+
+nan = float("nan")
+
+
+def through_pickle(module: Any) -> Any:
+    return pickle.loads(pickle.dumps(module))
+
+
+def through_torch_save(module: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.save(module, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=isinstance(module, nn.Parameter))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle, through_torch_save])
+@pytest.mark.parametrize("whole", [True, False], ids=["module", "parameter"])
+def test_copies_have_the_mask(copied: Any, whole: bool) -> None:
+    module = nn.Linear(2, 3, bias=False)
+    mg.train_only(module.weight, torch.tensor([[True], [False], [True]]))
+    other = copied(module).weight if whole else copied(module.weight)
+    assert type(other) is nn.Parameter
+    assert other.requires_grad
+    assert other.is_leaf
+    assert torch.equal(other, module.weight)
+    assert other.data_ptr() != module.weight.data_ptr()
+    mg.train_only(module.weight, None)
+    again = copy.deepcopy(other)
+    for param in (other, again):
+        before = param.detach().clone()
+        param.grad = torch.ones(3, 2)
+        torch.optim.SGD([param], lr=0.1, weight_decay=0.1).step()
+        assert (param.detach() != before).any(1).tolist() == [True, False, True]
+
+
+def test_deep_copies_keep_what_modules_share() -> None:
+    shared = nn.Parameter(torch.ones(2))
+    mg.train_only(shared, torch.tensor([True, False]))
+    a, b = nn.Module(), nn.Module()
+    a.w = b.w = shared
+    both = copy.deepcopy(nn.ModuleList([a, b]))
+    assert both[0].w is both[1].w
+    assert both[0].w is not shared
+
+
+def test_state_dicts_leave_masks_as_they_are() -> None:
+    module, donor = nn.Linear(2, 1), nn.Linear(2, 1)
+    mg.train_only(module.weight, torch.tensor([[True, False]]))
+    assert module.state_dict().keys() == donor.state_dict().keys()
+    module.load_state_dict(donor.state_dict())
+    assert torch.equal(module.weight, donor.weight)
+    module.weight.grad = torch.ones(1, 2)
+    torch.optim.SGD(module.parameters(), lr=1.0).step()
+    assert (module.weight != donor.weight).tolist() == [[True, False]]
+
+
+def test_a_module_may_change_its_dtype() -> None:
+    module = nn.Linear(3, 2)
+    mg.train_only(module.weight, torch.tensor([True, False, True]))
+    module.double()
+    before = module.weight.detach().clone()
+    module.weight.grad = torch.ones(2, 3).double()
+    torch.optim.SGD(module.parameters(), lr=1.0).step()
+    assert (module.weight != before).tolist() == [[True, False, True]] * 2
+
+
+def test_a_step_that_raises_leaves_gradient_and_parameter() -> None:
+    p, q = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    mg.train_only(p, torch.tensor([True, False]))
+    optimizer = torch.optim.SparseAdam([p, q], lr=0.1)
+    p.grad, q.grad = coo([[1]], [1.0], (2,)), torch.ones(2)  # SparseAdam refuses the second
+    kept = p.grad
+    with pytest.raises(RuntimeError):
+        optimizer.step()
+    q.grad = None
+    optimizer.step()
+    assert p.grad is kept
+    assert p.tolist() == [1.0, 1.0]
+
+
+def test_an_optimizer_inside_another() -> None:
+    class Lookahead(torch.optim.Optimizer):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__([p for g in inner.param_groups for p in g["params"]], {})
+            self.inner = inner
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            self.inner.step()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.add_(1.0)
+
+    p = nn.Parameter(torch.ones(2))
+    mg.train_only(p, torch.tensor([True, False]))
+    for inner in (torch.optim.SGD([p], lr=1.0), mg.optim.SGD([p], lr=1.0)):
+        p.grad = torch.tensor([1.0, nan])
+        kept = p.grad
+        Lookahead(inner).step()
+        assert p.tolist() == [1.0, 1.0]
+        assert p.grad is kept
+
+
+def test_a_fresh_process_obeys_a_mask_from_a_file_and_nothing_is_hooked_before(tmp_path: Any) -> None:
+    module = nn.Linear(2, 1, bias=False)
+    module.weight.data.fill_(1.0)
+    mg.train_only(module.weight, torch.tensor([[True, False]]))
+    torch.save(module, tmp_path / "module.pt")
+    code = f"""
+import torch, maskgrad
+from torch.optim import optimizer as o
+assert not o._global_optimizer_pre_hooks and not o._global_optimizer_post_hooks
+module = torch.load({str(tmp_path / "module.pt")!r}, weights_only=False)
+module.weight.grad = torch.ones(1, 2)
+torch.optim.SGD(module.parameters(), lr=0.5).step()
+assert module.weight.tolist() == [[0.5, 1.0]], module.weight
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
