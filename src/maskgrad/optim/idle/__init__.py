@@ -1,4 +1,4 @@
-r"""Closed forms: what many steps with gradient zero do to a row, without taking them one by one.
+"""Closed forms: what many steps with gradient zero do to a row, without taking them one by one.
 
 A step with gradient zero maps parameter and state of an entry to new ones, by the same map for every entry. Two
 families of maps can be composed ahead of time:

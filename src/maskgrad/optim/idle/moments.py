@@ -174,7 +174,7 @@ class MomentTable(IdleTable):
         root = tensors[3 if self.maximum else 2].sqrt()
         order = self._order[column]
         # A frozen column has not been multiplied by the decays d since.
-        until = np.full_like(column, self.steps)
+        until = np.where(column < self._open, self._until[column], self.steps)
         late = np.exp(self._logs[0, self.steps] - self._logs[0, until])
         if order.all():
             displacement = self._series(root, column, int(order.max()), late)

@@ -1,0 +1,132 @@
+"""Seeing strided tensors of any shape as a table of two flat counters, and cutting that table into tiles.
+
+A reduction over any dimensions has a counter over the *kept* entries and one over the *reduced* ones. Neighbouring
+dimensions that can be walked with one stride are merged first (:mod:`maskgrad.kernels.layout`); what is left of each
+group is a *walk*: a flat counter that is turned into a place in memory by division, digit by digit, so that nothing is
+copied and broadcast (stride 0) masks are never expanded. A program handles a tile of the table; consecutive threads lie
+along the counter that moves through memory without gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, power_of_two
+from maskgrad.kernels.layout import Axis, axes
+
+__all__ = ["Table", "Tile", "Walk", "entrywise", "place", "restored", "table"]
+
+ENTRIES = 2048  # of a tile: 16 for each of the 128 threads of a program
+WIDEST = 1024  # along the counter without gaps
+LINE = 128  # entries side by side that use memory well where the other counter must advance, too
+PROGRAMS = 512  # that keep a large GPU busy; constant, so that results do not depend on the device
+
+
+class Walk(NamedTuple):
+    """One flat counter over some axes: ``sizes``, fastest first, and a stride for each in each tensor."""
+
+    number: int
+    sizes: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+
+class Tile(NamedTuple):
+    """Entries along both counters, and into how many ``pieces`` of length ``piece`` the second is cut."""
+
+    kept: int
+    reduced: int
+    pieces: int
+    piece: int
+
+
+class Table(NamedTuple):
+    """Kept and reduced entries; ``order`` of the dimensions in memory; ``shape`` and ``dims`` as they were given."""
+
+    kept: Walk
+    reduced: Walk
+    tile: Tile
+    order: list[int]
+    shape: torch.Size
+    dims: list[int]
+
+
+def walk(merged: Sequence[Axis], tensors: int) -> Walk:
+    """A counter over the axes ``merged``, slowest first."""
+    fastest_first = [*reversed(merged)] or [Axis(1, False, (0,) * tensors)]
+    return Walk(
+        math.prod(axis.size for axis in fastest_first),
+        tuple(axis.size for axis in fastest_first),
+        tuple(tuple(axis.strides[i] for axis in fastest_first) for i in range(tensors)),
+    )
+
+
+def table(tensors: Sequence[Tensor], dim: Sequence[int], whole: bool = False) -> Table:
+    """The table of a reduction of ``tensors`` (all of one shape) over ``dim``; the first decides the order.
+
+    ``whole`` keeps the reduced counter in one piece, for results that cannot be put together from pieces.
+    """
+    shape = tensors[0].shape
+    dims = sorted({d % len(shape) for d in dim}) if len(shape) else []
+    merged, order = axes(tensors, dims)
+    kept = walk([axis for axis in merged if not axis.reduced], len(tensors))
+    reduced = walk([axis for axis in merged if axis.reduced], len(tensors))
+    along = not merged or merged[-1].reduced
+    return Table(kept, reduced, _tile(kept.number, reduced.number, along, whole), order, shape, dims)
+
+
+def _tile(kept: int, reduced: int, along: bool, whole: bool) -> Tile:
+    """``along``: the reduced counter is the one without gaps."""
+    if along:
+        side = power_of_two(reduced, WIDEST)
+        other = power_of_two(kept, ENTRIES // side)
+    else:
+        other = power_of_two(kept, LINE)
+        side = power_of_two(reduced, ENTRIES // other)
+    pieces = 1
+    if not whole:
+        pieces = min(-(-PROGRAMS * other // kept), -(-reduced // (8 * side)))
+    piece = -(-reduced // (pieces * side)) * side
+    return Tile(other, side, -(-reduced // piece), piece)
+
+
+def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> None:
+    """Run ``kernel`` on tiles of ``out`` and ``tensors`` (all of one shape): for work on every entry by itself.
+
+    Its arguments are the tensors; number, sizes and strides of the outer counter; the same of the inner one, which is
+    the innermost axis; and the number of tiles side by side in it.
+    """
+    if not out.numel():
+        return
+    every = (out, *tensors)
+    merged, _ = axes(every, ())
+    rows, inner = walk(merged[:-1], len(every)), walk(merged[-1:], len(every))
+    side = power_of_two(inner.number, WIDEST)
+    tall, pieces = power_of_two(rows.number, ENTRIES // side), -(-inner.number // side)
+    launch(
+        kernel, -(-rows.number // tall) * pieces, *every, rows.number, rows.sizes, *rows.strides, inner.number,
+        inner.sizes, *inner.strides, pieces, INDEX=index_type(*every), TALL=tall, WIDE=side, **constants,
+    )  # fmt: skip
+
+
+def restored(x: Tensor, view: Table, keepdim: bool) -> Tensor:
+    """The results ``x`` (flat, in the order of the kept counter) in the shape of the reduction."""
+    kept = [d for d in view.order if d not in view.dims]
+    back = [kept.index(d) for d in sorted(kept)]
+    final = [1 if d in view.dims else n for d, n in enumerate(view.shape) if keepdim or d not in view.dims]
+    return x.view([view.shape[d] for d in kept]).permute(back).reshape(final).contiguous()
+
+
+@compiled
+def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor) -> tl.tensor:
+    """Where the entries that a counter calls ``i`` lie in memory."""
+    offset = i * 0
+    for axis in tl.static_range(len(sizes) - 1):
+        offset += i % sizes[axis] * strides[axis]
+        i = i // sizes[axis]
+    return offset + i * strides[len(sizes) - 1]

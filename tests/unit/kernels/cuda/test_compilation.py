@@ -1,0 +1,104 @@
+"""Every kernel compiles for a GPU, on a machine that has none: the interpreter accepts more than the compiler."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from maskgrad.kernels import registry, selection
+
+ROOT = Path(__file__).parents[4]
+
+# In a process of its own, because one either interprets Triton or compiles it. Kernels are compiled, not started, so
+# what the bodies return is memory that nobody wrote.
+COMPILE = """
+import sys
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+
+class NoDriver:
+    def get_current_target(self):
+        return GPUTarget("cuda", int(sys.argv[1]), 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+driver.set_active(NoDriver())
+run, seen = JITFunction.run, set()
+
+
+def compile_only(self, *args, grid, warmup, **kwargs):
+    assert "ptx" in run(self, *args, grid=grid, warmup=True, **kwargs).asm
+    seen.add(self.fn.__qualname__)
+
+
+JITFunction.run = compile_only
+
+from maskgrad.kernels import cuda
+from tests.unit.kernels.test_registry import samples
+
+for name, args, kwargs in samples():
+    body = getattr(cuda, name, None)
+    if body is not None:
+        body(*args, **kwargs)
+mask = torch.rand(40, 24) < 0.5
+for dtype in (torch.float16, torch.float64, torch.int32, torch.bool):
+    values = torch.zeros(40, 24, dtype=dtype)
+    cuda.masked_sum(values, mask, (0,), False)
+    cuda.masked_sum(values.t(), mask.t(), (1,), True, torch.float64 if dtype.is_floating_point else None)
+    cuda.masked_filling(values, mask, True)
+cuda.masked_sum(torch.zeros(30_000), torch.zeros(30_000, dtype=torch.bool), (0,), False)
+print(sorted(seen))
+"""
+
+
+def test_every_kernel_compiles(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, "80"],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for kernel in (
+        "_sums",
+        "_select",
+        "_merge",
+        "_spread",
+        "_softmax",
+        "_adagrad",
+        "_rowwise_adagrad",
+        "_moments",
+    ):
+        assert f"'{kernel}'" in done.stdout
+
+
+def test_a_family_with_a_body_for_cuda_has_one_for_each_of_its_kernels():
+    families = {family.KERNELS[0].family for family in registry.FAMILIES}
+    assert {
+        "reductions",
+        "filling",
+        "coalescing",
+        "segments",
+        "updates",
+    } <= selection.cuda_families() & families
+    for family in registry.FAMILIES:
+        for kernel in family.KERNELS:
+            if kernel.family not in selection.cuda_families():
+                continue
+            module = importlib.import_module(f"maskgrad.kernels.cuda.{kernel.family}")
+            assert callable(getattr(module, kernel.name))
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(f"maskgrad::{kernel.name}", "CUDA")
