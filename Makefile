@@ -9,10 +9,11 @@ BIN    := $(VENV)/bin
 demo_extras := cli,plot,examples
 dev_extras  := dev,cli,plot,examples,interop
 docs_extras := docs,dev,plot,interop
+bench_extras := bench
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint bench record docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +31,11 @@ lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/unit/test_repository.py
 
-bench: $(VENV)/.stamp-dev  ## check correctness, then measure (minutes)
-	$(BIN)/python benchmarks/run.py
+bench: $(VENV)/.stamp-bench  ## check results, then measure beside other libraries; ARGS=--quick is the short way
+	$(BIN)/maskgrad bench --out benchmark-report $(ARGS)
+
+record: $(VENV)/.stamp-bench  ## keep the last `make bench`: its numbers, and the tables and pictures made from them
+	$(BIN)/python benchmarks/record.py benchmark-report
 
 docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and run their examples
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
@@ -39,7 +43,7 @@ docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and run thei
 	@echo "open docs/_build/html/index.html"
 
 clean:  ## remove what was built, but keep .venv
-	rm -rf build dist docs/_build docs/generated demo-report .coverage
+	rm -rf build dist docs/_build docs/generated demo-report benchmark-report .coverage
 	rm -rf __pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests docs benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

@@ -17,6 +17,17 @@ hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+# Where there is no GPU, Triton's interpreter runs its kernels on tensors in ordinary memory. Triton reads the variable
+# when it is imported, which PyTorch does before any test; nothing else is decided by it where nothing can be compiled.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("PyTorch finds no CUDA device")
+
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:

@@ -9,7 +9,7 @@ except ModuleNotFoundError as error:
 
     raise MissingDependencyError(error.name or "typer", "cli", "the command line") from None
 
-from maskgrad.cli import demo
+from maskgrad.cli import bench, demo
 
 __all__ = ["app"]
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.add_typer(demo.app, name="demo")
+app.command()(bench.bench)
 
 
 @app.callback()

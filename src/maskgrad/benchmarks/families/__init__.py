@@ -1,0 +1,36 @@
+"""What is measured, one file for each family of operations; this is the list of them."""
+
+from __future__ import annotations
+
+from maskgrad.benchmarks.families import (
+    coalescing,
+    elementwise,
+    filling,
+    growth,
+    losses,
+    normalization,
+    overhead,
+    reductions,
+    small,
+    softmax,
+    storage,
+    updates,
+)
+from maskgrad.benchmarks.plan import Family
+
+__all__ = ["FAMILIES"]
+
+FAMILIES: tuple[Family, ...] = (
+    reductions.FAMILY,
+    softmax.FAMILY,
+    normalization.FAMILY,
+    losses.FAMILY,
+    elementwise.FAMILY,
+    filling.FAMILY,
+    growth.FAMILY,
+    overhead.FAMILY,
+    small.FAMILY,
+    coalescing.FAMILY,
+    storage.FAMILY,
+    updates.FAMILY,
+)

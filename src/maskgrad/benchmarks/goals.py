@@ -1,0 +1,132 @@
+"""What was hoped for, as data; rows that a goal speaks of are marked as met or not.
+
+The goals were set for two cores, float32, and matrices of 4096 x 4096 entries of which half are specified, where a goal
+does not say otherwise.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from maskgrad.benchmarks.results import Row
+
+__all__ = ["GOALS", "Goal", "judged"]
+
+_RELATIONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
+#: what a goal bounds: how it is computed from a row of the peer, and how it is written
+_QUANTITIES: dict[str, tuple[Callable[[Row], float], str]] = {
+    "speed": (lambda row: row.ratio, "times as fast as {peer}"),
+    "cost": (lambda row: 1 / row.ratio, "times the time of {peer}"),
+    "excess": (lambda row: (row.median_ms / row.ratio - row.median_ms) * 1e3, "µs more than {peer}"),
+}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """``quantity`` of maskgrad beside ``peer`` shall be ``>= bound`` or ``<= bound``, in all rows that match.
+
+    Names may hold the wildcards of :mod:`fnmatch`; ``[*]`` is a star.
+    """
+
+    family: str
+    operation: str
+    peer: str
+    relation: str
+    bound: float
+    quantity: str = "speed"
+    work: str = "forward"
+    shape: str = "4096x4096"
+    density: float | None = 0.5
+    dtype: str = "float32"
+    note: str = "*"
+
+    def concerns(self, row: Row) -> bool:
+        """Whether ``row`` is one of those that the goal speaks of."""
+        names = ((self.family, row.family), (self.operation, row.operation), (self.work, row.work))
+        others = ((self.shape, row.shape), (self.dtype, row.dtype), (self.note, row.note))
+        return (
+            self.peer == row.peer
+            and (self.density is None or self.density == row.density)
+            and all(fnmatchcase(name, pattern) for pattern, name in (*names, *others))
+        )
+
+    def value(self, row: Row) -> float:
+        """The quantity in ``row``."""
+        return _QUANTITIES[self.quantity][0](row)
+
+    def is_met(self, row: Row) -> bool:
+        """Whether ``row`` reaches the goal."""
+        return _RELATIONS[self.relation](self.value(row), self.bound)
+
+    def worst(self, rows: Iterable[Row]) -> Row:
+        """The row that is furthest from the goal."""
+        return (min if self.relation == ">=" else max)(rows, key=self.value)
+
+    @property
+    def words(self) -> str:
+        """What the goal asks, ``"at least 20 times as fast as torch.masked"``."""
+        bound = "at least" if self.relation == ">=" else "at most"
+        return f"{bound} {self.bound:.3g} {_QUANTITIES[self.quantity][1].format(peer=self.peer)}"
+
+
+_MASKED = "torch.masked"
+_TABLE = "1000000x64"
+_MILLION = "1000000 entries*"
+
+GOALS: tuple[Goal, ...] = (
+    Goal("reductions", "mean(1)", _MASKED, ">=", 20, note=""),
+    Goal("reductions", "mean(0)", _MASKED, ">=", 15, note=""),
+    Goal("reductions", "mean()", _MASKED, ">=", 20, note=""),
+    Goal("reductions", "mean(*)", "dense", "<=", 3, "cost", note=""),
+    Goal("reductions", "var(1)", _MASKED, ">=", 20),
+    Goal("reductions", "logsumexp(1)", _MASKED, ">=", 8),
+    Goal("reductions", "mean(1)", _MASKED, ">=", 3, work="forward + backward"),
+    Goal("reductions", "MaskedTensor.mean(1)", _MASKED, ">=", 25),
+    Goal("reductions", "sum(*)", "memory-copy", ">=", 0.9),
+    Goal("reductions", "mean(*)", "memory-copy", ">=", 0.9, note=""),
+    Goal("softmax", "softmax(1)", _MASKED, ">=", 4),
+    Goal("softmax", "softmax(1)", _MASKED, ">=", 3, work="forward + backward"),
+    Goal("overhead", "*", "dense", "<=", 5, "excess", shape="32x8"),
+    Goal("overhead", "a [*] a", _MASKED, ">=", 3, shape="32x8"),
+    Goal("small", "*", _MASKED, ">=", 1, work="*", shape="32x8"),
+    Goal("coalescing", "merge rows", "torch.sparse", ">=", 3, shape=_TABLE, density=None, note="65536 rows*"),
+    Goal(
+        "coalescing", "merge rows", "torch.sparse", ">=", 3, shape=_TABLE, density=None, note="262144 rows*"
+    ),
+    Goal("coalescing", "merge entries", "torch.sparse", ">=", 3, shape="*", density=None, note="500000 *"),
+    Goal("coalescing", "merge entries", "scipy", ">=", 1, shape="*", density=None, note="500000 *"),
+    Goal("storage", "*", "bare-values", "<=", 1.2, "cost", shape="*", density=None, note=_MILLION),
+    Goal("storage", "mean(1)", "torch.sparse", ">=", 5, shape="*", density=None, note=_MILLION),
+    Goal("storage", "mean(1)", "torch.sparse-csr", ">=", 5, shape="*", density=None, note=_MILLION),
+    Goal("storage", "softmax(1)", "torch.sparse", ">=", 5, shape="*", density=None, note=_MILLION),
+    Goal("storage", "*", _MASKED, ">=", 20, density=0.01),
+    Goal("storage", "*", "maskgrad, Boolean mask", ">=", 20, density=0.01),
+    Goal("updates", "Adagrad", "torch.optim", ">=", 8, work="step", shape=_TABLE, density=None),
+    Goal("updates", "Adam", "torch.optim", ">=", 12, work="step", shape=_TABLE, density=None),
+    Goal("updates", "SGD", "torch.optim", ">=", 2, work="step", shape=_TABLE, density=None),
+    Goal("updates", "Adagrad", "torch.optim", ">=", 4, work="lookup*", shape=_TABLE, density=None),
+    Goal("updates", "Adagrad", "fbgemm", ">=", 2, work="lookup*", shape=_TABLE, density=None),
+    Goal(
+        "updates",
+        "AdamW zero",
+        "torch.optim-dense",
+        ">=",
+        50,
+        work="step",
+        shape=_TABLE,
+        density=None,
+        note="4096 rows*",
+    ),
+)
+
+
+def judged(rows: Iterable[Row], goals: Iterable[Goal] = GOALS) -> list[Row]:
+    """``rows``, those that a goal speaks of with the goal and whether it is met; of several goals the first counts."""
+    found = []
+    for row in rows:
+        goal = next((goal for goal in goals if goal.concerns(row)), None)
+        found.append(row if goal is None else replace(row, goal=goal.words, met=goal.is_met(row)))
+    return found

@@ -1,0 +1,89 @@
+"""Every case of every family, on small operands: it runs, and all contenders agree with the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from maskgrad.benchmarks.case import OURS, LeftOutError, WrongResultError
+from maskgrad.benchmarks.families import FAMILIES, coalescing, storage, updates
+from maskgrad.benchmarks.peers import PEERS
+from maskgrad.benchmarks.plan import Family, Point
+from maskgrad.benchmarks.timing import Pace, measure
+
+ONCE = Pace(fewest=1, most=1, seconds=0.0, shortest=0.0)
+#: torch.compile takes seconds for each; FBGEMM is another program's business
+LEFT_OUT = {"compiled-where", "fbgemm"}
+
+
+@pytest.fixture(autouse=True)
+def _small_tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(coalescing, "TABLE", 500)
+    monkeypatch.setattr(coalescing, "GRID", 40)
+    monkeypatch.setattr(updates, "TABLE", 500)
+    monkeypatch.setattr(updates, "WATCHED", 100)
+    monkeypatch.setattr(storage, "WIDE", 200)
+    monkeypatch.setattr(storage, "SQUARE", 60)
+    yield
+    updates.FAMILY.forget()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("in_full", [True, False], ids=["in full", "representatives"])
+def test_contenders_agree(family: Family, in_full: bool) -> None:
+    wanted = set(PEERS) - LEFT_OUT
+    measured, peers = 0, set()
+    for case in family.cases(Point(33, 0.5, "float32", in_full)):
+        notices: list[str] = []
+        try:
+            rows = measure(case, ONCE, wanted, notices.append)
+        except LeftOutError:
+            continue
+        assert notices == []
+        assert rows[0].peer == OURS
+        assert rows[0].family == family.name
+        measured += 1
+        peers |= {row.peer for row in rows}
+    assert measured
+    assert len(peers) > 1
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
+@pytest.mark.parametrize(
+    ("family", "dtype", "density"),
+    [
+        (family, dtype, density)
+        for family in FAMILIES
+        if family.densities
+        for dtype, density in [*((dtype, 0.5) for dtype in family.dtypes[1:]), ("float32", 0.01)]
+    ],
+    ids=lambda value: value.name if isinstance(value, Family) else str(value),
+)
+def test_dtypes_and_densities(family: Family, dtype: str, density: float) -> None:
+    for case in family.cases(Point(20, density, dtype, in_full=False)):
+        assert measure(case, ONCE, {"torch.masked", "where", "indexing", "dense"})
+
+
+def test_cases_differ_from_each_other() -> None:
+    for family in FAMILIES:
+        cases = [str(case) for case in family.cases(Point(4096, 0.5, "float32", in_full=True))]
+        assert len(set(cases)) == len(cases), family.name
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("SGD", {"first_step": lambda p, g: p - 0.1001 * g}),
+        ("AdamW skip", {"first_step": updates._adam}),  # forgets the decay
+        ("AdamW zero", {"idle": 1.0}),  # rows without a gradient do not decay
+        ("AdamW skip", {"idle_dense": 1.0}),
+    ],
+)
+def test_a_wrong_step_is_caught(monkeypatch: pytest.MonkeyPatch, name: str, broken: dict[str, Any]) -> None:
+    monkeypatch.setitem(updates._RULES, name, replace(updates._RULES[name], **broken))
+    with pytest.raises(WrongResultError, match=f"wrong in updates, {name}.*: rows with"):
+        measure(updates._case(33, name, updates.STEP, "each twice"), ONCE, ["torch.optim-dense"])

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from maskgrad.benchmarks.families import FAMILIES
+from maskgrad.benchmarks.goals import GOALS, Goal, judged
+from maskgrad.benchmarks.peers import PEERS
+from tests.unit.benchmarks.test_results import ROW
+
+GOAL = Goal("reductions", "mean(*", "torch.masked", ">=", 20)
+THEIRS = replace(ROW, note="", peer="torch.masked", ratio=25.0, median_ms=75.0)
+
+
+def test_a_goal_that_is_met_and_one_that_is_missed() -> None:
+    met, missed = judged([THEIRS, replace(THEIRS, ratio=19.9)], [GOAL])
+    assert (met.met, missed.met) == (True, False)
+    assert met.goal == "at least 20 times as fast as torch.masked"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"peer": "dense"},
+        {"operation": "sum(1)"},
+        {"density": 0.1},
+        {"density": None},
+        {"dtype": "float64"},
+        {"shape": "512x512"},
+        {"work": "forward + backward"},
+        {"family": "softmax"},
+    ],
+)
+def test_rows_that_the_goal_does_not_speak_of(other: dict[str, object]) -> None:
+    (row,) = judged([replace(THEIRS, **other)], [GOAL])
+    assert (row.goal, row.met) == ("", None)
+
+
+def test_a_cost_is_the_time_beside_the_peer() -> None:
+    goal = replace(GOAL, peer="dense", relation="<=", bound=3, quantity="cost")
+    dense = replace(THEIRS, peer="dense", ratio=0.5, median_ms=1.5)
+    assert goal.value(dense) == 2
+    assert goal.is_met(dense)
+    assert not goal.is_met(replace(dense, ratio=0.25))
+    assert goal.words == "at most 3 times the time of dense"
+
+
+def test_an_excess_is_in_microseconds() -> None:
+    goal = replace(GOAL, peer="dense", relation="<=", bound=5, quantity="excess")
+    dense = replace(THEIRS, peer="dense", ratio=0.25, median_ms=0.002)
+    assert goal.value(dense) == pytest.approx(6.0)
+    assert not goal.is_met(dense)
+
+
+def test_the_worst_row_is_the_one_furthest_from_the_goal() -> None:
+    rows = [replace(THEIRS, ratio=ratio) for ratio in (30.0, 10.0, 20.0)]
+    assert GOAL.worst(rows).ratio == 10
+    assert replace(GOAL, relation="<=").worst(rows).ratio == 30
+
+
+def test_goals_speak_of_families_and_peers_that_exist() -> None:
+    families = {family.name for family in FAMILIES}
+    assert {goal.family for goal in GOALS} <= families
+    assert {goal.peer for goal in GOALS} <= {*PEERS, "maskgrad, Boolean mask"}
