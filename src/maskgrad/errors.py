@@ -3,6 +3,7 @@
 - :class:`UndefinedOnMaskedError`: never; the operation has no meaning on incomplete data.
 - :class:`UnsupportedOperationError`: not yet; nobody has told maskgrad what the operation means.
 - :class:`UnspecifiedValueError`: a plain number was asked of an entry that has none.
+- :class:`CoupledSamplesError`: a gradient for each sample was asked of samples that influence each other.
 - :class:`MissingDependencyError`: an optional package is absent; the message names the extra.
 
 Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
@@ -13,6 +14,7 @@ argument, what was expected, what was found, and the remedy.
 from __future__ import annotations
 
 __all__ = [
+    "CoupledSamplesError",
     "MaskgradError",
     "MissingDependencyError",
     "UndefinedOnMaskedError",
@@ -53,6 +55,10 @@ class UnsupportedAttributeError(UnsupportedOperationError, AttributeError):
 
 class UnspecifiedValueError(MaskgradError, ValueError):
     """A plain number was asked of an entry that is unspecified."""
+
+
+class CoupledSamplesError(MaskgradError, ValueError):
+    """Samples of a batch influence each other, so that no cheap way gives the gradient of each; it is not guessed."""
 
 
 class MissingDependencyError(MaskgradError, ImportError):

@@ -1,8 +1,8 @@
 """Kernels: plain tensors in, plain tensors out; each with one schema and several bodies.
 
 ``registry.py`` lists the families, a family (``reductions.py``, ...) holds its kernels' records and derivatives,
-``selection.py`` decides which body runs, ``reference/`` says what is computed, ``cpu/`` computes it fast. Importing
-this package imports neither Numba nor anything compiled.
+``selection.py`` decides which body runs, ``reference/`` says what is computed, ``cpu/`` and ``cuda/`` compute it
+fast. Importing this package imports neither Numba nor anything compiled.
 
 In the reductions, ``values`` and ``mask`` have one shape (``mask`` may be an expanded view), ``dim`` lists the reduced
 dimensions (the empty tuple reduces nothing), and what lies under the mask influences neither results nor gradients.
@@ -11,8 +11,17 @@ dimensions (the empty tuple reduces nothing), and what lies under the mask influ
 from __future__ import annotations
 
 from maskgrad.kernels import registry
+from maskgrad.kernels.batch_normalization import masked_batch_norm
 from maskgrad.kernels.coalescing import merge_rows
+from maskgrad.kernels.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
+from maskgrad.kernels.extrema import masked_extremum, masked_position
 from maskgrad.kernels.filling import masked_filling
+from maskgrad.kernels.lookup import lookup_pays, lookup_rows
+from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
+from maskgrad.kernels.moments import masked_variance
+from maskgrad.kernels.normalization import masked_layer_norm
+from maskgrad.kernels.norms import masked_norm
+from maskgrad.kernels.prod import masked_prod
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
 from maskgrad.kernels.segments import (
     segment_extremum,
@@ -23,16 +32,43 @@ from maskgrad.kernels.segments import (
     sort_rows,
 )
 from maskgrad.kernels.selection import kernels_in_use, use_kernels, why
-from maskgrad.kernels.updates import adagrad_rows_, sgd_rows_
+from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax
+from maskgrad.kernels.updates import (
+    adagrad_rows_,
+    adam_rows_,
+    rmsprop_rows_,
+    rowwise_adagrad_rows_,
+    sgd_rows_,
+    update_tables_,
+)
 
 __all__ = [
     "adagrad_rows_",
+    "adam_rows_",
     "kernels_in_use",
+    "lookup_pays",
+    "lookup_rows",
+    "masked_batch_norm",
     "masked_count",
+    "masked_cross_entropy",
+    "masked_cross_entropy_gradient",
+    "masked_extremum",
     "masked_filling",
+    "masked_layer_norm",
+    "masked_logsumexp",
+    "masked_loss",
+    "masked_loss_gradient",
+    "masked_loss_sum",
     "masked_mean",
+    "masked_norm",
+    "masked_position",
+    "masked_prod",
+    "masked_softmax",
     "masked_sum",
+    "masked_variance",
     "merge_rows",
+    "rmsprop_rows_",
+    "rowwise_adagrad_rows_",
     "segment_extremum",
     "segment_softmax",
     "segment_softmax_backward",
@@ -40,6 +76,7 @@ __all__ = [
     "segment_sum",
     "sgd_rows_",
     "sort_rows",
+    "update_tables_",
     "use_kernels",
     "why",
 ]

@@ -20,10 +20,10 @@ class Kernel:
 
     Attributes:
         name: of the operator, and of the functions that are its bodies.
-        family: the module that holds a body, in ``reference`` and ``cpu``.
+        family: the module that holds a body, in ``reference``, ``cpu``, and perhaps ``cuda``.
         schema: arguments and results, in PyTorch's schema language.
-        dtypes: those that the compiled body knows.
-        least: the number of values from which the compiled body wins over the reference.
+        dtypes: those that the compiled bodies know.
+        least: the number of values from which the compiled body for CPUs wins over the reference; taken for CUDA, too.
         leading: which argument decides dtype and size.
         backward: the derivative, written with kernels, so that derivatives of any order exist.
         save: what the derivative needs, kept in the forward pass (``setup_context``).

@@ -1,7 +1,8 @@
 """Every kernel, family by family; each becomes an operator of ``torch.library`` when the package is imported.
 
-Each has a compiled body for the CPU, the reference elsewhere, a fake body, and perhaps a derivative written with other
-kernels. A family is a module of this package: its records, the functions that choose a body, and the derivatives.
+Each has a compiled body for the CPU, one for CUDA devices where ``cuda/`` has its family, the reference elsewhere, a
+fake body, and perhaps a derivative written with other kernels. A family is a module of this package: its records, the
+functions that choose a body, and the derivatives.
 """
 
 from __future__ import annotations
@@ -12,13 +13,45 @@ from typing import Any
 
 import torch
 
-from maskgrad.kernels import coalescing, filling, reductions, segments, updates
+from maskgrad.kernels import (
+    batch_normalization,
+    coalescing,
+    cross_entropy,
+    extrema,
+    filling,
+    lookup,
+    losses,
+    moments,
+    normalization,
+    norms,
+    prod,
+    reductions,
+    segments,
+    softmax,
+    updates,
+)
 from maskgrad.kernels.kernel import Kernel
-from maskgrad.kernels.selection import KERNELS
+from maskgrad.kernels.selection import KERNELS, cuda_families, triton_works
 
 __all__ = ["FAMILIES", "register"]
 
-FAMILIES = (reductions, filling, coalescing, segments, updates)
+FAMILIES = (
+    reductions,
+    prod,
+    moments,
+    norms,
+    normalization,
+    batch_normalization,
+    extrema,
+    filling,
+    lookup,
+    losses,
+    cross_entropy,
+    coalescing,
+    segments,
+    softmax,
+    updates,
+)
 
 
 def register() -> None:
@@ -34,7 +67,9 @@ def _define(kernel: Kernel) -> None:
     reference = getattr(importlib.import_module(f"maskgrad.kernels.reference.{kernel.family}"), kernel.name)
     torch.library.define(qualified, kernel.schema)
     torch.library.impl(qualified, "default", reference)
-    torch.library.impl(qualified, "cpu", _cpu_body(kernel, reference))
+    torch.library.impl(qualified, "cpu", _compiled_body(kernel, "cpu", reference))
+    if kernel.family in cuda_families():
+        torch.library.impl(qualified, "cuda", _compiled_body(kernel, "cuda", reference))
     nothing = kernel.schema.endswith("-> ()")
     torch.library.register_fake(qualified, _writes_only if nothing else kernel.fake or reference)
     if kernel.backward is not None:
@@ -45,17 +80,17 @@ def _writes_only(*_: Any, **__: Any) -> None:
     """The fake body of an operator that returns nothing."""
 
 
-def _cpu_body(kernel: Kernel, reference: Callable[..., Any]) -> Callable[..., Any]:
+def _compiled_body(kernel: Kernel, device: str, reference: Callable[..., Any]) -> Callable[..., Any]:
     """The compiled body as PyTorch calls it, perhaps directly, on what only the reference knows."""
     arguments = torch._C.parse_schema(f"{kernel.name}{kernel.schema}").arguments
     written = [(i, a.name) for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
 
     def body(*args: Any, **kwargs: Any) -> Any:
-        if args[kernel.leading].dtype not in kernel.dtypes:
+        if args[kernel.leading].dtype not in kernel.dtypes or (device == "cuda" and not triton_works()):
             return reference(*args, **kwargs)
-        module = importlib.import_module(f"maskgrad.kernels.cpu.{kernel.family}")
+        module = importlib.import_module(f"maskgrad.kernels.{device}.{kernel.family}")
         result = getattr(module, kernel.name)(*args, **kwargs)
-        # PyTorch does not see what is written through a numpy array, and must: saved tensors may be among them.
+        # PyTorch does not see what numpy arrays or Triton write, and must: saved tensors may be among it.
         for i, name in written:
             tensors = args[i] if i < len(args) else kwargs.get(name)
             if tensors is not None:

@@ -2,6 +2,7 @@
 
 ==============  ======================================================================================
 ``cpu``           compiled by Numba, behind an operator of ``torch.library``: large plain CPU tensors
+``cuda``          compiled by Triton, behind the same operator: large plain tensors on a CUDA device
 ``reference``     ordinary PyTorch: everything else
 ==============  ======================================================================================
 
@@ -9,8 +10,8 @@
 derivatives, dispatch modes (fake tensors, ``make_fx``), other devices and layouts, tensor subclasses, dtypes
 that the kernel does not know, and tensors so small that starting a compiled kernel costs more than it saves.
 
-The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` for small tensors too; so does
-:func:`use_kernels` for a block of code. :func:`why` tells the reason for a choice in words.
+The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``cuda`` for small tensors too; so
+does :func:`use_kernels` for a block of code. :func:`why` tells the reason for a choice in words.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import contextvars
 import functools
 import importlib
 import os
+import pkgutil
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,16 +36,19 @@ __all__ = [
     "BODIES",
     "KERNELS",
     "compiled",
+    "compiled_body",
+    "cuda_families",
     "is_plain",
     "is_transformed",
     "kernels_in_use",
+    "runs_compiled",
     "runs_on_cpu",
     "use_kernels",
     "why",
 ]
 
 VARIABLE = "MASKGRAD_KERNELS"
-BODIES = ("reference", "cpu")
+BODIES = ("reference", "cpu", "cuda")
 
 #: By name; the registry fills it in when the package is imported.
 KERNELS: dict[str, Kernel] = {}
@@ -51,29 +57,39 @@ _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("mask
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def runs_on_cpu(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
-    """Whether the compiled body of ``kernel`` runs on ``values`` (which decide dtype and size) and ``others``."""
+def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
+    """Whether a compiled body of ``kernel`` runs on ``values`` (which decide dtype and size) and ``others``."""
     return why(kernel, values, *others) == ""
 
 
-def compiled(kernel: str, *arguments: Any) -> Any:
-    """What the compiled body gives; called through its operator, at twice the price, only if PyTorch must know.
+runs_on_cpu = runs_compiled  # its name from when there was no other device
 
-    It must if it records a gradient, or if ``is_grads_batched`` stacks several (no transform of ``torch.func``).
+
+def compiled(kernel: str, *arguments: Any) -> Any:
+    """What the compiled body for their device gives.
+
+    It is called through its operator, at twice the price, only if PyTorch must know of it. It must if it records a
+    gradient, or if ``is_grads_batched`` stacks several (no transform of ``torch.func``).
     """
     records = torch.is_grad_enabled()
     for x in arguments:
         if isinstance(x, Tensor) and ((records and x.requires_grad) or _is_stacked(x)):
             return getattr(torch.ops.maskgrad, kernel)(*arguments)
-    return _cpu_body(kernel)(*arguments)
+    return _body(kernel, arguments[0].is_cuda)(*arguments)
 
 
 _is_stacked = torch._C._functorch.is_legacy_batchedtensor
 
 
 @functools.cache
-def _cpu_body(kernel: str) -> Any:
-    return getattr(importlib.import_module(f"maskgrad.kernels.cpu.{KERNELS[kernel].family}"), kernel)
+def _body(kernel: str, on_cuda: bool) -> Any:
+    return compiled_body(KERNELS[kernel].family, kernel, "cuda" if on_cuda else "cpu")
+
+
+@functools.cache
+def compiled_body(family: str, name: str, body: str = "cpu") -> Any:
+    """What ``name`` is in the module of a family that holds its compiled bodies; imports their compiler."""
+    return getattr(importlib.import_module(f"maskgrad.kernels.{body}.{family}"), name)
 
 
 def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
@@ -85,27 +101,46 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     if forced == "reference":
         return f"the reference is forced by use_kernels or by {VARIABLE}"
     record = KERNELS[kernel]
-    dtypes, least = record.dtypes, record.least
-    if forced is None and values.numel() < least:
-        return f"{values.numel()} values are too few to pay for a compiled kernel; it starts at {least}"
-    if values.dtype not in dtypes:
+    on_cuda = values.is_cuda
+    if forced is None:
+        if values.numel() < record.least:
+            return f"{values.numel()} values are too few to pay for a compiled kernel; it starts at {record.least}"
+    elif (forced == "cuda") != on_cuda:
+        return f"the {forced} body is forced by use_kernels or by {VARIABLE}, and the tensors are elsewhere"
+    if values.dtype not in record.dtypes:
         return f"there is no compiled kernel for {values.dtype}"
+    if on_cuda:
+        return _why_not_on_cuda(record, values, *others)
     for tensor in (values, *others):
         if tensor is not None and not is_plain(tensor):
             return "a tensor is a subclass, not on the CPU, not strided, or a lazy view"
     if is_transformed():
-        return "a transform, a forward-mode derivative or a dispatch mode is active"
+        return _TRANSFORMED
     return "" if numba_works() else "numba cannot be imported"
+
+
+_TRANSFORMED = "a transform, a forward-mode derivative or a dispatch mode is active"
+
+
+def _why_not_on_cuda(record: Kernel, values: Tensor, *others: Tensor | None) -> str:
+    if record.family not in cuda_families():
+        return f"{record.name} has no body for CUDA devices"
+    for tensor in (values, *others):
+        if tensor is not None and not (
+            type(tensor) in _PLAIN
+            and tensor.device == values.device
+            and tensor.layout == torch.strided
+            and not (tensor.is_conj() or tensor.is_neg())
+        ):
+            return "a tensor is a subclass, on another device than the values, not strided, or a lazy view"
+    if is_transformed():
+        return _TRANSFORMED
+    return "" if triton_works() else "triton cannot be imported"
 
 
 def is_plain(x: Tensor) -> bool:
     """An ordinary tensor in the memory of the CPU: no subclass, no other layout, no lazy view."""
-    return (
-        type(x) in _PLAIN
-        and x.device.type == "cpu"
-        and x.layout == torch.strided
-        and not (x.is_conj() or x.is_neg())
-    )
+    return type(x) in _PLAIN and x.is_cpu and x.layout == torch.strided and not (x.is_conj() or x.is_neg())
 
 
 def is_transformed() -> bool:
@@ -132,16 +167,32 @@ def _environment(value: str) -> str | None:
 
 
 @functools.cache
+def cuda_families() -> frozenset[str]:
+    """The families that have bodies for CUDA devices; found without importing them, and Triton with them."""
+    return frozenset(module.name for module in pkgutil.iter_modules([str(Path(__file__).with_name("cuda"))]))
+
+
+@functools.cache
 def numba_works() -> bool:
-    """Whether the compiled kernels can be imported; says so, once, if not."""
+    """Whether the compiled kernels for the CPU can be imported; says so, once, if not."""
+    return _can_import("cpu", "numba")
+
+
+@functools.cache
+def triton_works() -> bool:
+    """Whether the compiled kernels for CUDA devices can be imported; says so, once, if not."""
+    return _can_import("cuda", "triton")
+
+
+def _can_import(body: str, compiler: str) -> bool:
     try:
-        import maskgrad.kernels.cpu  # noqa: F401
+        importlib.import_module(f"maskgrad.kernels.{body}")
     except ImportError as error:
         warnings.warn(
-            f"maskgrad runs its slow reference kernels, because numba cannot be imported ({error}). "
+            f"maskgrad runs its slow reference kernels, because {compiler} cannot be imported ({error}). "
             f"Set {VARIABLE}=reference to choose them without this warning",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
         return False
     return True
@@ -149,7 +200,7 @@ def numba_works() -> bool:
 
 @contextlib.contextmanager
 def use_kernels(body: str) -> Iterator[None]:
-    """Force one body, ``"reference"`` or ``"cpu"`` (also for small tensors), inside a ``with`` block.
+    """Force one body, ``"reference"``, ``"cpu"`` or ``"cuda"`` (also for small tensors), inside a ``with`` block.
 
     Where the compiled body cannot run (see :func:`maskgrad.kernels.selection.why`), the reference does, forced or not.
     """
@@ -162,16 +213,26 @@ def use_kernels(body: str) -> Iterator[None]:
         _block_choice.reset(token)
 
 
-def kernels_in_use() -> dict[str, str]:
-    """Which body each kernel runs for an ordinary large tensor on the CPU; imports Numba to find out.
+def kernels_in_use(device: str | torch.device = "cpu") -> dict[str, str]:
+    """Which body each kernel runs for an ordinary large tensor on ``device``; imports its compiler to find out.
 
     The tensor holds float32 numbers, or int64 ones for a kernel that takes indices only.
     """
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(
+            f"kernels_in_use(): device is {str(device)!r}, but PyTorch finds no CUDA device here; ask for 'cpu', "
+            "or run on a machine that has one, with PyTorch's build for CUDA"
+        )
     size = max(kernel.least for kernel in KERNELS.values())
-    samples = {dtype: torch.empty(1, dtype=dtype).expand(size) for dtype in (torch.float32, torch.int64)}
+    samples = {
+        dtype: torch.empty(1, dtype=dtype, device=place).expand(size)
+        for dtype in (torch.float32, torch.int64)
+    }
+    body = "cuda" if place.type == "cuda" else "cpu"
     return {
-        name: "cpu"
-        if runs_on_cpu(name, samples[torch.float32 if torch.float32 in kernel.dtypes else torch.int64])
+        name: body
+        if runs_compiled(name, samples[torch.float32 if torch.float32 in kernel.dtypes else torch.int64])
         else "reference"
         for name, kernel in KERNELS.items()
     }

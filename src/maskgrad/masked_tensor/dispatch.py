@@ -94,7 +94,7 @@ def binding_of(function: Any) -> Binding | None:
 
 def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Serve ``__torch_function__``: find the rule of the function that was called, or refuse."""
-    binding = binding_of(function)
+    binding = BY_FUNCTION.get(function) or binding_of(function)
     if binding is None:
         refusal = REFUSED.get(function)
         if refusal is not None:
@@ -120,15 +120,27 @@ def call(
         kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
     if out_of_place is not None:
         function = out_of_place
-    plain = tuple([unwrap(a) for a in args])
-    body = operation.body
-    if holds_stored(plain) or (kwargs and holds_stored(kwargs.values())):
+    parts, stored = [], bool(kwargs) and holds_stored(kwargs.values())
+    for argument in args:
+        if type(argument) in CONTAINERS:
+            argument = unwrap(argument)  # noqa: PLW2901
+            if type(argument) is not Entries and not stored:
+                stored = holds_stored((argument,))
+        parts.append(argument)
+    plain, body = tuple(parts), operation.body
+    if stored:
         body = _rule_for_stored(operation, function, (*plain, *kwargs.values()))
     result = body(function, plain, kwargs)
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
         return _write(args[0] if in_place else out, result, function, reshapes)
+    if type(result) is Entries:
+        return masked_tensor.MaskedTensor(result.values, BooleanPattern(result.mask))
     return wrap(result)
+
+
+#: Arguments that may hold something masked; asked for before a function is called for each argument.
+CONTAINERS = (masked_tensor.MaskedTensor, list, tuple)
 
 
 def holds_stored(arguments: Iterable[Any]) -> bool:

@@ -12,6 +12,7 @@ from maskgrad.masked_tensor.operators import TypedOperators
 from maskgrad.patterns import BooleanPattern, Facts, Pattern, StoredPattern
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import pattern_of_facts
+from maskgrad.semantics.entries import Entries, fill
 from maskgrad.semantics.stored.entries import Stored, densified
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ class MaskedTensor(TypedOperators):
             tensor([1., 0.])
         """
         values, mask = self._dense()
+        if isinstance(value, (int, float)) and values.is_floating_point():
+            plain: Tensor = fill(Entries(values, mask), mask, value)
+            return plain
         return torch.where(mask, values, value)
 
     def to_tensor(self, value: float | Tensor = 0) -> Tensor:

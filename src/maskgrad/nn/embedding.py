@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.nn.lookup import LookupTable, dense_gradient_needed
+from maskgrad.nn.sparse_lookup import sparse_lookup
 
 __all__ = ["Embedding"]
 
@@ -83,7 +84,12 @@ class Embedding(LookupTable, torch.nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Look up; ``input`` holds indices."""
-        found = super().forward(self._ready(input))
+        input = self._ready(input)
+        if self.sparse and self.max_norm is None:
+            fused = sparse_lookup(self.weight, input, self.padding_idx)
+            if fused is not None:
+                return fused
+        found = super().forward(input)
         self._looked_up()
         return found
 

@@ -11,7 +11,7 @@ from maskgrad.kernels.selection import is_plain, is_transformed
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["forward_mode_is_active", "may_look_at"]
+__all__ = ["forward_mode_is_active", "forward_only", "may_look_at"]
 
 
 def may_look_at(values: Tensor) -> bool:
@@ -23,6 +23,14 @@ def may_look_at(values: Tensor) -> bool:
     """
     # first, because what follows cannot be traced
     return not torch.compiler.is_compiling() and is_plain(values) and not is_transformed()
+
+
+def forward_only(*values: Tensor) -> bool:
+    """True where no derivative of these is recorded, neither now nor by someone who traces: none can become NaN."""
+    # first, because what follows cannot be traced
+    if torch.compiler.is_compiling() or is_transformed():
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in values))
 
 
 def forward_mode_is_active() -> bool:

@@ -20,6 +20,7 @@ from maskgrad.semantics.normalization import (
     GRADIENT,
     affine,
     filled_with,
+    is_masked,
     parameters_mask,
     standardize,
     without_rows,
@@ -99,6 +100,24 @@ def _unbiased(variance: Tensor, count: Tensor) -> Tensor:
     return variance * (count / (count - 1).clamp(min=1))
 
 
+def _standardized(
+    x: Entries, dims: tuple[int, ...], given: Arguments, dtype: torch.dtype
+) -> tuple[Entries, Tensor, Tensor, Tensor, Tensor]:
+    """The result; mean, variance, scale and number of each group, dimensions kept."""
+    if is_masked(given.weight, given.bias):
+        parts = standardize(x, dims, given.eps)
+        layout = _layout(x.values)
+        out = affine(parts.values, parts.scale, x.mask, given.weight, given.bias, layout, dtype)
+        mean, variance, scale, count = (part.detach() for part in parts[1:])
+        return out, mean, variance, scale, count
+    layout = (1, *_layout(x.values))
+    weight, bias = (None if p is None else p.reshape(layout) for p in (given.weight, given.bias))
+    values, mean, variance, scale, count = kernels.masked_batch_norm(
+        x.values.to(dtype), x.mask, dims, weight, bias, given.eps
+    )
+    return Entries(values, x.mask), mean, variance, scale, count
+
+
 def normalize_batch(given: Arguments) -> Result:
     """Standardize each channel over batch and space."""
     x = as_entries(given.input)
@@ -108,11 +127,10 @@ def normalize_batch(given: Arguments) -> Result:
         nothing = Entries(values.new_empty(0), mask.new_empty(0))
         return Result(_evaluated(x, given), nothing, nothing)
     dims = tuple(d for d in range(values.ndim) if d != 1)
-    parts = standardize(x, dims, given.eps)
-    mean, variance, scale, count = (part.detach().reshape(-1) for part in parts[1:])
+    out, *groups = _standardized(x, dims, given, dtype)
+    mean, variance, scale, count = (part.reshape(-1) for part in groups)
     _follow(given.running_mean, mean, count > 0, given.momentum)
     _follow(given.running_var, _unbiased(variance, count), count > 1, given.momentum)
-    out = affine(parts.values, parts.scale, mask, given.weight, given.bias, _layout(values), dtype)
     return Result(out, Entries(mean, count > 0), Entries(scale, count > 0))
 
 
@@ -139,22 +157,22 @@ def batch_norm(given: Arguments) -> Entries:
 def instance_norm(given: Arguments) -> Entries:
     """Standardize each channel of each sample over space; running statistics average over the samples with entries."""
     x = as_entries(given.input)
-    values, mask = x
+    values = x.values
     if not given.training:
         if given.running_mean is None or given.running_var is None:
             torch.instance_norm(values, None, None, None, None, False, 0.1, 1e-5, False)  # raises
         return _evaluated(x, given)
     F._verify_spatial_size(list(values.shape))  # type: ignore[attr-defined]
     dtype = _result_dtype(values, given)
-    parts = standardize(x, tuple(range(2, values.ndim)), given.eps)
-    mean, variance, _, count = (part.detach().flatten(1) for part in parts[1:])
+    out, *groups = _standardized(x, tuple(range(2, values.ndim)), given, dtype)
+    mean, variance, _, count = (part.flatten(1) for part in groups)
     for running, observed, known in (
         (given.running_mean, mean, count > 0),
         (given.running_var, _unbiased(variance, count), count > 1),
     ):
         average, samples = kernels.masked_mean(observed, known, (0,), False)
         _follow(running, average, samples > 0, given.momentum)
-    return affine(parts.values, parts.scale, mask, given.weight, given.bias, _layout(values), dtype)
+    return out
 
 
 PYTHON = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")

@@ -2,18 +2,22 @@
 
 Each row of the tables is one operation: torch's names for it and the filler that keeps it, and its
 first two derivatives, finite. A filler of None says that neither the function nor its gradient can
-be disturbed by what is under the mask, so nothing needs to be filled.
+be disturbed by what is under the mask, so nothing needs to be filled. Nor does anything where no
+derivative can ever be asked for: what is computed under the mask is not read by anyone.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.kernels.selection import is_transformed
 from maskgrad.semantics.entries import Entries, fill, intersection, specified
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.products import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +27,16 @@ __all__ = ["OPERATIONS", "elementwise"]
 PATTERN = "intersection of the operands' patterns, broadcast"
 
 
-def elementwise(filler: float | None) -> Callable[..., Any]:
-    """The rule of the family: make the operands safe, apply the very function that was called."""
+def elementwise(
+    filler: float | None, looks: bool = False, linear: tuple[int, ...] = ()
+) -> Callable[..., Any]:
+    """The rule of the family: make the operands safe, apply the very function that was called.
+
+    Args:
+        filler: the number that replaces what is under the mask; None if nothing needs to be replaced.
+        looks: the function refuses some numbers, so it must not see what is under the mask at all.
+        linear: positions of operands that do not occur in their own derivatives.
+    """
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         mask = intersection(args)
@@ -33,15 +45,64 @@ def elementwise(filler: float | None) -> Callable[..., Any]:
             mask = also if mask is None else mask if also is None else mask & also
         if mask is None:
             return function(*args, **kwargs)
-        if filler is None:
+        derivatives = None
+        if filler is not None and not looks:
+            derivatives = _derivatives((*args, *kwargs.values()) if kwargs else args)
+        if filler is None or derivatives == 0:
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
-            kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
+            if kwargs:
+                kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
         else:
-            args = tuple([fill(a, mask, filler) for a in args])
-            kwargs = {k: fill(a, mask, filler) for k, a in kwargs.items()}
+            alone = linear and derivatives == 1 and _alone(args)
+            args = tuple(
+                [
+                    values_of(a) if alone and i in linear and _records(a) else fill(a, mask, filler)
+                    for i, a in enumerate(args)
+                ]
+            )
+            if kwargs:
+                kwargs = {k: fill(a, mask, filler) for k, a in kwargs.items()}
         return specified(function(*args, **kwargs), mask)
 
     return body
+
+
+def _derivatives(operands: tuple[Any, ...]) -> int | None:
+    """For how many operands a derivative is recorded; None if that cannot be known, or numbers may be refused.
+
+    Integers are refused now and then (a division by zero), floating-point numbers are not.
+    """
+    # asked for first, because what follows cannot be traced
+    if torch.compiler.is_compiling() or is_transformed():
+        return None
+    number, enabled = 0, torch.is_grad_enabled()
+    for operand in operands:
+        if isinstance(operand, Entries):
+            operand = operand.values  # noqa: PLW2901
+            if not (operand.is_floating_point() or operand.is_complex()):
+                return None
+        elif not isinstance(operand, torch.Tensor):
+            continue
+        if enabled and operand.requires_grad:
+            number += 1
+    return number
+
+
+def _alone(operands: tuple[Any, ...]) -> bool:
+    """Whether the only recorded operand meets finite factors everywhere, once they are filled: 0 times them is 0."""
+    return all(
+        _records(operand)
+        or (
+            values_of(operand).ndim > 0
+            if isinstance(operand, (Entries, torch.Tensor))
+            else isinstance(operand, (int, float)) and operand != 0 and math.isfinite(operand)
+        )
+        for operand in operands
+    )
+
+
+def _records(operand: Any) -> bool:
+    return isinstance(operand, (Entries, torch.Tensor)) and values_of(operand).requires_grad
 
 
 def per_channel(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -63,19 +124,18 @@ def per_channel(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 #: Finite, with finite derivatives, at 1: the ordinary filler.
 AT_ONE = """
-    abs|absolute angle arctan|atan asinh|arcsinh ceil conj_physical cos cosh deg2rad digamma|special.psi|special.digamma
-    erf erfc exp exp2 expm1 fix|trunc floor frac frexp i0 lgamma|special.gammaln log log10 log1p log2
-    nan_to_num rad2deg reciprocal rsqrt sgn sigmoid|special.expit sign sin sinc sinh sqrt square tan tanh round
+    abs|absolute angle arctan|atan asinh|arcsinh cos cosh digamma|special.psi|special.digamma
+    erf erfc exp exp2 expm1 frexp i0 lgamma|special.gammaln log log10 log1p log2
+    reciprocal rsqrt sgn sigmoid|special.expit sin sinc sinh sqrt square tan tanh
     special.entr special.erfcx special.i0e special.i1 special.i1e special.log_ndtr special.ndtr
     special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1
     special.modified_bessel_i0 special.modified_bessel_i1 special.modified_bessel_k0 special.modified_bessel_k1
     special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1 special.spherical_bessel_j0
     special.polygamma|polygamma
-    celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 rrelu selu silu
-    softplus softshrink softsign tanhshrink threshold
-    addcdiv addcmul arctan2|atan2 clamp|clip clamp_max clamp_min complex copysign div|divide|true_divide
-    float_power floor_divide fmax fmin fmod gcd heaviside hypot igamma|special.gammainc
-    igammac|special.gammaincc lcm ldexp lerp logaddexp logaddexp2 maximum minimum mul|multiply nextafter polar pow
+    celu elu gelu hardsigmoid hardswish leaky_relu logsigmoid mish rrelu selu silu softplus softsign tanhshrink
+    addcdiv addcmul arctan2|atan2 copysign div|divide|true_divide
+    float_power floor_divide fmod gcd heaviside hypot igamma|special.gammainc
+    igammac|special.gammaincc lcm ldexp lerp logaddexp logaddexp2 mul|multiply nextafter polar pow
     remainder xlogy special.xlog1py
     special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v
     special.chebyshev_polynomial_w special.hermite_polynomial_h special.hermite_polynomial_he
@@ -97,13 +157,23 @@ ELSEWHERE: dict[str, float] = {
     "unravel_index": 0,
 }
 
-#: Linear, or without a gradient: what is under the mask can disturb nothing.
+#: Where an operand takes part as a factor: its derivative is made of the other operands.
+LINEAR = {"mul|multiply": (0, 1), "div|divide|true_divide": (0,)}
+
+#: Functions that refuse what lies outside their domain.
+LOOK = {"mvlgamma|special.multigammaln", "unravel_index"}
+
+#: Linear, without a gradient, or with one that is selected and never multiplied (0 where 0 comes in): what is under the
+#: mask can disturb nothing.
 NEEDS_NO_FILLING = """
     add neg|negative positive rsub sub|subtract real imag conj resolve_conj resolve_neg
     signbit isfinite isinf isnan isneginf isposinf isreal isclose
     eq ne|not_equal lt|less le|less_equal gt|greater ge|greater_equal
     logical_and logical_not logical_or logical_xor
     bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
+    ceil complex conj_physical deg2rad fix|trunc floor frac nan_to_num rad2deg round sign
+    clamp|clip clamp_max clamp_min fmax fmin hardshrink hardtanh maximum minimum relu relu6 softshrink
+    threshold
 """
 
 #: The operators of Python behind each operation; their reflected and in-place forms follow from the name.
@@ -158,7 +228,7 @@ def _row(spellings: str, filler: float | None) -> Operation:
         name=names[0],
         family="elementwise",
         functions=found,
-        body=elementwise(filler),
+        body=elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ())),
         pattern=PATTERN,
         filler=filler,
         in_place=(*found_in_place, *in_place),

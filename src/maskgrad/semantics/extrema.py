@@ -1,9 +1,4 @@
-"""Extrema of the specified entries, their positions, and their gradients.
-
-A constant of -inf under the mask cannot be told from a specified -inf, neither in the gradient
-(which is shared among equals) nor as a position. So the extremum's value comes from filling, and who
-attains it is asked of the specified entries alone.
-"""
+"""Extrema of the specified entries, their positions, and their gradients."""
 
 from __future__ import annotations
 
@@ -11,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.patterns.eager import forward_mode_is_active
-from maskgrad.semantics.dimensions import as_dim, as_dims, mask_of_any
+from maskgrad import kernels
+from maskgrad.kernels.reference.extrema import lowest
+from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
 from maskgrad.semantics.entries import fill as fill_operand
 from maskgrad.semantics.facts import Operation, functions_named
@@ -21,63 +17,14 @@ from maskgrad.semantics.signatures import named
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
-__all__ = ["OPERATIONS"]
+__all__ = ["OPERATIONS", "lowest"]
 
 PATTERN = "specified where at least one entry was"
 
 
-def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
-    """The value that never wins: the identity of maximum (of minimum if not ``largest``)."""
-    if dtype.is_complex:
-        raise RuntimeError(f"extrema are not defined for complex dtypes, found {dtype}")
-    if dtype == torch.bool:
-        return not largest
-    if dtype.is_floating_point:
-        return float("-inf") if largest else float("inf")
-    limits = torch.iinfo(dtype)
-    return limits.min if largest else limits.max
-
-
-class _Extremum(torch.autograd.Function):
-    """Extremum over ``dims`` whose gradient is shared equally among the specified entries that attain it."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(values: Tensor, mask: Tensor, dims: tuple[int, ...], largest: bool) -> Tensor:
-        neutral = torch.where(mask, values, lowest(values.dtype, largest))
-        return neutral.amax(dims, keepdim=True) if largest else neutral.amin(dims, keepdim=True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        values, mask, ctx.dims, _ = inputs
-        ctx.save_for_backward(values, mask, output)
-
-    @staticmethod
-    def _share(ctx: Any) -> Tensor:
-        values, mask, output = ctx.saved_tensors
-        winners = mask & (values.detach() == output.detach())
-        share = winners.to(output.dtype)
-        count = share.sum(ctx.dims, keepdim=True)
-        # a specified NaN equals nothing: torch's gradient is then 0 / 0 at every entry
-        empty = ~mask.any(ctx.dims, keepdim=True)
-        return torch.where(mask, share / torch.where(empty, 1, count), 0)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return grad * _Extremum._share(ctx), None, None, None
-
-
 def _extremum(input: Entries, dim: Any, keepdim: bool, largest: bool) -> Entries:
     dims = as_dims(dim, input.values.ndim)
-    if not dims:
-        return input
-    # A Function with a forward-mode derivative could not be compiled; torch's own shares with equals under the mask.
-    compute: Any = _Extremum.forward if forward_mode_is_active() else _Extremum.apply
-    values: Tensor = compute(input.values, input.mask, dims, largest)
-    return Entries(values if keepdim else values.squeeze(dims), mask_of_any(input.mask, dims, keepdim))
+    return Entries(*kernels.masked_extremum(input.values, input.mask, dims, keepdim, largest))
 
 
 def amax(input: Entries, dim: Any = (), keepdim: bool = False) -> Entries:
@@ -101,26 +48,16 @@ def _structure(kind: Any, parts: list[Entries]) -> Any:
     return kind(parts)
 
 
-def first_winner(input: Entries, dim: int, largest: bool) -> Tensor:
-    """Position along ``dim`` (kept) of the first specified entry that attains the extremum; NaN wins, as in torch."""
-    values, mask = input
-    neutral = torch.where(mask, values.detach(), lowest(values.dtype, largest))
-    best = neutral.amax(dim, keepdim=True) if largest else neutral.amin(dim, keepdim=True)
-    winners = mask & ((neutral == best) | (neutral != neutral))
-    return winners.to(torch.uint8).argmax(dim, keepdim=True)
-
-
 def _position(input: Entries, dim: int | None, keepdim: bool, largest: bool) -> Entries:
     if dim is None:
         flat = Entries(input.values.reshape(-1), input.mask.reshape(-1))
-        index = first_winner(flat, 0, largest)
+        index, present = kernels.masked_position(flat.values, flat.mask, 0, False, largest)
         shape = (1,) * input.values.ndim if keepdim else ()
-        return Entries(index.reshape(shape), flat.mask.any().reshape(shape))
+        return Entries(index.reshape(shape), present.reshape(shape))
     if input.values.ndim == 0:
         as_dim(dim, 0)
         return Entries(torch.zeros_like(input.values, dtype=torch.int64), input.mask)
-    index = first_winner(input, dim, largest)
-    return Entries(index if keepdim else index.squeeze(dim), input.mask.any(dim, keepdim=keepdim))
+    return Entries(*kernels.masked_position(input.values, input.mask, dim, keepdim, largest))
 
 
 def argmax(input: Entries, dim: int | None = None, keepdim: bool = False) -> Entries:
@@ -153,9 +90,9 @@ def _extremum_or_pair(
     kind = torch.return_types.max if largest else torch.return_types.min
     if input.values.ndim == 0:
         return _structure(kind, [input, _position(input, dim, keepdim, largest)])
-    index = first_winner(input, dim, largest)
-    values = torch.where(input.mask, input.values, filler_as(input.values.dtype, 0)).gather(dim, index)
-    mask = input.mask.any(dim, keepdim=True)
+    index, mask = kernels.masked_position(input.values, input.mask, dim, True, largest)
+    # Where there is no entry, position 0 is read, and neither its value nor its gradient let through.
+    values = torch.where(mask, input.values.gather(dim, index), filler_as(input.values.dtype, 0))
     pair = [
         Entries(part if keepdim else part.squeeze(dim), mask if keepdim else mask.squeeze(dim))
         for part in (values, index)

@@ -30,6 +30,7 @@ __all__ = [
     "PATTERN",
     "affine",
     "filled_with",
+    "is_masked",
     "parameters_mask",
     "standardize",
     "without_rows",
@@ -76,6 +77,11 @@ def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) 
         if isinstance(parameter, Entries):
             mask = mask & parameter.mask.reshape(shape)
     return mask
+
+
+def is_masked(*parameters: Parameter) -> bool:
+    """Whether a parameter has gaps, at which nothing, not even an infinite scale, may reach another's gradient."""
+    return any(isinstance(parameter, Entries) for parameter in parameters)
 
 
 def known_finite(few: Tensor) -> bool:
@@ -144,8 +150,25 @@ def layer_norm(
     if eps > 0 and complete_or_empty(x.mask, dims):
         values = F.layer_norm(torch.where(x.mask, x.values, 0), normalized_shape, safe_weight, safe_bias, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
-    parts = standardize(x, dims, eps)
-    return affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, dtype)
+    if is_masked(weight, bias):
+        parts = standardize(x, dims, eps)
+        return affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, dtype)
+    return _rows(x, dims, weight, bias, eps, True, dtype)
+
+
+def _rows(
+    x: Entries,
+    dims: tuple[int, ...],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    centered: bool,
+    dtype: torch.dtype,
+) -> Entries:
+    """Standardize what the last dimensions span; ``weight`` and ``bias`` are plain."""
+    values = x.values if x.values.dtype == dtype else x.values.to(dtype)
+    out, *_ = kernels.masked_layer_norm(values, x.mask, len(dims), weight, bias, eps, centered)
+    return Entries(out, x.mask)
 
 
 def native_layer_norm(
@@ -176,9 +199,11 @@ def rms_norm(
     if complete_or_empty(x.mask, dims):  # a vector of ones has a finite derivative for every eps
         values = F.rms_norm(torch.where(x.mask, x.values, 1), normalized_shape, safe_weight, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
+    eps = torch.finfo(widened(x.values).dtype).eps if eps is None else eps
+    if not is_masked(weight):
+        return _rows(x, dims, weight, None, eps, False, dtype)
     values = torch.where(x.mask, widened(x.values), 0)
     square, count = kernels.masked_mean(values * values, x.mask, dims, True)
-    eps = torch.finfo(values.dtype).eps if eps is None else eps
     scale = torch.rsqrt(torch.where(count > 0, square + eps, 1))
     return affine(values * scale, scale, x.mask, weight, None, normalized_shape, dtype)
 
@@ -216,7 +241,13 @@ def group_norm(
     if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
         values = F.group_norm(torch.where(x.mask, x.values, 0), num_groups, safe_weight, safe_bias, eps)
         return Entries(values, parameters_mask(x.mask, _channels(values), weight, bias))
-    return _grouped(x, num_groups, weight, bias, eps, dtype)[0]
+    if is_masked(weight, bias):
+        return _grouped(x, num_groups, weight, bias, eps, dtype)[0]
+    layout = (1, num_groups, -1, *(1,) * (x.values.ndim - 2))
+    plain = [None if p is None else p.reshape(layout) for p in (weight, bias)]
+    groups, dims = x.values.to(dtype).unflatten(1, (num_groups, -1)), tuple(range(2, split.ndim))
+    values = kernels.masked_batch_norm(groups, split, dims, plain[0], plain[1], eps)[0].flatten(1, 2)
+    return Entries(values, x.mask)
 
 
 def native_group_norm(

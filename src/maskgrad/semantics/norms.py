@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from maskgrad import kernels
 from maskgrad.errors import UndefinedOnMaskedError
-from maskgrad.semantics.dimensions import as_dims, mask_of_any
+from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amin
 from maskgrad.semantics.facts import Operation, functions_named
@@ -40,13 +41,10 @@ def vector_norm(
         return (
             result if keepdim or not dims else Entries(result.values.squeeze(dims), result.mask.squeeze(dims))
         )
-    present = mask_of_any(mask, dims, True)
-    # An entry of 0 takes no part for ord >= 0, one of inf none for ord < 0. A vector of nothing is made a vector of
-    # ones, where every norm has finite derivatives.
-    neutral = 0.0 if ord >= 0 else math.inf
-    safe = torch.where(mask, values, torch.where(present, neutral, 1.0).to(values.dtype))
-    norm = torch.linalg.vector_norm(safe, ord, dims, keepdim=keepdim, dtype=dtype)
-    return Entries(norm, present if keepdim or not dims else present.squeeze(dims))
+    if dtype is not None:
+        torch.linalg.vector_norm(values.new_empty(1), dtype=dtype)  # torch says what cannot be converted
+        values = values.to(dtype)
+    return Entries(*kernels.masked_norm(values, mask, dims, keepdim, ord))
 
 
 def norm(

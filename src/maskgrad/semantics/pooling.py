@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries, widened
+from maskgrad.semantics.entries import Entries, fill, widened
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.products import NONE_AT_ALL
 from maskgrad.semantics.signatures import bound
@@ -42,7 +42,7 @@ def average(rank: int) -> Callable[..., Any]:
 
         values, mask = input
         divisor = given.get("divisor_override")
-        safe = torch.where(mask, values, 0)
+        safe = fill(input, mask, 0)
         if not values.is_floating_point():
             return _average_of_integers(safe, mask, given, rank)
         means = pooled(widened(safe))
@@ -94,7 +94,7 @@ def _average_of_integers(safe: Tensor, mask: Tensor, given: dict[str, Any], rank
 def adaptive_average(input: Entries, pooled: Callable[[Tensor], Tensor], rank: int) -> Entries:
     """The mean over the specified entries of windows that ``pooled`` takes the mean of."""
     values, mask = input
-    means = pooled(widened(torch.where(mask, values, 0)))
+    means = pooled(widened(fill(input, mask, 0)))
     sizes = adaptive_sizes(values.shape[-rank:], means.shape[-rank:], values.device)
     count = (pooled(_one_each(mask, rank, means.dtype)) * sizes).round()
     means = means * (sizes / count.clamp(min=1)).to(means.dtype)

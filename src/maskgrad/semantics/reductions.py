@@ -13,7 +13,7 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims, mask_of_any, reduce_each
-from maskgrad.semantics.entries import HALVES, Entries, filler_as, widened
+from maskgrad.semantics.entries import Entries, filler_as
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 
@@ -77,12 +77,8 @@ def prod(
     """Multiply the specified entries."""
     if dtype is not None:
         input = Entries(input.values.to(dtype), input.mask)
-    values = torch.where(input.mask, input.values, 1)
-    wide = widened(values)
-    result = torch.prod(wide) if dim is None else torch.prod(wide, dim, keepdim=keepdim)
-    return Entries(
-        result.to(values.dtype) if values.dtype in HALVES else result, _specified(input, dim, keepdim)
-    )
+    dims = as_dims(dim, input.values.ndim)
+    return Entries(*kernels.masked_prod(input.values, input.mask, dims, keepdim))
 
 
 def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:

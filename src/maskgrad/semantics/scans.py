@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.patterns.eager import forward_only
 from maskgrad.semantics.compaction import specified_last
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import HALVES, Entries, filler_as
+from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
 from maskgrad.semantics.extrema import lowest
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
@@ -29,18 +30,19 @@ PATTERN = "unchanged"
 
 def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
     """Running sum of the specified entries."""
-    safe = torch.where(input.mask, input.values, filler_as(input.values.dtype, 0))
-    return Entries(safe.cumsum(dim, dtype=dtype), input.mask)
+    return Entries(fill(input, input.mask, 0).cumsum(dim, dtype=dtype), input.mask)
 
 
 def cumprod(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
     """Running product of the specified entries.
 
-    They are moved to the back first, behind ones. Ones left among them would take part in the backward pass, in which
-    every running product, perhaps infinite, is multiplied by its gradient, there 0.
+    Where gradients are recorded, they are moved to the back first, behind ones. Ones left among them would take part in
+    the backward pass, in which every running product, perhaps infinite, is multiplied by its gradient, there 0.
     """
     values, mask = input
     dim = as_dim(dim, values.ndim)
+    if forward_only(values):
+        return Entries(fill(input, mask, 1).cumprod(dim, dtype=dtype), mask)
     order, rank = specified_last(mask, dim)
     safe = torch.where(mask, values, filler_as(values.dtype, 1)).gather(dim, order)
     return Entries(safe.cumprod(dim, dtype=dtype).gather(dim, rank), mask)
@@ -51,7 +53,7 @@ def _running_extremum(input: Entries, dim: int, largest: bool) -> Any:
 
     A specified entry as extreme as the filler wins at its own position: torch reports the last of several equals.
     """
-    filled = torch.where(input.mask, input.values, lowest(input.values.dtype, largest))
+    filled = fill(input, input.mask, lowest(input.values.dtype, largest))
     found = torch.cummax(filled, dim) if largest else torch.cummin(filled, dim)
     kind: Any = type(found)
     return kind([Entries(part, input.mask) for part in found])

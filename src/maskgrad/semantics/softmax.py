@@ -1,9 +1,4 @@
-"""Softmax and its relatives: over the specified entries of a dimension; a slice without any is unspecified.
-
-An unspecified entry is replaced by -inf, the logit of probability 0, which no kernel of PyTorch can tell from an absent
-one: exp(-inf) is exactly 0, in the sum and in every derivative. A slice without entries is replaced by zeros, where all
-derivatives are finite.
-"""
+"""Softmax and its relatives: over the specified entries of a dimension; a slice without any is unspecified."""
 
 from __future__ import annotations
 
@@ -13,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.semantics.dimensions import as_dim, as_dims, drop, mask_of_any
+from maskgrad.kernels.reference.softmax import absent
+from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import SYNONYMS, named
@@ -21,19 +17,10 @@ from maskgrad.semantics.signatures import SYNONYMS, named
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
 __all__ = ["OPERATIONS", "log_softmax", "logsumexp", "softmax", "softmin"]
 
 PATTERN = "that of the input: nothing is added or lost"
 GRADIENT = "torch's, over the specified entries"
-
-
-def _absent(input: Entries, dims: tuple[int, ...]) -> Tensor:
-    """The values with -inf for what is unspecified, and zeros in slices of which nothing is."""
-    values, mask = input
-    present = kernels.masked_count(mask, dims, True) > 0
-    return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
@@ -43,13 +30,15 @@ def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
 def softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``exp(x) / sum(exp(x))`` over the specified entries of ``dim``."""
     input = _as(input, dtype)
-    return Entries(torch.softmax(_absent(input, (as_dim(dim, input.mask.ndim),)), dim), input.mask)
+    dim = as_dim(dim, input.mask.ndim)
+    return Entries(kernels.masked_softmax(input.values, input.mask, dim), input.mask)
 
 
 def log_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``x - log(sum(exp(x)))`` over the specified entries of ``dim``."""
     input = _as(input, dtype)
-    return Entries(torch.log_softmax(_absent(input, (as_dim(dim, input.mask.ndim),)), dim), input.mask)
+    dim = as_dim(dim, input.mask.ndim)
+    return Entries(kernels.masked_softmax(input.values, input.mask, dim, True), input.mask)
 
 
 def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
@@ -60,7 +49,7 @@ def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entri
 def safe_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """The softmax whose specified entries may all be -inf: they are zeros then."""
     input = _as(input, dtype)
-    safe = _absent(input, (as_dim(dim, input.mask.ndim),))
+    safe = absent(input.values, input.mask, (as_dim(dim, input.mask.ndim),))
     return Entries(torch.ops.aten._safe_softmax(safe, dim), input.mask)
 
 
@@ -91,11 +80,7 @@ def logsumexp(input: Entries, dim: Any, keepdim: bool = False) -> Entries:
     values, mask = input
     if not (values.is_floating_point() or values.is_complex()):
         values = values.to(torch.get_default_dtype())
-    dims = as_dims(dim, values.ndim)
-    # An empty dim is torch's to judge.
-    result = torch.logsumexp(_absent(Entries(values, mask), dims), dim, keepdim=keepdim)
-    present = mask_of_any(mask, dims, keepdim=True)
-    return Entries(result, present if keepdim else drop(present, dims))
+    return Entries(*kernels.masked_logsumexp(values, mask, as_dims(dim, values.ndim), keepdim))
 
 
 def gumbel_softmax(

@@ -1,10 +1,7 @@
 r"""Variances and standard deviations of the specified entries.
 
-.. math:: v = \frac{\\sum_{i: m_i} (x_i - \bar x)^2}{\\max(0, n - c)}, \\qquad
-          \frac{\\partial v}{\\partial x_i} = \frac{2 (x_i - \bar x)}{n - c} \\quad (m_i)
-
-The derivative is written down, as PyTorch's is, and not left to the chain rule: next to an infinite entry the chain
-rule turns every gradient into NaN, while the formula gives the finite entries what PyTorch gives them.
+.. math:: v = \frac{\sum_{i: m_i} (x_i - \bar x)^2}{\max(0, n - c)}, \qquad
+          \frac{\partial v}{\partial x_i} = \frac{2 (x_i - \bar x)}{n - c} \quad (m_i)
 """
 
 from __future__ import annotations
@@ -14,66 +11,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.patterns.eager import forward_mode_is_active
-from maskgrad.semantics.dimensions import as_dims, drop, mask_of_any
-from maskgrad.semantics.entries import Entries, widened
+from maskgrad.semantics.dimensions import as_dims
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
 __all__ = ["OPERATIONS", "std", "std_mean", "var", "var_mean"]
 
 PATTERN = "specified where at least one entry was"
 
 
-def _deviation(values: Tensor, mask: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Specified entries less their mean, 0 elsewhere; and how many there are (dimensions kept)."""
-    safe = torch.where(mask, values, 0)
-    center, count = kernels.masked_mean(safe, mask, dims, True, None)
-    return torch.where(mask, safe - center, 0), count
-
-
-def _variance(values: Tensor, mask: Tensor, dims: tuple[int, ...], correction: float) -> Tensor:
-    """The variance in two passes, which is stable; dimensions are kept."""
-    deviation, count = _deviation(values, mask, dims)
-    squares = deviation * deviation
-    total = squares.sum(dims, keepdim=True) if dims else squares
-    # What PyTorch gives on what is left stands (0 / 0 for one entry and correction 1); nothing left is not divided.
-    return total / torch.where(count > 0, (count - correction).clamp(min=0), 1)
-
-
-class _Variance(torch.autograd.Function):
-    """:func:`_variance` with the derivative above."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(values: Tensor, mask: Tensor, dims: tuple[int, ...], correction: float) -> Tensor:
-        return _variance(values, mask, dims, correction)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        values, mask, ctx.dims, ctx.correction = inputs
-        ctx.save_for_backward(values, mask)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        values, mask = ctx.saved_tensors
-        deviation, count = _deviation(values, mask, ctx.dims)
-        factor = 2 / torch.where(count > 0, count - ctx.correction, 1).to(grad.dtype)
-        return torch.where(mask, grad * factor * deviation, 0), None, None, None
-
-
-def _real_variance(values: Tensor, mask: Tensor, dims: tuple[int, ...], correction: float) -> Tensor:
-    wide = widened(values)
-    if forward_mode_is_active():  # a Function with a forward-mode derivative could not be compiled
-        return _variance(wide, mask, dims, correction)
-    result: Tensor = _Variance.apply(wide, mask, dims, correction)  # type: ignore[no-untyped-call]
-    return result
+def _real_variance(input: Entries, dims: tuple[int, ...], keepdim: bool, correction: float) -> Entries:
+    variance, _, count = kernels.masked_variance(*input, dims, keepdim, correction)
+    return Entries(variance, count > 0)
 
 
 def var(
@@ -95,17 +48,13 @@ def var(
             f"std and var only support floating point and complex dtypes, found {values.dtype}"
         )
     dims = as_dims(dim, values.ndim)
-    if values.is_complex():
-        parts = (values.real, values.imag)
-        variance = _real_variance(parts[0], mask, dims, correction) + _real_variance(
-            parts[1], mask, dims, correction
-        )
-        dtype = values.dtype.to_real()
-    else:
-        variance, dtype = _real_variance(values, mask, dims, correction), values.dtype
-    present = mask_of_any(mask, dims, True)
-    result = Entries(variance.to(dtype), present)
-    return result if keepdim else Entries(drop(result.values, dims), drop(present, dims))
+    if not values.is_complex():
+        variance, present = _real_variance(input, dims, keepdim, correction)
+        return Entries(variance.to(values.dtype), present)
+    real, imaginary = (
+        _real_variance(Entries(part, mask), dims, keepdim, correction) for part in (values.real, values.imag)
+    )
+    return Entries(real.values + imaginary.values, real.mask)
 
 
 def root(variance: Entries) -> Entries:

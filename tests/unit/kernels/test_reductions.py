@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
 from tests.unit.kernels import oracles
+from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 
 NAMES = ["masked_sum", "masked_mean"]
 BODIES = [reference, cpu]
@@ -34,29 +35,6 @@ def check(name, body, values, mask, dim, keepdim):
     tolerance = ROUNDING.get(values.dtype, 0)
     torch.testing.assert_close(result.to(expected.dtype), expected, rtol=tolerance, atol=tolerance * 10)
     torch.testing.assert_close(body.masked_count(mask, dim, keepdim), count)
-
-
-SHAPES_AND_DIMS = [
-    ((), ()),
-    ((), (0,)),
-    ((), (-1,)),
-    ((7,), (0,)),
-    ((1,), (0,)),
-    ((5, 3), (0,)),
-    ((5, 3), (1,)),
-    ((5, 3), (0, 1)),
-    ((5, 3), ()),
-    ((2, 3, 5), (1,)),
-    ((2, 3, 5), (0, 2)),
-    ((2, 3, 5), (-1, 0)),
-    ((2, 3, 2, 3), (0, 2)),
-    ((2, 3, 2, 3), (1, 3)),
-    ((1, 3, 1, 2), (0, 2)),
-    ((0,), (0,)),
-    ((0, 3), (0,)),
-    ((0, 3), (1,)),
-    ((3, 0, 2), (1, 2)),
-]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
@@ -126,31 +104,6 @@ def test_complex_numbers_run_the_reference():
     torch.testing.assert_close(kernels.masked_sum(values, mask, (1,), False)[0], expected)
     torch.testing.assert_close(torch.ops.maskgrad.masked_sum(values, mask, [1], False)[0], expected)
     assert "no compiled kernel" in kernels.why("masked_sum", values, mask)
-
-
-def layouts():
-    """Name -> values and mask of shape (6, 70, 5), or so, in every kind of layout."""
-    values, mask = torch.randn(6, 70, 5), torch.rand(6, 70, 5) < 0.5
-    expanded = (torch.rand(6, 70, 1) < 0.5).expand(6, 70, 5)
-    return {
-        "contiguous": (values, mask),
-        "permuted together": (values.permute(2, 0, 1), mask.permute(2, 0, 1)),
-        "values permuted": (torch.randn(5, 70, 6).permute(2, 1, 0), mask),
-        "mask permuted": (values, (torch.rand(5, 70, 6) < 0.5).permute(2, 1, 0)),
-        "sliced": (torch.randn(6, 70, 10)[:, :, ::2], mask),
-        "sliced rows": (torch.randn(6, 80, 5)[:, 3:73], (torch.rand(7, 70, 5) < 0.5)[1:]),
-        "expanded values": (torch.randn(6, 1, 5).expand(6, 70, 5), mask),
-        "token mask": (values, expanded),
-        "feature mask": (values, (torch.rand(5) < 0.5).expand(6, 70, 5)),
-        "head mask": (torch.randn(2, 3, 70, 5), (torch.rand(2, 1, 1, 5) < 0.5).expand(2, 3, 70, 5)),
-        "query mask": (torch.randn(2, 3, 7, 50), (torch.rand(2, 1, 7, 50) < 0.5).expand(2, 3, 7, 50)),
-        "scalar mask": (values, torch.tensor(True).expand(6, 70, 5)),
-        "channels last": (
-            torch.randn(2, 3, 20, 5).to(memory_format=torch.channels_last),
-            torch.rand(2, 3, 20, 5) < 0.5,
-        ),
-        "offset": (torch.randn(2101)[1:].view(6, 70, 5), mask),
-    }
 
 
 @pytest.mark.parametrize("layout", list(layouts()))
@@ -315,3 +268,11 @@ def test_mistakes_in_the_mask_are_named():
         ValueError, match=r"mask must have the shape of values, \(3, 2\); got \(2,\); expand it"
     ):
         kernels.masked_mean(torch.ones(3, 2), torch.ones(2, dtype=torch.bool), (0,), False)
+
+
+def test_a_complex_sum_of_real_values() -> None:
+    values, mask = torch.randn(50, 40), torch.rand(50, 40) < 0.5
+    for name in ("masked_sum", "masked_mean"):
+        wanted, _ = getattr(reference, name)(values, mask, (1,), False, torch.complex64)
+        found, _ = getattr(cpu, name)(values, mask, (1,), False, torch.complex64)
+        torch.testing.assert_close(found, wanted)

@@ -8,6 +8,18 @@ import pytest
 import torch
 
 from maskgrad.kernels import registry, selection
+from tests.unit.kernels import (
+    samples_extrema,
+    samples_lookup,
+    samples_batch_normalization,
+    samples_losses,
+    samples_moments,
+    samples_normalization,
+    samples_norms,
+    samples_prod,
+    samples_softmax,
+    samples_updates,
+)
 
 OPS = torch.ops.maskgrad
 
@@ -24,7 +36,6 @@ def samples():
         torch.randperm(7),
     )
     vectors = torch.randn(7, 2, requires_grad=True)
-    update = {"lr": 0.1, "weight_decay": 0.1}
     return [
         ("masked_sum", (values, mask, [0, 2], False), {}),
         ("masked_sum", (values.detach().half(), mask, [1], True, torch.float32), {}),
@@ -53,17 +64,16 @@ def samples():
         ),
         ("segment_softmax_backward", (vectors, vectors.detach(), pointers, None, True), {}),
         *[("merge_rows", (indices, rows, 5, reduce), {}) for reduce in ("sum", "mean", "amax", "amin")],
-        (
-            "adagrad_rows_",
-            (torch.randn(5, 2), torch.rand(5, 2), indices, rows.detach()),
-            {**update, "eps": 1e-10},
-        ),
-        ("sgd_rows_", (torch.randn(5, 2), None, indices, rows.detach()), update),
-        (
-            "sgd_rows_",
-            (torch.randn(5, 2), torch.randn(5, 2), indices, rows.detach()),
-            {**update, "momentum": 0.9, "first_step": torch.rand(5) < 0.5},
-        ),
+        *samples_extrema.samples(),
+        *samples_lookup.samples(),
+        *samples_losses.samples(),
+        *samples_batch_normalization.samples(),
+        *samples_moments.samples(),
+        *samples_normalization.samples(),
+        *samples_norms.samples(),
+        *samples_prod.samples(),
+        *samples_softmax.samples(),
+        *samples_updates.samples(),
     ]
 
 

@@ -19,6 +19,16 @@ def test_filled_with_a_number() -> None:
     assert gradient(x.filled(nan).square(), x).tolist() == [[2.0, 0.0], [0.0, 8.0]]
 
 
+@pytest.mark.parametrize("value", [0, -1.5, True, nan, inf])
+def test_a_large_tensor_is_filled_as_a_small_one_is(value: float) -> None:
+    data, mask = torch.randn(500, 100), torch.rand(500, 100) < 0.5
+    for columns in (mask, mask[:, :1]):
+        x = mg.masked(data.masked_fill(~columns, nan).requires_grad_(), columns)
+        expected = torch.where(x.mask, data, value)
+        torch.testing.assert_close(x.filled(value), expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(gradient(x.filled(value), x), x.mask.float())
+
+
 def test_filled_with_a_tensor_that_broadcasts() -> None:
     x, filler = poisoned(HALF_KNOWN, requires_grad=True), leaf(7.0, 8.0)
     assert x.filled(filler).tolist() == [[1.0, 8.0], [7.0, 4.0]]

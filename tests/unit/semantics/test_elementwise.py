@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -133,3 +134,83 @@ def test_every_filler_is_harmless() -> None:
         result = function(mg.masked(data, on(0, 0, 0)))
         assert gradient(result, data).tolist() == [0.0] * 3, operation.name
     assert tried > 50
+
+
+CHOOSING = (
+    "clamp fmax fmin hardshrink hardtanh maximum minimum nan_to_num relu relu6 round softshrink threshold"
+)
+
+
+@pytest.mark.parametrize("name", CHOOSING.split())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_chooses_and_never_multiplies_needs_no_filler(name: str, dtype: torch.dtype) -> None:
+    (operation,) = (o for o in OPERATIONS if o.name == name)
+    assert operation.filler is None
+    garbage = torch.tensor([nan, inf, -inf, 1e38, 0.0], dtype=dtype)
+    data, other = (garbage.repeat_interleave(r).repeat(5 // r).requires_grad_() for r in (1, 5))
+    x = mg.masked(data, torch.zeros(25, dtype=torch.bool))
+    rest: dict[str, tuple[Any, ...]] = {"clamp": (-1, 1), "threshold": (0.1, 20.0), "maximum": (other,)}
+    rest |= dict.fromkeys(("minimum", "fmax", "fmin"), (other,))
+    function = getattr(torch, name, None) or getattr(F, name)
+    values = function(x, *rest.get(name, ()))._values
+    no_gradient = torch.zeros_like(values).requires_grad_()
+    leaves = (data, other) if len(rest.get(name, ())) == 1 else (data,)
+    first = torch.autograd.grad(values, leaves, no_gradient, create_graph=True)
+    for grad in first:
+        assert grad.tolist() == [0.0] * 25
+        if not grad.requires_grad:
+            continue
+        second = torch.autograd.grad(grad, (*leaves, no_gradient), torch.zeros_like(grad), allow_unused=True)
+        assert all(part is None or part.tolist() == [0.0] * 25 for part in second)
+
+
+FACTORS = [2, 2.5, 0, -1.0, inf, nan, torch.tensor(3.0), torch.tensor(inf), leaf(nan, inf, 2.0, 0.0)]
+
+
+@pytest.mark.parametrize("number", range(len(FACTORS)))
+@pytest.mark.parametrize("function", [torch.mul, torch.div], ids=["mul", "div"])
+def test_a_factor_is_filled_only_if_its_partner_asks_for_a_gradient(function: Any, number: int) -> None:
+    factor = FACTORS[number].detach() if isinstance(FACTORS[number], torch.Tensor) else FACTORS[number]
+    x = poisoned([2.0, None, 3.0, None], torch.float32, requires_grad=True)
+    alone = leaf(2.0, 1.0, 3.0, 1.0, dtype=torch.float32)
+    for ours, theirs in ((function(x, factor), function(alone, factor)), (factor / x, factor / alone)):
+        expected = torch.where(x.mask, gradient(theirs, alone), 0)
+        torch.testing.assert_close(gradient(ours, x), expected, equal_nan=True, rtol=0, atol=0)
+
+
+def test_a_factor_left_alone_is_right_to_second_order() -> None:
+    data, weight = leaf(2.0, nan, 0.5), torch.tensor([3.0, inf, 4.0]).double()
+    x = mg.masked(data, on(1, 0, 1))
+
+    def loss() -> torch.Tensor:
+        return ((x * weight / 2) ** 2).sum().filled(0.0)
+
+    (first,) = torch.autograd.grad(loss(), data, create_graph=True)
+    assert_entries(first, [9.0, 0.0, 4.0])
+    (second,) = torch.autograd.grad(first.sum(), data)
+    assert_entries(second, [4.5, 0.0, 8.0])
+
+
+def test_functions_that_refuse_numbers_see_none_that_is_unspecified() -> None:
+    x = poisoned([3.0, None], torch.float64)
+    assert_entries(torch.mvlgamma(x, 2), [torch.mvlgamma(torch.tensor(3.0), 2).item(), None])
+    i = mg.masked(torch.tensor([6, 5]), on(1, 0))
+    assert_entries(i // mg.masked(torch.tensor([2, 0]), on(1, 0)), [3, None])
+    assert_entries(i // torch.tensor([2, 0]), [3, None])
+
+
+def test_a_gradient_may_be_asked_for_under_a_transform() -> None:
+    mask = on(1, 0)
+
+    def loss(data: torch.Tensor) -> torch.Tensor:
+        x = mg.masked(data, mask)
+        return torch.vmap(lambda d: (mg.masked(d[None], mask[:1]) * d).sum().filled(0.0))(data).sum() + (
+            (x * x).exp().sum().filled(0.0)
+        )
+
+    found = torch.func.grad(lambda d: (mg.masked(d, mask) * d).exp().sum().filled(0.0))(
+        leaf(1.0, inf).detach()
+    )
+    assert_entries(found, [2 * math.e, 0.0])
+    found = torch.func.grad(loss)(leaf(1.0, 2.0).detach())
+    assert_entries(found, [2 * math.e + 2, 4.0])

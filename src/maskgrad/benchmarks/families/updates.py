@@ -155,9 +155,10 @@ def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Contest:
         _same(moved, expected, "rows with a gradient")
         _same(still, start[idle].double() * factor, "rows without a gradient")
 
+    ours = getattr(mg.optim, rule.ours)
+
     def contender(make: Optimizer, is_dense: bool, factor: float, options: dict[str, Any]) -> Contender:
-        # maskgrad's own table brings rows up to date before it looks them up
-        kind = mg.nn.Embedding if options.get("unspecified") == "zero" else nn.Embedding
+        kind = mg.nn.Embedding if make is ours else nn.Embedding
         table = kind.from_pretrained(start.clone(), freeze=False, sparse=not is_dense)
         parameter = table.weight
         optimizer = make([parameter], lr=LR, **options)
@@ -172,7 +173,6 @@ def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Contest:
 
         return Contender(call, read)
 
-    ours = getattr(mg.optim, rule.ours)
     contenders = {OURS: lambda: contender(ours, False, rule.idle, rule.options)}
     sparse, dense, fbgemm = rule.sparse, rule.dense, rule.fbgemm
     if sparse is not None:

@@ -5,8 +5,16 @@ Importing this package imports Numba, so nothing imports it before the first cal
 
 from __future__ import annotations
 
+from maskgrad.kernels.cpu.batch_normalization import masked_batch_norm, masked_batch_norm_backward
 from maskgrad.kernels.cpu.coalescing import merge_rows
+from maskgrad.kernels.cpu.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
+from maskgrad.kernels.cpu.extrema import masked_extremum, masked_extremum_spread, masked_position
 from maskgrad.kernels.cpu.filling import masked_filling
+from maskgrad.kernels.cpu.losses import masked_loss, masked_loss_gradient, masked_loss_sum
+from maskgrad.kernels.cpu.moments import masked_variance, masked_variance_backward
+from maskgrad.kernels.cpu.normalization import masked_layer_norm, masked_layer_norm_backward
+from maskgrad.kernels.cpu.norms import masked_norm, masked_norm_backward
+from maskgrad.kernels.cpu.prod import masked_prod, masked_prod_backward
 from maskgrad.kernels.cpu.reductions import masked_count, masked_mean, masked_spread, masked_sum
 from maskgrad.kernels.cpu.segments import (
     segment_extremum,
@@ -16,16 +24,53 @@ from maskgrad.kernels.cpu.segments import (
     segment_sum,
     sort_rows,
 )
-from maskgrad.kernels.cpu.updates import adagrad_rows_, sgd_rows_
+from maskgrad.kernels.cpu.softmax import (
+    masked_logsumexp,
+    masked_logsumexp_backward,
+    masked_softmax,
+    masked_softmax_backward,
+)
+from maskgrad.kernels.cpu.updates import (
+    adagrad_rows_,
+    adam_rows_,
+    rmsprop_rows_,
+    rowwise_adagrad_rows_,
+    sgd_rows_,
+)
 
 __all__ = [
     "adagrad_rows_",
+    "adam_rows_",
+    "masked_batch_norm",
+    "masked_batch_norm_backward",
     "masked_count",
+    "masked_cross_entropy",
+    "masked_cross_entropy_gradient",
+    "masked_extremum",
+    "masked_extremum_spread",
     "masked_filling",
+    "masked_layer_norm",
+    "masked_layer_norm_backward",
+    "masked_logsumexp",
+    "masked_logsumexp_backward",
+    "masked_loss",
+    "masked_loss_gradient",
+    "masked_loss_sum",
     "masked_mean",
+    "masked_norm",
+    "masked_norm_backward",
+    "masked_position",
+    "masked_prod",
+    "masked_prod_backward",
+    "masked_softmax",
+    "masked_softmax_backward",
     "masked_spread",
     "masked_sum",
+    "masked_variance",
+    "masked_variance_backward",
     "merge_rows",
+    "rmsprop_rows_",
+    "rowwise_adagrad_rows_",
     "segment_extremum",
     "segment_softmax",
     "segment_softmax_backward",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import array, compiled
-from maskgrad.kernels.cpu.layout import Axis, axes, offsets
+from maskgrad.kernels.layout import Axis, axes, offsets
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
 

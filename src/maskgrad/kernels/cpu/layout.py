@@ -1,69 +1,7 @@
-"""Seeing a reduction over any dimensions of any strided tensor as one nest of three loops.
-
-Dimensions are ordered as the values lie in memory, and neighbours that are treated alike and can be walked with
-one stride (by values and mask) become one *axis*. The innermost axis has stride 1; the kernels walk it in
-blocks. If it is reduced, rows are summed; if it is kept, the nearest reduced axis is summed over columns. All
-other axes are *outer*: one flat counter, turned into offsets by sizes and strides, so that broadcast (stride 0)
-masks are never expanded.
-"""
+"""Where the layout was before the kernels for CUDA needed it, too; see :mod:`maskgrad.kernels.layout`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-from torch import Tensor
+from maskgrad.kernels.layout import Axis, Nest, axes, nest, offsets
 
 __all__ = ["Axis", "Nest", "axes", "nest", "offsets"]
-
-
-class Axis(NamedTuple):
-    """Neighbouring dimensions walked as one: their common ``size``, and a stride for each tensor."""
-
-    size: int
-    reduced: bool
-    strides: tuple[int, ...]
-
-
-class Nest(NamedTuple):
-    """The three loops: ``outer`` (slowest first), the ``summed`` axis, and the ``inner`` kept one (size 1 for rows)."""
-
-    outer: list[Axis]
-    summed: Axis
-    inner: Axis | None
-
-
-def axes(tensors: Sequence[Tensor], reduced: Sequence[int]) -> tuple[list[Axis], list[int]]:
-    """The axes of ``tensors`` (all of one shape), slowest first, and the order of the dimensions in them.
-
-    The strides of the first tensor decide the order.
-    """
-    shape = tensors[0].shape
-    order = sorted(range(len(shape)), key=tensors[0].stride().__getitem__, reverse=True)
-    merged: list[Axis] = []
-    for d in order:
-        if shape[d] == 1:
-            continue
-        axis = Axis(shape[d], d in reduced, tuple(t.stride(d) for t in tensors))
-        if merged and merged[-1].reduced == axis.reduced:
-            last = merged[-1]
-            if all(a == b * axis.size for a, b in zip(last.strides, axis.strides, strict=True)):
-                merged[-1] = Axis(last.size * axis.size, axis.reduced, axis.strides)
-                continue
-        merged.append(axis)
-    return merged, order
-
-
-def nest(merged: list[Axis]) -> Nest:
-    """Choose the summed and the inner axis; at least one axis must be reduced."""
-    position = max(i for i, axis in enumerate(merged) if axis.reduced)
-    if position == len(merged) - 1:
-        return Nest(merged[:-1], merged[-1], None)
-    return Nest(merged[:position] + merged[position + 1 : -1], merged[position], merged[-1])
-
-
-def offsets(outer: Sequence[Axis], tensors: int) -> tuple[Any, ...]:
-    """The sizes of the outer axes and, for each tensor, their strides: int64 arrays for the kernels."""
-    sizes = np.array([axis.size for axis in outer], dtype=np.int64)
-    return (sizes, *(np.array([axis.strides[i] for axis in outer], dtype=np.int64) for i in range(tensors)))

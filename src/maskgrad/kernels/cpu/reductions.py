@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
-from maskgrad.kernels.cpu.layout import Axis, axes, nest, offsets
+from maskgrad.kernels.layout import Axis, axes, nest, offsets
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.reference import reductions as reference
@@ -85,7 +85,8 @@ def _reduce(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, dtype: torch.dtype, mean: bool
 ) -> tuple[Tensor, Tensor]:
     dims = sorted(d % values.ndim for d in dim) if values.ndim else []
-    if not values.numel() or not dims:  # nothing to add up: the reference costs nothing
+    # Nothing to add up, so that the reference costs nothing; or sums that the loops do not know.
+    if not values.numel() or not dims or dtype.is_complex:
         body = reference.masked_mean if mean else reference.masked_sum
         return body(values, mask, tuple(dim), keepdim, dtype)
     values = _storable(values, dtype)

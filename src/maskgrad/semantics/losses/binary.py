@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.losses.fused import fused
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
 from maskgrad.semantics.losses.regression import each_position
 from maskgrad.semantics.products import values_of
@@ -38,7 +39,8 @@ def binary_cross_entropy(
             "Please ensure they have the same size."
         )
     if weight is None:
-        return reduce_loss(each_position(F.binary_cross_entropy, (input, target), 0.5), reduction)
+        found = fused("probabilities", input, target, reduction)
+        return found or reduce_loss(each_position(F.binary_cross_entropy, (input, target), 0.5), reduction)
     torch.broadcast_shapes(sizes[0], values_of(weight).shape)
     return reduce_loss(each_position(_weighted, (input, target, weight), 0.5), reduction)
 
@@ -63,6 +65,10 @@ def binary_cross_entropy_with_logits(
     sizes = values_of(input).shape, values_of(target).shape
     if sizes[0] != sizes[1]:
         raise ValueError(f"Target size ({sizes[1]}) must be the same as input size ({sizes[0]})")
+    if weight is None and pos_weight is None:
+        found = fused("logits", input, target, reduction)
+        if found is not None:
+            return found
     names = ["weight"] * (weight is not None) + ["pos_weight"] * (pos_weight is not None)
     weights = tuple(w for w in (weight, pos_weight) if w is not None)
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.entries import Entries, mask_of
+from maskgrad.semantics.losses.fused import fused_cross_entropy
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.reductions import sum
@@ -61,25 +63,48 @@ def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore
         # PyTorch says what is wrong; where it finds nothing, there is no position at all.
         F.nll_loss(values.detach(), torch.zeros_like(labels), reduction="none")
     known = mask_of(target)
-    ignored = labels == ignore_index
     if not classes:
         return Labels(labels, known, known, None)
+    if _all_name_classes(labels, classes, ignore_index):  # the ordinary case, without a look at each label
+        hit = _points_at(scores, weight, labels, known)
+        if isinstance(target, Entries):
+            hit = known & hit
+        shares = _shares(weight, labels)
+        return Labels(torch.where(hit, labels, ignore_index), hit, hit, shares)
+    ignored = labels == ignore_index
     nearest = labels.clamp(0, classes - 1)
-    hit = torch.ones_like(known)
-    if isinstance(scores, Entries):
-        hit = scores.mask.gather(dim, nearest.unsqueeze(dim)).squeeze(dim)
-    if isinstance(weight, Entries):
-        hit = hit & weight.mask[nearest]
+    hit = _points_at(scores, weight, nearest, known)
     # A label outside the classes hits nothing, and PyTorch must see it to refuse it.
     hit = hit | (labels != nearest)
     counted = known & hit & ~ignored
     specified = counted | (known & ignored & mask_of(scores).any(dim))
-    share = None
-    if weight is not None:
-        share = (torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight)[
-            nearest
-        ]
-    return Labels(torch.where(counted, labels, ignore_index), specified, counted, share)
+    return Labels(torch.where(counted, labels, ignore_index), specified, counted, _shares(weight, nearest))
+
+
+def _all_name_classes(labels: Tensor, classes: int, ignore_index: int) -> bool:
+    if not labels.numel() or not may_look_at(labels):
+        return False
+    low, high = (int(limit) for limit in labels.aminmax())
+    return low >= 0 and high < classes and not low <= ignore_index <= high
+
+
+def _points_at(scores: Operand, weight: Operand | None, labels: Tensor, known: Tensor) -> Tensor:
+    """Where the class of a label, and the weight of that class, are specified."""
+    hit = None
+    if isinstance(scores, Entries):
+        dim = class_dim(scores.values.ndim)
+        hit = scores.mask.gather(dim, labels.unsqueeze(dim)).squeeze(dim)
+    if isinstance(weight, Entries):
+        weighed = weight.mask[labels]
+        hit = weighed if hit is None else hit & weighed
+    return torch.ones_like(known) if hit is None else hit
+
+
+def _shares(weight: Operand | None, labels: Tensor) -> Tensor | None:
+    """The weight of the class of each label; 0 where it is unspecified."""
+    if weight is None:
+        return None
+    return (torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight)[labels]
 
 
 def label_loss(scores: Operand, labels: Labels, weight: Operand | None, ignore_index: int) -> Tensor:
@@ -132,6 +157,10 @@ def cross_entropy(
             raise RuntimeError("ignore_index is not supported for floating point target")
         return reduce_loss(probability_loss(input, target, weight, label_smoothing), reduction)
     labels = read_labels(input, target, weight, ignore_index)
+    each = fused_cross_entropy(input, labels.classes, labels.counted, labels.weight, label_smoothing)
+    if each is not None:
+        reduced = reduce_labelled(each, labels, reduction)
+        return Entries(reduced.values.to(values_of(input).dtype), reduced.mask)
     scores = log_probabilities(input, labels.specified)
     loss = label_loss(scores, labels, weight, ignore_index)
     if label_smoothing > 0:

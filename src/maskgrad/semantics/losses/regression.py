@@ -14,6 +14,7 @@ from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.dimensions import mask_of_any
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified
+from maskgrad.semantics.losses.fused import ABSOLUTE, SQUARED, fused, huber, smooth
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.reductions import sum
@@ -67,11 +68,17 @@ def _weighted(
     weight: Operand | None,
     reduction: str,
     by_weight: bool,
+    distance: tuple[float, ...] | None,
     **options: Any,
 ) -> Entries:
-    """A loss with a weight for each entry; ``by_weight``: the mean divides by the sum of the weights."""
+    """A loss with a weight for each entry; ``by_weight``: the mean divides by the sum of the weights.
+
+    ``distance`` holds the numbers with which a compiled kernel computes it without weights.
+    """
     if weight is None:
-        return reduce_loss(each_position(function, _broadcast(input, target), 1, **options), reduction)
+        input, target = _broadcast(input, target)
+        found = fused("distance", input, target, reduction, distance)
+        return found or reduce_loss(each_position(function, (input, target), 1, **options), reduction)
     size = values_of(weight).shape
     if size != values_of(input).shape:
         raise ValueError("Weights and input must have the same size.")
@@ -96,7 +103,7 @@ def mse_loss(
 ) -> Entries:
     """``(input - target)²``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
     reduction = reduction_named(size_average, reduce, reduction)
-    return _weighted(F.mse_loss, input, target, weight, reduction, by_weight=True)
+    return _weighted(F.mse_loss, input, target, weight, reduction, by_weight=True, distance=SQUARED)
 
 
 def l1_loss(
@@ -110,7 +117,7 @@ def l1_loss(
     """``|input - target|``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
     weight = forgotten_weight() if weight is None else weight
     reduction = reduction_named(size_average, reduce, reduction)
-    return _weighted(F.l1_loss, input, target, weight, reduction, by_weight=True)
+    return _weighted(F.l1_loss, input, target, weight, reduction, by_weight=True, distance=ABSOLUTE)
 
 
 def forgotten_weight() -> Operand | None:
@@ -136,7 +143,9 @@ def smooth_l1_loss(
 ) -> Entries:
     """Squared below ``beta``, absolute above."""
     reduction = reduction_named(size_average, reduce, reduction)
-    return _weighted(F.smooth_l1_loss, input, target, None, reduction, by_weight=False, beta=beta)
+    return _weighted(
+        F.smooth_l1_loss, input, target, None, reduction, by_weight=False, distance=smooth(beta), beta=beta
+    )
 
 
 def huber_loss(
@@ -148,7 +157,9 @@ def huber_loss(
 ) -> Entries:
     """``delta`` times the smooth L1 loss; with weights, the mean still divides by the number of entries."""
     reduction = reduction_named(None, None, reduction)
-    return _weighted(F.huber_loss, input, target, weight, reduction, by_weight=False, delta=delta)
+    return _weighted(
+        F.huber_loss, input, target, weight, reduction, by_weight=False, distance=huber(delta), delta=delta
+    )
 
 
 def poisson_nll_loss(
