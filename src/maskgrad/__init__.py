@@ -3,14 +3,34 @@
 from typing import TYPE_CHECKING
 
 from maskgrad import amp, errors, functional, interop, nn, optim, sparse
+from maskgrad.compilation import assert_no_recompile, count_recompiles
 from maskgrad.errors import (
+    CoupledSamplesError,
     MaskgradError,
     MissingDependencyError,
     UndefinedOnMaskedError,
     UnspecifiedValueError,
     UnsupportedOperationError,
 )
-from maskgrad.gradients import clip_grad_norm_, clip_grad_value_, grad_norm
+from maskgrad.gradients import (
+    Function,
+    batched_grad,
+    batched_hessian,
+    batched_jvp,
+    batched_vjp,
+    clip_grad_norm_,
+    clip_grad_value_,
+    clipped_backward,
+    find_coupling,
+    grad_norm,
+    gradcheck,
+    gradgradcheck,
+    mask_gradient,
+    gradient_penalty,
+    per_sample_grad,
+    per_sample_grad_norms,
+    reverse_gradient,
+)
 from maskgrad.interop import (
     from_arrow,
     from_nested,
@@ -30,6 +50,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CoupledSamplesError",
+    "Function",
     "MaskedTensor",
     "MaskgradError",
     "MissingDependencyError",
@@ -37,10 +59,18 @@ __all__ = [
     "UnspecifiedValueError",
     "UnsupportedOperationError",
     "amp",
+    "assert_no_recompile",
     "attach_gradient",
+    "batched_grad",
+    "batched_hessian",
+    "batched_jvp",
+    "batched_vjp",
     "clip_grad_norm_",
     "clip_grad_value_",
+    "clipped_backward",
+    "count_recompiles",
     "errors",
+    "find_coupling",
     "from_arrow",
     "from_lengths",
     "from_nan",
@@ -53,12 +83,19 @@ __all__ = [
     "from_torch_masked",
     "functional",
     "grad_norm",
+    "gradcheck",
+    "gradgradcheck",
+    "gradient_penalty",
     "interop",
     "kernels_in_use",
+    "mask_gradient",
     "masked",
     "nn",
     "optim",
+    "per_sample_grad",
+    "per_sample_grad_norms",
     "plot",
+    "reverse_gradient",
     "sparse",
     "train_only",
     "unspecified",

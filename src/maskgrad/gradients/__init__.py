@@ -1,5 +1,31 @@
 """What is done with gradients between backward and the step."""
 
+from maskgrad.gradients.batched import batched_grad, batched_hessian
+from maskgrad.gradients.batched_products import batched_jvp, batched_vjp
+from maskgrad.gradients.checking import gradcheck, gradgradcheck
 from maskgrad.gradients.clipping import clip_grad_norm_, clip_grad_value_, grad_norm
+from maskgrad.gradients.coupled_modules import find_coupling
+from maskgrad.gradients.function import Function
+from maskgrad.gradients.gradient_surgery import mask_gradient, reverse_gradient
+from maskgrad.gradients.penalty import gradient_penalty
+from maskgrad.gradients.per_sample import clipped_backward, per_sample_grad, per_sample_grad_norms
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "grad_norm"]
+__all__ = [
+    "Function",
+    "batched_grad",
+    "batched_hessian",
+    "batched_jvp",
+    "batched_vjp",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clipped_backward",
+    "find_coupling",
+    "grad_norm",
+    "gradcheck",
+    "gradgradcheck",
+    "mask_gradient",
+    "gradient_penalty",
+    "per_sample_grad",
+    "per_sample_grad_norms",
+    "reverse_gradient",
+]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["install"]
+__all__ = ["as_values", "install"]
 
 
 def requires_grad_(self: MaskedTensor, requires_grad: bool = True) -> MaskedTensor:
@@ -37,7 +37,7 @@ def _get_grad(self: MaskedTensor) -> MaskedTensor | None:
 
 
 def _set_grad(self: MaskedTensor, grad: MaskedTensor | Tensor | None) -> None:
-    self._values.grad = grad if grad is None else _as_values(grad, self._pattern, self._values).detach()
+    self._values.grad = grad if grad is None else as_values(grad, self._pattern, self._values).detach()
 
 
 def backward(
@@ -66,7 +66,7 @@ def backward(
     plain.backward(seed, retain_graph, create_graph, inputs=leaves)
 
 
-def _as_values(gradient: MaskedTensor | Tensor, pattern: Pattern, like: Tensor) -> Tensor:
+def as_values(gradient: MaskedTensor | Tensor, pattern: Pattern, like: Tensor) -> Tensor:
     """A gradient in the storage of ``pattern``: on a sparse layout one of the same pattern, or the bare values."""
     if isinstance(pattern, BooleanPattern):
         plain = gradient.filled(0) if isinstance(gradient, MaskedTensor) else gradient
@@ -95,13 +95,26 @@ def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> An
             return None
         if not isinstance(changed, (MaskedTensor, torch.Tensor)):
             raise TypeError(f"a gradient hook must return a tensor or None, found {type(changed).__name__}")
-        return _as_values(changed, pattern, grad)
+        values = as_values(changed, pattern, grad)
+        if isinstance(pattern, BooleanPattern):
+            # The plain tensor that x was made of may have other uses: what they send elsewhere is not x's to change.
+            return torch.where(pattern.mask, values, grad)
+        return values
 
     return self._values.register_hook(on_values)
 
 
 def register_post_accumulate_grad_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], None]) -> Any:
-    """Call ``hook`` with this tensor once its gradient has been accumulated."""
+    """Call ``hook`` with this tensor once its gradient has been accumulated.
+
+    Raises:
+        RuntimeError: this tensor is no leaf; nothing accumulates there.
+    """
+    if not self._values.is_leaf:
+        raise RuntimeError(
+            "post accumulate grad hooks cannot be registered on a MaskedTensor that is no leaf: nothing accumulates "
+            "there. Register the hook on the leaf it was made of, or use register_hook"
+        )
     return self._values.register_post_accumulate_grad_hook(lambda _: hook(self))
 
 

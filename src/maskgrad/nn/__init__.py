@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from maskgrad.nn.embedding import Embedding
 from maskgrad.nn.embedding_bag import EmbeddingBag
+from maskgrad.nn.gradient_surgery import MaskGradient, ReverseGradient
 
-__all__ = ["Embedding", "EmbeddingBag"]
+__all__ = ["Embedding", "EmbeddingBag", "MaskGradient", "ReverseGradient"]

@@ -9,9 +9,9 @@ import torch
 
 from maskgrad.kernels import registry, selection
 from tests.unit.kernels import (
+    samples_batch_normalization,
     samples_extrema,
     samples_lookup,
-    samples_batch_normalization,
     samples_losses,
     samples_moments,
     samples_normalization,

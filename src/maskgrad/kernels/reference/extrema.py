@@ -1,0 +1,102 @@
+"""Extrema of the specified entries, their positions, and their gradients, in ordinary PyTorch.
+
+A constant of -inf under the mask cannot be told from a specified -inf, neither in the gradient (which is shared among
+equals) nor as a position. So the extremum's value comes from filling, and who attains it is asked of the specified
+entries alone. The extremum of nothing is the value that never wins, its position 0. NaN wins, as in torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.reference.reductions import HALVES
+
+
+def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
+    """The value that never wins: the identity of maximum (of minimum if not ``largest``)."""
+    if dtype.is_complex:
+        raise RuntimeError(f"extrema are not defined for complex dtypes, found {dtype}")
+    if dtype == torch.bool:
+        return not largest
+    if dtype.is_floating_point:
+        return float("-inf") if largest else float("inf")
+    limits = torch.iinfo(dtype)
+    return limits.min if largest else limits.max
+
+
+def masked_extremum(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """The largest, or smallest, specified entry, and how many attain it (int64; 0 where there is none)."""
+    if not dim:
+        return torch.where(mask, values, lowest(values.dtype, largest)), mask.to(torch.int64)
+    best = _extremum(values, mask, dim, largest)
+    winners = mask & ((values == best) | ((values != values) & (best != best)))
+    return best if keepdim else best.squeeze(dim), winners.sum(dim, keepdim)
+
+
+def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
+    """``share`` where a specified entry attains ``best``, 0 elsewhere; a NaN is attained by all (as in torch)."""
+    hit = mask & ((values == best) | (best != best))
+    return torch.where(hit, share.to(values.dtype), 0)
+
+
+def masked_position(
+    values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """Where along ``dim`` the first extremum is, and whether there is an entry at all."""
+    values = values.detach()
+    best = _extremum(values, mask, (dim,), largest)
+    winners = mask & ((values == best) | (values != values))
+    return winners.to(torch.uint8).argmax(dim, keepdim=keepdim), mask.any(dim, keepdim=keepdim)
+
+
+def shared_extremum(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """The extremum, differentiable, and whether there is an entry; its gradient is shared among equals."""
+    if not dim:
+        return values, mask
+    # A Function with a forward-mode derivative could not be compiled; torch's own shares with equals under the mask.
+    # Where nobody asks for a gradient, a Function costs as much as the extremum of a small tensor.
+    direct = not torch.compiler.is_compiling() and (
+        torch.autograd.forward_ad._current_level >= 0
+        or not (
+            torch._C._are_functorch_transforms_active() or (values.requires_grad and torch.is_grad_enabled())
+        )
+    )
+    best: Tensor = (_extremum if direct else _SharedExtremum.apply)(values, mask, dim, largest)
+    return best if keepdim else best.squeeze(dim), mask.any(dim, keepdim=keepdim)
+
+
+def _extremum(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
+    neutral = torch.where(mask, values, lowest(values.dtype, largest))
+    return neutral.amax(dim, keepdim=True) if largest else neutral.amin(dim, keepdim=True)
+
+
+class _SharedExtremum(torch.autograd.Function):
+    """Extremum over ``dim`` (kept) whose gradient is shared equally among the specified entries that attain it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
+        return _extremum(values, mask, dim, largest)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values, mask, ctx.dim, _ = inputs
+        ctx.save_for_backward(values, mask, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        values, mask, best = ctx.saved_tensors
+        values, best = values.detach(), best.detach()
+        broken = best != best  # a specified NaN equals nothing: torch's gradient is then 0 / 0 at every entry
+        hit = mask & ((values == best) | broken)
+        wide = grad.float() if grad.dtype in HALVES else grad
+        share = torch.where(broken, torch.nan, wide / hit.sum(ctx.dim, keepdim=True).clamp(min=1))
+        return torch.where(hit, share.to(grad.dtype), 0), None, None, None

@@ -1,0 +1,111 @@
+r"""Variance of the specified entries, in ordinary PyTorch.
+
+.. math:: v = \frac{\sum_{i: m_i} (x_i - \bar x)^2}{\max(0, n - c)}, \qquad
+          \frac{\partial v}{\partial x_i} = m_i \frac{2 (x_i - \bar x)}{n - c}
+
+The derivative is written down, as PyTorch's is, and not left to the chain rule: next to an infinite entry the chain
+rule turns every gradient into NaN, while the formula gives the finite entries what PyTorch gives them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.reference.reductions import HALVES
+
+__all__ = ["masked_variance", "masked_variance_backward"]
+
+
+def masked_variance(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, correction: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Variance, mean (without a gradient) and number of the specified entries; 0 where there is none.
+
+    Those of halves are float32.
+    """
+    wide = values.float() if values.dtype in HALVES else values
+    # A Function costs as much as all of a small variance; and one with a forward mode could not be compiled.
+    plainly = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
+    if plainly or not (wide.requires_grad and torch.is_grad_enabled()):
+        found = _variance(wide, mask, dim, correction)
+    else:
+        found = _Variance.apply(wide, mask, dim, correction)  # type: ignore[no-untyped-call]
+    variance, mean, count = found
+    if not keepdim and dim:
+        variance, mean, count = variance.squeeze(dim), mean.squeeze(dim), count.squeeze(dim)
+    return variance, mean, count
+
+
+def masked_variance_backward(
+    grad: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    mean: Tensor,
+    count: Tensor,
+    dim: tuple[int, ...],
+    correction: float,
+) -> Tensor:
+    """The gradient of the values from that of their variance, whose reduced dimensions are kept."""
+    wide = values.float() if values.dtype in HALVES else values
+    if torch.is_grad_enabled():  # to be differentiated again: the mean depends on the values
+        deviation, *_ = _deviation(wide, mask, dim)
+    else:
+        deviation = wide - mean
+    factor = 2 / torch.where(count > 0, count.to(grad.dtype) - correction, 1)
+    return torch.where(mask, grad * factor * deviation, 0).to(values.dtype)
+
+
+def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Specified entries less their mean, 0 elsewhere; the mean; and how many there are (dimensions kept)."""
+    safe = torch.where(mask, values, 0)
+    if dim:
+        count = mask.sum(dim, keepdim=True)
+        mean = safe.sum(dim, keepdim=True) / count.clamp(min=1)
+    else:
+        count, mean = mask.to(torch.int64), safe
+    return torch.where(mask, safe - mean, 0), mean, count
+
+
+def _variance(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], correction: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """In two passes, which is stable; dimensions are kept."""
+    deviation, mean, count = _deviation(values, mask, dim)
+    squares = deviation * deviation
+    total = squares.sum(dim, keepdim=True) if dim else squares
+    # What PyTorch gives on what is left stands (0 / 0 for one entry and correction 1); nothing left is not divided.
+    variance = total / torch.where(count > 0, (count.to(total.dtype) - correction).clamp(min=0), 1)
+    return variance, mean.detach(), count
+
+
+class _Variance(torch.autograd.Function):
+    """:func:`_variance` with the derivative above."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        values: Tensor, mask: Tensor, dim: tuple[int, ...], correction: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return _variance(values, mask, dim, correction)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        values, mask, ctx.dim, ctx.correction = inputs
+        _, mean, count = output
+        ctx.mark_non_differentiable(mean, count)
+        ctx.save_for_backward(values, mask, mean, count)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None]:
+        values, mask, mean, count = ctx.saved_tensors
+        result = masked_variance_backward(grad, values, mask, mean, count, ctx.dim, ctx.correction)
+        return result, None, None, None
+
+
+# PyTorch asks for the signature at each call, which costs more than the variance of a small tensor; said in advance:
+_Variance.forward.__signature__ = inspect.signature(_Variance.forward)  # type: ignore[attr-defined]

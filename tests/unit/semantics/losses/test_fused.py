@@ -1,0 +1,214 @@
+"""Losses of large tensors, in one pass: the same numbers, patterns and gradients as step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import maskgrad as mg
+from maskgrad import kernels
+from maskgrad.semantics.losses import fused
+from tests.poison import nan
+
+SIZE = 40_001  # enough for the compiled bodies
+PAIRS: dict[str, Callable[..., Any]] = {
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "huber": lambda x, t, **options: F.huber_loss(x, t, delta=0.3, **options),
+    "smooth_l1": lambda x, t, **options: F.smooth_l1_loss(x, t, beta=2.0, **options),
+    "smooth_l1 of 0": lambda x, t, **options: F.smooth_l1_loss(x, t, beta=0.0, **options),
+    "logits": F.binary_cross_entropy_with_logits,
+    "probabilities": F.binary_cross_entropy,
+}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the fused kernels that were called."""
+    found: list[str] = []
+    for name in ("masked_loss", "masked_loss_sum", "masked_cross_entropy"):
+        kernel = getattr(kernels, name)
+
+        def noted(*args: Any, kernel: Any = kernel, name: str = name) -> Any:
+            found.append(name)
+            return kernel(*args)
+
+        monkeypatch.setattr(fused.kernels, name, noted)
+    return found
+
+
+def both_ways(
+    loss: Callable[[torch.Tensor], mg.MaskedTensor], data: torch.Tensor
+) -> list[tuple[mg.MaskedTensor, torch.Tensor]]:
+    results = []
+    for body in ("cpu", "reference"):
+        leaf = data.clone().requires_grad_()
+        with mg.use_kernels(body):
+            result = loss(leaf)
+            (result.filled(0.0) * torch.linspace(1, 2, result.numel()).view(result.shape)).sum().backward()
+        assert leaf.grad is not None
+        results.append((result.detach(), leaf.grad))
+    return results
+
+
+def assert_same(
+    loss: Callable[[torch.Tensor], mg.MaskedTensor], data: torch.Tensor, unspecified: torch.Tensor
+) -> None:
+    (mine, by), (theirs, wanted) = both_ways(loss, data)
+    assert mine.dtype == theirs.dtype
+    assert torch.equal(mine.mask, theirs.mask)
+    torch.testing.assert_close(mine.filled(0.0), theirs.filled(0.0), rtol=2e-6, atol=2e-6)
+    assert not by[unspecified].count_nonzero()
+    torch.testing.assert_close(by, wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("name", list(PAIRS))
+@pytest.mark.parametrize("masked", ["input", "target", "both"])
+def test_pairs(calls: list[str], name: str, reduction: str, masked: str) -> None:
+    data, target = torch.rand(SIZE), torch.rand(SIZE)
+    mask, other = torch.rand(SIZE) < 0.5, torch.rand(SIZE) < 0.5
+    if masked != "target":
+        data[~mask] = nan
+    if masked != "input":
+        target[~other] = math.inf
+    t = target if masked == "input" else mg.masked(target, other)
+
+    def loss(leaf: torch.Tensor) -> mg.MaskedTensor:
+        x = leaf if masked == "target" else mg.masked(leaf, mask)
+        return PAIRS[name](x, t, reduction=reduction)  # type: ignore[no-any-return]
+
+    specified = {"input": mask, "target": other, "both": mask & other}[masked]
+    assert_same(loss, data, ~specified)
+    assert calls == ["masked_loss" if reduction == "none" else "masked_loss_sum"]
+    result = loss(data)
+    assert int(result.num_specified()) == (1 if reduction != "none" else int(specified.sum()))
+
+
+@pytest.mark.parametrize("name", list(PAIRS))
+def test_nothing_is_specified(calls: list[str], name: str) -> None:
+    data, none = torch.full((SIZE,), nan), torch.zeros(SIZE, dtype=torch.bool)
+    for reduction in ("none", "mean", "sum"):
+        leaf = data.clone().requires_grad_()
+        result = PAIRS[name](mg.masked(leaf, none), torch.rand(SIZE), reduction=reduction)
+        assert not result.mask.any()
+        result.filled(0.0).sum().backward()
+        assert leaf.grad is not None
+        assert leaf.grad.tolist() == [0.0] * SIZE
+    assert len(calls) == 3
+
+
+def test_what_must_go_step_by_step(calls: list[str]) -> None:
+    x, t = mg.masked(torch.rand(SIZE), torch.rand(SIZE) < 0.5), torch.rand(SIZE)
+    F.mse_loss(x, t, weight=t)
+    F.mse_loss(x, t.double())
+    F.mse_loss(x[:100], t[:100])
+    F.binary_cross_entropy_with_logits(x, t, pos_weight=torch.tensor(2.0))
+    torch.func.grad(lambda t: F.mse_loss(x, t).filled(0.0))(t)
+    with mg.use_kernels("reference"):
+        F.mse_loss(x, t)
+    with pytest.raises(RuntimeError, match="negative values for beta"):
+        F.smooth_l1_loss(x, t, beta=-1.0)
+    assert not calls
+    with pytest.warns(UserWarning, match="different to the input size"):
+        assert F.l1_loss(x, torch.rand(1)).mask
+    assert calls == ["masked_loss_sum"]
+
+
+def test_what_is_no_probability_is_refused() -> None:
+    data = torch.rand(SIZE)
+    data[7] = 1.5
+    mask = torch.ones(SIZE, dtype=torch.bool)
+    with pytest.raises(RuntimeError, match="between 0 and 1"):
+        F.binary_cross_entropy(mg.masked(data, mask), torch.rand(SIZE))
+    mask[7] = False
+    assert F.binary_cross_entropy(mg.masked(data, mask), torch.rand(SIZE)).mask
+
+
+CALLS = {
+    "plain": {},
+    "sum": {"reduction": "sum"},
+    "none": {"reduction": "none"},
+    "ignored": {"ignore_index": 3},
+    "smooth": {"label_smoothing": 0.2},
+    "weighted": {"weight": torch.arange(1.0, 8.0)},
+    "weighted none, ignored": {"weight": torch.arange(1.0, 8.0), "ignore_index": 2, "reduction": "none"},
+}
+
+
+@pytest.mark.parametrize("shape", [(6000, 7), (20, 7, 300), (7,)])
+@pytest.mark.parametrize("call", list(CALLS))
+@pytest.mark.parametrize("masked", ["classes", "labels", "both", "neither class"])
+def test_cross_entropy(calls: list[str], masked: str, call: str, shape: tuple[int, ...]) -> None:
+    dim = 1 if len(shape) > 1 else 0
+    data, labels = torch.randn(shape), torch.randint(7, shape[:dim] + shape[dim + 1 :])
+    mask, known = torch.rand(shape) < 0.6, torch.rand(labels.shape) < 0.7
+    if masked == "neither class":
+        mask = mask & known.unsqueeze(dim)
+    if masked != "labels":
+        data = data.masked_fill(~mask, nan)
+    target: Any = labels
+    if masked in ("labels", "both"):
+        target = mg.masked(labels.masked_fill(~known, 10**9), known)
+
+    def loss(leaf: torch.Tensor) -> mg.MaskedTensor:
+        x = leaf if masked == "labels" else mg.masked(leaf, mask)
+        return F.cross_entropy(x, target, **CALLS[call])  # type: ignore[arg-type]
+
+    unspecified = (~known).unsqueeze(dim).expand(shape) if masked == "labels" else ~mask
+    assert_same(loss, data, unspecified)
+    assert calls == ["masked_cross_entropy"]
+
+
+def test_labels_outside_the_classes_are_refused(calls: list[str]) -> None:
+    x, labels = mg.masked(torch.randn(6000, 7), torch.rand(6000, 7) < 0.9), torch.randint(7, (6000,))
+    labels[17] = 7
+    with pytest.raises(IndexError, match="out of bounds"):
+        F.cross_entropy(x, labels)
+    labels[17] = -100
+    assert F.cross_entropy(x, labels).mask
+    assert calls == ["masked_cross_entropy"]
+
+
+def test_a_specified_nan_at_a_position_that_takes_no_part_reaches_nothing() -> None:
+    data, known = torch.randn(6000, 7), torch.rand(6000) < 0.5
+    data[~known] = nan
+    leaf, labels = data.clone().requires_grad_(), torch.randint(7, (6000,))
+    loss = F.cross_entropy(leaf, mg.masked(labels, known))
+    loss.filled(0.0).backward()
+    assert loss.item() == pytest.approx(F.cross_entropy(data[known], labels[known]).item(), rel=1e-5)
+    assert leaf.grad is not None
+    assert leaf.grad.isfinite().all()
+    assert not leaf.grad[~known].count_nonzero()
+
+
+@pytest.mark.parametrize("name", ["mse", "logits"])
+def test_second_derivatives(name: str) -> None:
+    data, target, mask = torch.rand(40).double(), torch.rand(40).double(), torch.rand(40) < 0.5
+    results = []
+    for body in ("cpu", "reference"):
+        x = data.clone().requires_grad_()
+        with mg.use_kernels(body):
+            loss = PAIRS[name](mg.masked(x.exp(), mask), target).filled(0.0)
+            (first,) = torch.autograd.grad(loss, x, create_graph=True)
+            (second,) = torch.autograd.grad((first**2).sum(), x)
+        results.append(second)
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_added_up_in_float32(calls: list[str], dtype: torch.dtype) -> None:
+    x = mg.masked(torch.full((70_000,), 2.0, dtype=dtype), torch.rand(70_000) < 0.5)
+    loss = F.mse_loss(x, torch.zeros(70_000, dtype=dtype))
+    assert loss.dtype == dtype
+    assert loss.item() == 4.0
+    scores = mg.masked(torch.zeros(5000, 8, dtype=dtype), torch.ones(5000, 8, dtype=torch.bool))
+    loss = F.cross_entropy(scores, torch.zeros(5000, dtype=torch.int64))
+    assert loss.dtype == dtype
+    assert loss.item() == pytest.approx(math.log(8), rel=4e-3)
+    assert calls == ["masked_loss_sum", "masked_cross_entropy"]
