@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.broken_products import NONE_AT_ALL
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.products import NONE_AT_ALL, safe, sum_of_products, values_of
+from maskgrad.semantics.products import safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.semantics.broken_products import NONE_AT_ALL
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.products import NONE_AT_ALL, bias_mask, indicator, safe, sum_of_products, values_of
+from maskgrad.semantics.products import bias_mask, indicator, safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from maskgrad.semantics.broken_products import NONE_AT_ALL
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.pooling import adaptive_average
-from maskgrad.semantics.products import NONE_AT_ALL, safe
+from maskgrad.semantics.products import safe
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.windows import as_tuple, shared
 

@@ -93,6 +93,17 @@ def test_all_dtypes_and_sizes(dtype, shape, dim):
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * 10)
 
 
+def test_an_infinite_scale_or_weight_reaches_only_what_is_specified():
+    """Groups of three channels, as in group normalisation, one of them without entries."""
+    values, mask = torch.randn(4, 3, 50), torch.rand(4, 3, 50) < 0.7
+    values[2], mask[:, 1] = 1.0, False
+    weight, bias = torch.randn(2, 1, 3, 1)
+    weight[0, 1] = math.inf
+    for mine, theirs in both(values, mask, (1, 2), weight, bias, 0.0):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+        assert not mine.isnan().all()
+
+
 def test_a_gradient_that_is_one_number():
     values, mask = torch.randn(30, 40, 20), torch.rand(30, 40, 20) < 0.5
     found = []

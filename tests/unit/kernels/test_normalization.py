@@ -85,6 +85,16 @@ def test_all_dtypes_and_sizes(dtype, centered, shape):
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
+def test_an_infinite_scale_reaches_only_what_is_specified():
+    """A row of equal entries, and no eps: torch's result there is NaN, and so is the gradient of the weights it met."""
+    values, mask = torch.randn(30, 20), torch.rand(30, 20) < 0.7
+    values[4], mask[4, :10] = 1.0, False
+    mask[4, 10:] = True
+    for mine, theirs in both(values, mask, 1, *torch.randn(2, 20), 0.0):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+        assert not mine.isnan().all()
+
+
 def test_a_large_mean_costs_no_more_digits_than_in_torch():
     values, mask = torch.randn(50, 3000) + 3e4, torch.ones(50, 3000, dtype=torch.bool)
     exact = F.layer_norm(values.double(), (3000,))

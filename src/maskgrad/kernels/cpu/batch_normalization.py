@@ -24,6 +24,7 @@ from maskgrad.kernels.cpu.lines import line
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.moments import masked_variance
 from maskgrad.kernels.cpu.partition import like, partition, walk, walkable
+from maskgrad.kernels.cpu.reductions import masked_count
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.reference import batch_normalization as reference
 from maskgrad.kernels.reference.reductions import HALVES
@@ -72,13 +73,17 @@ def masked_batch_norm_backward(
     )
     of_bias, products = _pair_sums(values, grad, mask, mean, inner)
     weight = torch.ones((), dtype=wide) if weight is None else weight.detach().to(wide)
+    of_weight = products * scale
+    if list(level) != list(mean.shape):  # a channel without entries in a group with some: 0 * inf is to be 0
+        present = masked_count(mask, inner, True) > 0
+        of_weight, weight = torch.where(present, of_weight, 0), torch.where(present, weight, 0)
     # from the level of the parameters to that of the groups, and never back: these tensors are small
     number = count.clamp(min=1)
     rest = [d % values.ndim for d in dim]
     slope = -(scale**3) * ((products * weight).sum(rest, keepdim=True) / number)
     offset = -scale * ((of_bias * weight).sum(rest, keepdim=True) / number)
     result = _blend(values, grad, mask, mean, weight * scale, slope, offset)
-    return result, products * scale, of_bias
+    return result, of_weight, of_bias
 
 
 def _pair_sums(

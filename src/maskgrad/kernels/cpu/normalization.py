@@ -200,9 +200,10 @@ def _gradient_row(
     for k in range(v.size):
         specified = m[k] != 0
         x, y = decode(v[k]) - c, decode(g[k])
-        d, e = x if specified else zero, y if specified else zero
-        of_weight[k] += e * (d * s)
-        of_bias[k] += e
+        # Products are selected, not factors: the scale may be NaN.
+        product = y * (x * s)
+        of_weight[k] += product if specified else zero
+        of_bias[k] += y if specified else zero
         r = y * w[k] * s - x * slope - offset
         out[k] = encode(r if specified else zero, v[k])
 
