@@ -12,7 +12,7 @@ from maskgrad.kernels.composite import through
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reference import batch_normalization as reference
 from maskgrad.kernels.reference.batch_normalization import summed_to
-from maskgrad.kernels.selection import compiled, runs_on_cpu
+from maskgrad.kernels.selection import compiled, runs_compiled
 
 __all__ = ["KERNELS", "masked_batch_norm"]
 
@@ -31,7 +31,7 @@ def masked_batch_norm(
     mean, variance (uncorrected), reciprocal deviation (all without a gradient) and number, dimensions kept.
     """
     check_mask(values, mask)
-    if runs_on_cpu("masked_batch_norm", values, mask, weight, bias):
+    if runs_compiled("masked_batch_norm", values, mask, weight, bias):
         return compiled("masked_batch_norm", values, mask, dim, weight, bias, eps)  # type: ignore[no-any-return]
     return reference.masked_batch_norm(values, mask, dim, weight, bias, eps)
 
@@ -39,7 +39,7 @@ def masked_batch_norm(
 def _backward(grad: Tensor, values: Tensor, mask: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Backward passes may run under transforms that forward ones did not, so the body is chosen anew."""
     tensors = [x for x in rest if isinstance(x, Tensor)]
-    if runs_on_cpu("masked_batch_norm_backward", values, grad, mask, *tensors):
+    if runs_compiled("masked_batch_norm_backward", values, grad, mask, *tensors):
         return compiled("masked_batch_norm_backward", grad, values, mask, *rest)  # type: ignore[no-any-return]
     return reference.masked_batch_norm_backward(grad, values, mask, *rest)
 

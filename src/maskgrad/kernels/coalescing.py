@@ -11,7 +11,7 @@ from maskgrad.kernels.checks import check_rows
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reference import coalescing as reference
 from maskgrad.kernels.reference.coalescing import REDUCTIONS, merge_backward
-from maskgrad.kernels.selection import runs_on_cpu
+from maskgrad.kernels.selection import runs_compiled
 
 __all__ = ["KERNELS", "merge_rows"]
 
@@ -29,7 +29,7 @@ def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "su
             f"merge_rows(): the mean of {values.dtype} has no such dtype; convert values to a float first"
         )
     check_rows(indices, values)
-    if runs_on_cpu("merge_rows", values, indices):
+    if runs_compiled("merge_rows", values, indices):
         return torch.ops.maskgrad.merge_rows(indices, values, num_rows, reduce)  # type: ignore[no-any-return]
     return reference.merge_rows(indices, values, num_rows, reduce)
 

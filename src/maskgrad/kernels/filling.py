@@ -9,14 +9,14 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import REDUCIBLE, Kernel
 from maskgrad.kernels.reference import filling as reference
-from maskgrad.kernels.selection import compiled, runs_on_cpu
+from maskgrad.kernels.selection import compiled, runs_compiled
 
 __all__ = ["KERNELS", "masked_filling"]
 
 
 def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     """``torch.where(mask, values, filler)`` with a number of the category of ``values``; any order of derivatives."""
-    if runs_on_cpu("masked_filling", values, mask):
+    if runs_compiled("masked_filling", values, mask):
         return compiled("masked_filling", values, mask, filler)  # type: ignore[no-any-return]
     return reference.masked_filling(values, mask, filler)
 

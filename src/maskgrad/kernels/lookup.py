@@ -7,7 +7,7 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reference import lookup as reference
-from maskgrad.kernels.selection import runs_on_cpu
+from maskgrad.kernels.selection import runs_compiled
 
 __all__ = ["KERNELS", "lookup_pays", "lookup_rows"]
 
@@ -18,7 +18,7 @@ def lookup_pays(table: Tensor, indices: Tensor) -> bool:
     return (
         indices.dtype in (torch.int32, torch.int64)
         and table.is_contiguous()
-        and runs_on_cpu("lookup_rows", looked_up, table, indices)
+        and runs_compiled("lookup_rows", looked_up, table, indices)
     )
 
 

@@ -11,7 +11,7 @@ from maskgrad.kernels.composite import through
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.reference import moments as reference
-from maskgrad.kernels.selection import compiled, runs_on_cpu
+from maskgrad.kernels.selection import compiled, runs_compiled
 
 __all__ = ["KERNELS", "masked_variance"]
 
@@ -24,7 +24,7 @@ def masked_variance(
     The statistics of halves are float32.
     """
     check_mask(values, mask)
-    if runs_on_cpu("masked_variance", values, mask):
+    if runs_compiled("masked_variance", values, mask):
         return compiled("masked_variance", values, mask, dim, keepdim, correction)  # type: ignore[no-any-return]
     return reference.masked_variance(values, mask, dim, keepdim, correction)
 
@@ -40,7 +40,7 @@ def _backward(
 ) -> Tensor:
     """Backward passes may run under transforms that forward ones did not, so the body is chosen anew."""
     arguments = grad, values, mask, mean, count, dim, correction
-    if runs_on_cpu("masked_variance_backward", values, *arguments[:5]):
+    if runs_compiled("masked_variance_backward", values, *arguments[:5]):
         return compiled("masked_variance_backward", *arguments)  # type: ignore[no-any-return]
     return reference.masked_variance_backward(*arguments)
 

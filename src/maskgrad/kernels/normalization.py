@@ -10,7 +10,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.composite import through
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reference import normalization as reference
-from maskgrad.kernels.selection import compiled, runs_on_cpu
+from maskgrad.kernels.selection import compiled, runs_compiled
 
 __all__ = ["KERNELS", "masked_layer_norm"]
 
@@ -31,7 +31,7 @@ def masked_layer_norm(
     """
     check_mask(values, mask)
     arguments = values, mask, dims, weight, bias, eps, centered
-    if runs_on_cpu("masked_layer_norm", values, mask, weight, bias):
+    if runs_compiled("masked_layer_norm", values, mask, weight, bias):
         return compiled("masked_layer_norm", *arguments)  # type: ignore[no-any-return]
     return reference.masked_layer_norm(*arguments)
 
@@ -39,7 +39,7 @@ def masked_layer_norm(
 def _backward(grad: Tensor, values: Tensor, mask: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Backward passes may run under transforms that forward ones did not, so the body is chosen anew."""
     tensors = [x for x in rest if isinstance(x, Tensor)]
-    if runs_on_cpu("masked_layer_norm_backward", values, grad, mask, *tensors):
+    if runs_compiled("masked_layer_norm_backward", values, grad, mask, *tensors):
         return compiled("masked_layer_norm_backward", grad, values, mask, *rest)  # type: ignore[no-any-return]
     return reference.masked_layer_norm_backward(grad, values, mask, *rest)
 

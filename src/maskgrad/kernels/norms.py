@@ -12,7 +12,7 @@ from maskgrad.kernels.composite import through
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.reference import norms as reference
-from maskgrad.kernels.selection import compiled, runs_on_cpu
+from maskgrad.kernels.selection import compiled, runs_compiled
 
 __all__ = ["KERNELS", "masked_norm"]
 
@@ -28,14 +28,14 @@ def masked_norm(
     Where there are none the value is 0, and the gradient exactly 0. ``ord`` is any number but -inf.
     """
     check_mask(values, mask)
-    if ord in ORDERS and runs_on_cpu("masked_norm", values, mask):
+    if ord in ORDERS and runs_compiled("masked_norm", values, mask):
         return compiled("masked_norm", values, mask, dim, keepdim, float(ord))  # type: ignore[no-any-return]
     return reference.masked_norm(values, mask, dim, keepdim, ord)
 
 
 def _backward(grad: Tensor, values: Tensor, mask: Tensor, norm: Tensor, ord: float) -> Tensor:
     """Backward passes may run under transforms that forward ones did not, so the body is chosen anew."""
-    if runs_on_cpu("masked_norm_backward", values, grad, mask, norm):
+    if runs_compiled("masked_norm_backward", values, grad, mask, norm):
         return compiled("masked_norm_backward", grad, values, mask, norm, ord)  # type: ignore[no-any-return]
     return reference.masked_norm_backward(grad, values, mask, norm, ord)
 

@@ -11,7 +11,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, Kernel
 from maskgrad.kernels.reference import reductions as reference
 from maskgrad.kernels.reference.reductions import HALVES
-from maskgrad.kernels.selection import runs_on_cpu
+from maskgrad.kernels.selection import runs_compiled
 
 __all__ = ["KERNELS", "kept", "masked_count", "masked_mean", "masked_spread", "masked_sum"]
 
@@ -26,7 +26,7 @@ def masked_sum(
     Equal to ``torch.sum(torch.where(mask, values, 0), dim, keepdim, dtype=dtype)``; dtypes are those of ``torch.sum``.
     """
     check_mask(values, mask)
-    if runs_on_cpu("masked_sum", values, mask):
+    if runs_compiled("masked_sum", values, mask):
         return _ops.masked_sum(values, mask, dim, keepdim, dtype)  # type: ignore[no-any-return]
     return reference.masked_sum(values, mask, dim, keepdim, dtype)
 
@@ -36,7 +36,7 @@ def masked_mean(
 ) -> tuple[Tensor, Tensor]:
     """The mean of the specified entries, and their number; where there is none, value 0 and gradient exactly 0."""
     check_mask(values, mask)
-    if runs_on_cpu("masked_mean", values, mask):
+    if runs_compiled("masked_mean", values, mask):
         return _ops.masked_mean(values, mask, dim, keepdim, dtype)  # type: ignore[no-any-return]
     return reference.masked_mean(values, mask, dim, keepdim, dtype)
 
@@ -44,7 +44,7 @@ def masked_mean(
 def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     """How many entries are specified (int64)."""
     check_mask(mask, mask)
-    if runs_on_cpu("masked_count", mask):
+    if runs_compiled("masked_count", mask):
         return _ops.masked_count(mask, dim, keepdim)  # type: ignore[no-any-return]
     return reference.masked_count(mask, dim, keepdim)
 
@@ -54,7 +54,7 @@ def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
 
     Backward passes may run under transforms that forward ones did not, so the body is chosen anew.
     """
-    if runs_on_cpu("masked_spread", mask.new_empty((), dtype=dtype).expand(mask.shape), grad, mask):
+    if runs_compiled("masked_spread", mask.new_empty((), dtype=dtype).expand(mask.shape), grad, mask):
         return _ops.masked_spread(grad, mask, dtype)  # type: ignore[no-any-return]
     return reference.masked_spread(grad, mask, dtype)
 

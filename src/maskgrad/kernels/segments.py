@@ -14,7 +14,7 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reference import segments as reference
-from maskgrad.kernels.selection import compiled, runs_on_cpu
+from maskgrad.kernels.selection import compiled, runs_compiled
 
 __all__ = [
     "KERNELS",
@@ -29,7 +29,7 @@ __all__ = [
 
 def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Segments of equal ``indices`` (n,) in [0, num_rows): pointers, stable order, distinct indices, ascending."""
-    if runs_on_cpu("sort_rows", indices):
+    if runs_compiled("sort_rows", indices):
         return compiled("sort_rows", indices, num_rows)  # type: ignore[no-any-return]
     return reference.sort_rows(indices, num_rows)
 
@@ -38,7 +38,7 @@ def segment_sum(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The sum of each segment, (n, *dense) -> (g, *dense), in ``dtype``, else that of the values (halves: float32)."""
-    if runs_on_cpu("segment_sum", values, pointers, order):
+    if runs_compiled("segment_sum", values, pointers, order):
         return compiled("segment_sum", values, pointers, order, dtype)  # type: ignore[no-any-return]
     return reference.segment_sum(values, pointers, order, dtype)
 
@@ -46,14 +46,14 @@ def segment_sum(
 def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
     """Give each of ``number`` entries what its segment has, (g, *dense) -> (n, *dense)."""
     sample = values.new_empty(()).expand(number)  # what is written decides whether the kernel pays
-    if runs_on_cpu("segment_spread", sample, values, pointers, order):
+    if runs_compiled("segment_spread", sample, values, pointers, order):
         return compiled("segment_spread", values, pointers, order, number)  # type: ignore[no-any-return]
     return reference.segment_spread(values, pointers, order, number)
 
 
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
     """The largest or smallest entry of each segment, NaN if it has one; ties share the gradient evenly."""
-    if runs_on_cpu("segment_extremum", values, pointers, order):
+    if runs_compiled("segment_extremum", values, pointers, order):
         return compiled("segment_extremum", values, pointers, order, largest)  # type: ignore[no-any-return]
     return reference.segment_extremum(values, pointers, order, largest)
 
@@ -62,7 +62,7 @@ def segment_softmax(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, logarithm: bool = False
 ) -> Tensor:
     """Softmax within each segment, or its logarithm; halves are rounded once, at the end."""
-    if runs_on_cpu("segment_softmax", values, pointers, order):
+    if runs_compiled("segment_softmax", values, pointers, order):
         return compiled("segment_softmax", values, pointers, order, logarithm)  # type: ignore[no-any-return]
     return reference.segment_softmax(values, pointers, order, logarithm)
 
@@ -71,7 +71,7 @@ def segment_softmax_backward(
     grad: Tensor, output: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool
 ) -> Tensor:
     """The gradient of the entries from that of their (logarithmic) softmax ``output``."""
-    if runs_on_cpu("segment_softmax_backward", output, grad, pointers, order):
+    if runs_compiled("segment_softmax_backward", output, grad, pointers, order):
         return compiled("segment_softmax_backward", grad, output, pointers, order, logarithm)  # type: ignore[no-any-return]
     return reference.segment_softmax_backward(grad, output, pointers, order, logarithm)
 

@@ -42,7 +42,6 @@ __all__ = [
     "is_transformed",
     "kernels_in_use",
     "runs_compiled",
-    "runs_on_cpu",
     "use_kernels",
     "why",
 ]
@@ -60,9 +59,6 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
     """Whether a compiled body of ``kernel`` runs on ``values`` (which decide dtype and size) and ``others``."""
     return why(kernel, values, *others) == ""
-
-
-runs_on_cpu = runs_compiled  # its name from when there was no other device
 
 
 def compiled(kernel: str, *arguments: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_rows
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reference import updates as reference
-from maskgrad.kernels.selection import runs_on_cpu
+from maskgrad.kernels.selection import runs_compiled
 
 __all__ = [
     "KERNELS",
@@ -42,7 +42,7 @@ def _update(name: str, tables: list[Tensor | None], indices: Tensor, values: Ten
     check_rows(indices, values)
     assert tables[0] is not None
     marks = numbers.get("first_step")
-    fast = runs_on_cpu(name, tables[0], *tables[1:], indices, values, marks)
+    fast = runs_compiled(name, tables[0], *tables[1:], indices, values, marks)
     body = getattr(torch.ops.maskgrad if fast else reference, name)
     body(*tables, indices, values, **numbers)
 
@@ -71,7 +71,7 @@ def update_tables_(
         len(indices) > 1
         and not indices[0].is_cuda
         and all(
-            runs_on_cpu(name, *(t for t in row if t is not None), i, v)
+            runs_compiled(name, *(t for t in row if t is not None), i, v)
             for row, i, v in zip(rows, indices, values, strict=True)
         )
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.masked_tensor.dispatch import dispatch, unwrap
+from maskgrad.masked_tensor.dispatch import binding_of, dispatch, unwrap
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 from maskgrad.patterns import BooleanPattern
 from maskgrad.semantics.facts import Operation
@@ -99,7 +99,18 @@ def _torch_function(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
+    if len(types) > 1 and not _is_ours(func, types):
+        return NotImplemented  # the other Tensor-like is asked next
     return dispatch(func, args, kwargs or {})
+
+
+def _is_ours(func: Callable[..., Any], types: Any) -> bool:
+    """Whether a rule can mean something by these types: entry by entry, another Tensor-like knows what to do itself."""
+    for kind in types:
+        if not issubclass(kind, (MaskedTensor, Tensor)):
+            binding = binding_of(func)
+            return binding is not None and binding.operation.family == "elementwise"
+    return True
 
 
 def _property(getter: Callable[..., Any]) -> property:

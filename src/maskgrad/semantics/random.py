@@ -143,7 +143,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _refill("bernoulli_"),
     _function("bernoulli", named(bernoulli), filler=0),
     _function("multinomial", named(multinomial), filler=0),
-    Operation("normal", "random", (torch.normal,), elementwise(1), UNCHANGED, "zero", filler=1),
-    _function("poisson", elementwise(1), filler=1),
-    _function("binomial", elementwise(1), filler=1),
+    Operation("normal", "random", (torch.normal,), elementwise(1, looks=True), UNCHANGED, "zero", filler=1),
+    _function("poisson", elementwise(1, looks=True), filler=1),
+    _function("binomial", elementwise(1, looks=True), filler=1),
 )

@@ -159,6 +159,40 @@ class TestHooks:
         x.sum().backward()
         assert seen == [(True, [1.0, None, 1.0])]
 
+    def test_after_accumulation_need_a_leaf(self) -> None:
+        with pytest.raises(RuntimeError, match="no leaf: nothing accumulates there"):
+            (known_and_not() * 2).register_post_accumulate_grad_hook(lambda t: None)
+
+    def test_leave_other_uses_of_the_plain_tensor_alone(self) -> None:
+        w = leaf(1.0, 2.0)
+        x = mg.masked(w, on(1, 0))
+        x.register_hook(lambda g: g * 10)
+        (x.sum().filled(0.0) + (w * torch.tensor([0.0, 7.0])).sum()).backward()
+        assert w.grad.tolist() == [10.0, 7.0]
+
+    @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
+    @pytest.mark.parametrize("first", [False, True])
+    @pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+    def test_on_sparse_leaves_of_torch(self, layout: str, first: bool) -> None:
+        data = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
+        blocked = layout in ("bsr", "bsc")
+        t = data.to_sparse(layout=getattr(torch, f"sparse_{layout}"), blocksize=(1, 1) if blocked else None)
+        t.requires_grad_()
+        seen: list[Any] = []
+
+        def register() -> None:
+            t.register_hook(lambda g: seen.append(("gradient", g.layout)))
+            t.register_post_accumulate_grad_hook(lambda leaf: seen.append(("accumulated", leaf.grad.layout)))
+
+        if first:
+            register()
+        total = mg.from_sparse(t).sum()
+        if not first:
+            register()
+        total.backward()
+        assert seen == [("gradient", t.layout), ("accumulated", t.layout)]
+        assert t.grad.to_dense().tolist() == [[1.0, 0.0], [1.0, 1.0]]
+
 
 class TestDetaching:
     def test_detach_shares_values(self) -> None:

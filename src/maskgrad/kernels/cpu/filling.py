@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import array, compiled
-from maskgrad.kernels.layout import Axis, axes, offsets
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.layout import Axis, axes, offsets
 
 PIECE = 16384  # entries of a long row that make one task
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
-from maskgrad.kernels.layout import Axis, axes, nest, offsets
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.layout import Axis, axes, nest, offsets
 from maskgrad.kernels.reference import reductions as reference
 from maskgrad.kernels.reference.reductions import HALVES, mean_dtype, sum_dtype
 
