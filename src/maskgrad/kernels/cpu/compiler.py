@@ -3,8 +3,8 @@
 Compiled functions take flat arrays, scalars and a range of tasks ``[lo, hi)``; they start no threads of their own (see
 ``threads.py``) and hold no lock. Their machine code is cached on disk. Numba decides whether a cached file is
 stale by the source file of the function alone: **a compiled function never calls one that lives in another
-file**, except through :func:`decode`, :func:`prefetch` and :func:`pointer` below (after a change there, delete the ``__pycache__`` of
-this folder).
+file**, except through :func:`decode`, :func:`prefetch` and :func:`pointer` below and what ``floating.py`` has (after a
+change there, delete the ``__pycache__`` of this folder).
 """
 
 from __future__ import annotations
