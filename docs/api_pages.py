@@ -15,6 +15,7 @@ PUBLIC_MODULES = [
     "maskgrad.sparse",
     "maskgrad.optim",
     "maskgrad.optim.functional",
+    "maskgrad.nn",
     "maskgrad.amp",
     "maskgrad.interop",
     "maskgrad.plot",

@@ -120,6 +120,11 @@ GOALS: tuple[Goal, ...] = (
         density=None,
         note="4096 rows*",
     ),
+    Goal("batched", "*", "double-loop", ">=", 100, work="*", shape="256x*", density=None, note="16 *"),
+    Goal("batched", "*", "is-grads-batched", ">=", 1, work="*", shape="256x*", density=None, note="16 *"),
+    Goal("batched", "*", "vmap-jacrev", ">=", 0.8, work="*", shape="256x*", density=None, note="16 *"),
+    Goal("per_sample", "*", "vmap-grad", ">=", 1, work="*", shape="*", density=None),
+    Goal("per_sample", "*", "opacus", ">=", 1, work="*", shape="*", density=None),
 )
 
 

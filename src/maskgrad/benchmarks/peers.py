@@ -23,6 +23,12 @@ PEERS = {
     "bare-values": "the operation on the stored values alone, without a pattern; a yardstick",
     "torch.optim": "PyTorch's optimizer on a sparse gradient (SparseAdam for Adam)",
     "torch.optim-dense": "PyTorch's optimizer on a dense gradient",
+    "double-loop": "torch.autograd.grad for each output of each sample",
+    "is-grads-batched": "torch.autograd.grad with all outputs as a batch of cotangents",
+    "vmap-jacrev": "torch.func on the model in functional form, for one sample",
+    "vmap-grad": "torch.func on the model in functional form, for one sample's loss",
+    "opacus": "Opacus' hooks for gradients per sample",
+    "sample-loop": "torch.autograd.grad for one sample after the other",
     "fbgemm": "FBGEMM's embedding tables, which update in the backward pass",
 }
 
@@ -35,6 +41,8 @@ def why_absent(peer: str) -> str:
     """Why ``peer`` cannot be measured on this machine; empty if it can."""
     if peer == "scipy":
         return _why_not_imported("scipy.sparse")
+    if peer == "opacus":
+        return _why_not_imported("opacus", "pip install opacus brings it")
     if peer == "fbgemm":
         return _why_not_imported("fbgemm_gpu.split_table_batched_embeddings_ops_training")
     if peer == "compiled-where" and shutil.which(os.environ.get("CXX", "g++")) is None:
@@ -42,10 +50,10 @@ def why_absent(peer: str) -> str:
     return ""
 
 
-def _why_not_imported(module: str) -> str:
+def _why_not_imported(module: str, remedy: str = "pip install 'maskgrad[bench]' brings it") -> str:
     try:
         importlib.import_module(module)
     except Exception as error:  # a package built for another torch fails in ways of its own
         reason = str(error).strip().partition("\n")[0]
-        return f"{module} cannot be imported ({reason}); pip install 'maskgrad[bench]' brings it"
+        return f"{module} cannot be imported ({reason}); {remedy}"
     return ""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
+
 def complete_tables(builtin: ModuleType) -> None:
     """Teach Dynamo's module of builtins about matmul and invert."""
     for product in (operator.matmul, operator.imatmul):
@@ -121,5 +122,7 @@ def install() -> None:
     for target, complete in TARGETS.items():
         if target in sys.modules:
             complete(sys.modules[target])
-        elif not any(isinstance(finder, _AfterImport) and finder.target == target for finder in sys.meta_path):
+        elif not any(
+            isinstance(finder, _AfterImport) and finder.target == target for finder in sys.meta_path
+        ):
             sys.meta_path.insert(0, _AfterImport(target))

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from maskgrad.benchmarks.case import OURS, LeftOutError, WrongResultError
-from maskgrad.benchmarks.families import FAMILIES, coalescing, storage, updates
+from maskgrad.benchmarks.families import FAMILIES, coalescing, per_sample, storage, updates
 from maskgrad.benchmarks.peers import PEERS
 from maskgrad.benchmarks.plan import Family, Point
 from maskgrad.benchmarks.timing import Pace, measure
 
 ONCE = Pace(fewest=1, most=1, seconds=0.0, shortest=0.0)
-#: torch.compile takes seconds for each; FBGEMM is another program's business
-LEFT_OUT = {"compiled-where", "fbgemm"}
+#: torch.compile takes seconds for each; FBGEMM and Opacus are other programs' business
+LEFT_OUT = {"compiled-where", "fbgemm", "opacus"}
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +25,7 @@ def _small_tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(coalescing, "GRID", 40)
     monkeypatch.setattr(updates, "TABLE", 500)
     monkeypatch.setattr(updates, "WATCHED", 100)
+    monkeypatch.setattr(per_sample, "SPARSE_ROWS", 500)
     monkeypatch.setattr(storage, "WIDE", 200)
     monkeypatch.setattr(storage, "SQUARE", 60)
     yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from maskgrad.benchmarks.families import (
+    batched,
     coalescing,
     elementwise,
     filling,
@@ -10,6 +11,7 @@ from maskgrad.benchmarks.families import (
     losses,
     normalization,
     overhead,
+    per_sample,
     reductions,
     small,
     softmax,
@@ -33,4 +35,6 @@ FAMILIES: tuple[Family, ...] = (
     coalescing.FAMILY,
     storage.FAMILY,
     updates.FAMILY,
+    batched.FAMILY,
+    per_sample.FAMILY,
 )

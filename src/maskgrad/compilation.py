@@ -1,0 +1,148 @@
+"""How often something was compiled: for tests and training loops in which masks change and graphs must not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+__all__ = ["Compilations", "assert_no_recompile", "count_recompiles"]
+
+#: How many reasons a message lists.
+LISTED = 5
+
+
+class Compilations:
+    """What has been compiled since :func:`count_recompiles` began; it stands still when the block ends."""
+
+    def __init__(self) -> None:
+        from torch._dynamo.callback import callback_handler
+        from torch._dynamo.utils import counters, get_compilation_metrics
+
+        self._handler, self._counters, self._metrics = callback_handler, counters, get_compilation_metrics
+        self._noticed = 0
+        self._frames_before = self._frames()
+        self._metrics_before = list(get_compilation_metrics())  # kept, so that no identity is given twice
+        self._xla_before = _xla_compilations()
+        self._final: tuple[int, list[str]] | None = None
+        callback_handler.register_start_callback(self._notice)
+
+    @property
+    def number(self) -> int:
+        """How many graphs torch.compile and PyTorch/XLA compiled, attempts that failed included."""
+        return self._now()[0]
+
+    @property
+    def reasons(self) -> list[str]:
+        """For each of them that is still remembered, what was compiled and why what there was did not fit."""
+        return self._now()[1]
+
+    def __int__(self) -> int:
+        return self.number
+
+    def __repr__(self) -> str:
+        return f"Compilations(number={self.number})"
+
+    def stop(self) -> None:
+        """Count no further."""
+        self._final = self._now()
+        with suppress(ValueError):  # torch._dynamo.reset() has forgotten it
+            self._handler.remove_start_callback(self._notice)
+
+    def _now(self) -> tuple[int, list[str]]:
+        if self._final is not None:
+            return self._final
+        # Neither alone sees everything: torch._dynamo.reset() drops callbacks, users clear counters, and a function
+        # that has reached the limit of recompilations is counted, but no longer compiled.
+        frames = self._frames() - self._frames_before
+        dynamo = max(self._noticed, frames if frames >= 0 else self._frames())
+        xla = max(_xla_compilations() - self._xla_before, 0)
+        before = {id(m) for m in self._metrics_before}
+        reasons = [_reason(m) for m in self._metrics() if id(m) not in before and m.co_name]
+        if xla:
+            reasons.append(f"PyTorch/XLA: {xla} graphs")
+        return dynamo + xla, reasons
+
+    def _frames(self) -> int:
+        return int(self._counters["frames"]["total"])
+
+    def _notice(self, event: Any = None) -> None:
+        # a backward pass may be compiled when it is first run: that belongs to a forward pass counted before
+        trigger = getattr(event, "callback_trigger", None)
+        if trigger is None or trigger.name == "DYNAMO":
+            self._noticed += 1
+
+
+def _reason(metrics: Any) -> str:
+    where = f"{metrics.co_name} ({metrics.co_filename}:{metrics.co_firstlineno})"
+    why = getattr(metrics, "recompile_reason", None)
+    if why:
+        first = str(why).strip().splitlines()[0]
+        return f"{where}: {' '.join(first.split())}"
+    failed = getattr(metrics, "fail_reason", None)
+    return f"{where}: {str(failed).splitlines()[0]}" if failed else f"{where}: compiled for the first time"
+
+
+def _xla_compilations() -> int:
+    """How many graphs PyTorch/XLA has compiled; 0 where nobody has imported it."""
+    if "torch_xla" not in sys.modules:
+        return 0
+    from torch_xla.debug import metrics  # type: ignore[import-not-found, unused-ignore]
+
+    data = metrics.metric_data("CompileTime")
+    return int(data[0]) if data else 0
+
+
+@contextmanager
+def count_recompiles() -> Iterator[Compilations]:
+    """Count what ``torch.compile`` and PyTorch/XLA compile inside a ``with`` block, first compilations included.
+
+    Yields:
+        An object with a ``number``, to be read inside the block or after it, and its
+        ``reasons``, in the words of ``torch.compile``. Graph breaks count: each piece is compiled. A function that
+        reached ``torch._dynamo.config.recompile_limit`` before the block runs uncompiled, which nobody reports.
+
+    Example:
+        >>> layer = torch.compile(torch.nn.Softplus(), backend="eager")
+        >>> with mg.count_recompiles() as compiled:
+        ...     for k in range(4):
+        ...         _ = layer(mg.masked(torch.ones(4), torch.arange(4) < k))
+        >>> compiled.number
+        1
+    """
+    compilations = Compilations()
+    try:
+        yield compilations
+    finally:
+        compilations.stop()
+
+
+@contextmanager
+def assert_no_recompile() -> Iterator[None]:
+    """Fail if ``torch.compile`` or PyTorch/XLA compile anything inside a ``with`` block.
+
+    Call the compiled function once before; what follows in the block may change masks and numbers only.
+
+    Raises:
+        AssertionError: when the block ends, if something was compiled in it: how often, what, and why what had been
+            compiled before did not fit.
+
+    Example:
+        >>> layer = torch.compile(torch.nn.LayerNorm(4), backend="eager")
+        >>> _ = layer(mg.masked(torch.ones(4), torch.arange(4) < 2))
+        >>> with mg.assert_no_recompile():
+        ...     _ = layer(mg.masked(torch.ones(4), torch.arange(4) < 3))
+    """
+    with count_recompiles() as compilations:
+        yield
+    number, reasons = compilations.number, compilations.reasons
+    if not number:
+        return
+    lines = reasons[:LISTED] + ([f"… and {len(reasons) - LISTED} more"] if len(reasons) > LISTED else [])
+    times = "once" if number == 1 else f"{number} times"
+    raise AssertionError(
+        f"compiled {times} in a block that must not compile"
+        + "".join(f"\n  {line}" for line in lines)
+        + "\nCall the function before the block, and pass what changes (masks, strengths, counts) as tensors"
+    )

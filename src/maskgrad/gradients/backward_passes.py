@@ -1,0 +1,210 @@
+"""Many backward passes through one graph: several cotangents at once where that pays and is possible, else in turn."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node as GraphNode
+from torch.autograd.graph import get_gradient_edge
+
+from maskgrad.gradients.batch_nodes import Node
+
+__all__ = ["BackwardPasses", "Cotangents", "gradient_sizes", "joined"]
+
+#: (start, stop) -> the cotangents of these numbers, (stop - start, B, *O)
+Cotangents = Callable[[int, int], Tensor]
+Gradients = list[Tensor | None]
+
+# Measured on two cores with networks of 5 to 30 nodes: where the gradients of one pass have more entries than the
+# first number, the passes are bound by memory, and several at once (whose gradients no longer fit the cache) take up to
+# twice as long as in turn. Below it they spare the overhead of each node, up to the second number of entries.
+_IN_TURN_FROM = 24_576
+_AT_ONCE = 2**19
+# An accelerator has the opposite problem: it is idle until much is sent at once.
+_AT_ONCE_ON_ACCELERATOR = 2**26
+#: fewer are not worth the trouble
+_FEWEST_AT_ONCE = 3
+#: gradients that live at the same time in a pass, in units of the largest
+_ALIVE = 3
+
+
+class BackwardPasses:
+    """Backward passes from one output to some inputs. The graph is kept, for each pass and for whoever comes later.
+
+    Args:
+        output: where the passes begin, (B, *O).
+        inputs: where they end.
+        create_graph: the gradients become part of a graph themselves.
+        chunk_size: how many cotangents are sent at once; None: as many as pay.
+        memory_budget: how many bytes the gradients under way may take together; None: no limit but what pays.
+    """
+
+    def __init__(
+        self,
+        output: Tensor,
+        inputs: Sequence[Node],
+        create_graph: bool = False,
+        chunk_size: int | None = None,
+        memory_budget: int | None = None,
+    ) -> None:
+        self.output, self.inputs, self.create_graph = output, inputs, create_graph
+        self._plain = [node.plain for node in inputs]
+        self._at_once = chunk_size or self._what_pays(memory_budget)
+        self._asked_for = chunk_size is not None
+
+    def one(self, cotangent: Tensor) -> Gradients:
+        """The gradients (B, *I) of each input for one cotangent (B, *O), without a graph; None: it is not reached."""
+        found = torch.autograd.grad(self.output, self._plain, cotangent, retain_graph=True, allow_unused=True)
+        return self._dense(found)
+
+    def each(self, cotangents: Cotangents, number: int) -> Iterator[tuple[int, int, Gradients]]:
+        """Gradients (n, B, *I) of cotangents number ``start`` to ``stop`` = start + n, chunk by chunk."""
+        start = 0
+        while start < number:
+            stop = min(start + self._at_once, number)
+            sent = cotangents(start, stop)
+            together = self._together(sent) if self._worth_it(stop - start) else None
+            if together is not None:
+                yield start, stop, together
+            else:
+                for offset, cotangent in enumerate(sent):
+                    yield start + offset, start + offset + 1, self._alone(cotangent)
+            start = stop
+
+    def all(self, cotangents: Cotangents, number: int) -> Gradients:
+        """Gradients (number, B, *I) of all cotangents; None for an input that no pass reached."""
+        if self.create_graph:
+            chunks = list(self.each(cotangents, number))
+            return [
+                joined([(stop - start, found[i]) for start, stop, found in chunks])
+                for i in range(len(self.inputs))
+            ]
+        together: Gradients = [None] * len(self.inputs)
+        for start, stop, found in self.each(cotangents, number):
+            for i, gradient in enumerate(found):
+                whole = together[i]
+                if gradient is None:
+                    continue
+                if stop - start == number:
+                    together[i] = gradient
+                    continue
+                if whole is None:
+                    whole = together[i] = gradient.new_zeros((number, *gradient.shape[1:]))
+                whole[start:stop] = gradient
+        return together
+
+    def _worth_it(self, number: int) -> bool:
+        return number > 1 and (self._asked_for or number >= _FEWEST_AT_ONCE)
+
+    def _together(self, cotangents: Tensor) -> Gradients | None:
+        """One pass with a batch of cotangents; None if some node of the graph knows no such thing."""
+        try:
+            with warnings.catch_warnings():
+                # A node without a rule for batches is run in turn by torch, which is what we would do.
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                found = torch.autograd.grad(
+                    self.output,
+                    self._plain,
+                    cotangents,
+                    retain_graph=True,
+                    create_graph=self.create_graph,
+                    allow_unused=True,
+                    is_grads_batched=True,
+                )
+        except Exception:
+            # Sparse products, old custom functions, not enough memory: each is an error of its own kind. If it has
+            # another cause than the batch, the pass in turn that follows raises it again.
+            self._at_once = 1
+            return None
+        return [
+            torch.stack([node.dense(part) for part in gradient])
+            if gradient is not None and node.pattern is not None
+            else gradient
+            for gradient, node in zip(found, self.inputs, strict=True)
+        ]
+
+    def _alone(self, cotangent: Tensor) -> Gradients:
+        found = torch.autograd.grad(
+            self.output,
+            self._plain,
+            cotangent,
+            retain_graph=True,
+            create_graph=self.create_graph,
+            allow_unused=True,
+        )
+        return [None if gradient is None else gradient[None] for gradient in self._dense(found)]
+
+    def _dense(self, found: Sequence[Tensor | None]) -> Gradients:
+        return [
+            None if gradient is None else node.dense(gradient)
+            for gradient, node in zip(found, self.inputs, strict=True)
+        ]
+
+    def _what_pays(self, memory_budget: int | None) -> int:
+        sizes = gradient_sizes(self.output, self._plain)
+        largest = max(1, *sizes)
+        if memory_budget is not None:
+            alive = sum(sizes) if self.create_graph else _ALIVE * largest
+            fits = memory_budget // max(1, alive * self.output.element_size())
+        else:
+            fits = _AT_ONCE_ON_ACCELERATOR
+        if self.output.device.type != "cpu":
+            return max(1, min(fits, _AT_ONCE_ON_ACCELERATOR // largest))
+        return 1 if largest > _IN_TURN_FROM else max(1, min(fits, _AT_ONCE // largest))
+
+
+def joined(pieces: Sequence[tuple[int, Tensor | None]], dim: int = 0) -> Tensor | None:
+    """Pieces of given lengths, one behind the other along ``dim``; None if nothing is known of any of them."""
+    present = [piece for _, piece in pieces if piece is not None]
+    if not present:
+        return None
+    if len(present) < len(pieces):  # a custom function may leave out a gradient that happens to be zero
+        line = torch.zeros_like(present[0].narrow(dim, 0, 1))
+        sizes = [-1] * line.ndim
+        filled = []
+        for length, piece in pieces:
+            sizes[dim] = length
+            filled.append(line.expand(sizes) if piece is None else piece)
+        present = filled
+    return present[0] if len(present) == 1 else torch.cat(present, dim)
+
+
+def gradient_sizes(output: Tensor, inputs: Sequence[Tensor]) -> list[int]:
+    """How many entries the gradients have that a backward pass from ``output`` to ``inputs`` computes on the way."""
+    ends = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
+    leaves = {id(tensor) for tensor in inputs if tensor.grad_fn is None}
+    parents: dict[GraphNode, list[GraphNode]] = {get_gradient_edge(output).node: []}
+    waiting = list(parents)
+    while waiting:
+        node = waiting.pop()
+        if node in ends:  # what lies behind an input is not passed through
+            continue
+        if id(getattr(node, "variable", None)) in leaves:
+            ends.add(node)
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            if following not in parents:
+                parents[following] = []
+                waiting.append(following)
+            parents[following].append(node)
+    on_the_way: set[GraphNode] = set()
+    waiting = [node for node in ends if node in parents]
+    while waiting:
+        node = waiting.pop()
+        if node not in on_the_way:
+            on_the_way.add(node)
+            waiting.extend(parents[node])
+    sizes = [output.numel(), *(tensor.numel() for tensor in inputs)]
+    for node in on_the_way:
+        sizes.extend(_entries(received) for received in getattr(node, "_input_metadata", ()))
+    return sizes
+
+
+def _entries(received: object) -> int:
+    shape = getattr(received, "shape", ())
+    return math.prod(size for size in shape if isinstance(size, int))

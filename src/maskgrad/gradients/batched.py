@@ -1,0 +1,271 @@
+"""Derivatives of every output of a batch by every input of the same sample, without a loop over samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from maskgrad.gradients.backward_passes import BackwardPasses
+from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
+from maskgrad.gradients.coupling import check_coupling_argument, directions, require_independent
+from maskgrad.gradients.diagonal_blocks import diagonal_blocks
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["Manner", "batched_grad", "batched_hessian", "jacobian_rows", "reached"]
+
+_REMEDY = (
+    "coupling='exact' gives the gradient of each output by its own sample, at the cost of B times as many backward "
+    "passes, and coupling='independent' does not ask"
+)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How derivatives are computed, and what is said of inputs that have none."""
+
+    create_graph: bool = False
+    chunk_size: int | None = None
+    memory_budget: int | None = None
+    coupling: str = "check"
+    allow_unused: bool = False
+    materialize_grads: bool = False
+
+    def __post_init__(self) -> None:
+        check_coupling_argument(self.coupling)
+        for name in ("chunk_size", "memory_budget"):
+            number = getattr(self, name)
+            if number is not None and (not isinstance(number, int) or number < 1):
+                raise ValueError(f"{name} must be a positive integer or None, found {number!r}")
+
+    def passes(self, output: Node, inputs: Sequence[Node]) -> BackwardPasses:
+        """Backward passes in this manner."""
+        return BackwardPasses(output.plain, inputs, self.create_graph, self.chunk_size, self.memory_budget)
+
+
+def batched_grad(
+    outputs: Any,
+    inputs: Any,
+    create_graph: bool = False,
+    chunk_size: int | None = None,
+    coupling: str = "check",
+    *,
+    memory_budget: int | None = None,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> Any:
+    r"""Derivative of every output of each sample by every input of the same sample.
+
+    .. math:: J_{b,o,i} = \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}}
+
+    It reads a graph that exists already, as ``torch.autograd.grad`` does: nothing is run again, models need no
+    functional form, and inputs may be hidden layers. If samples are independent, one backward pass serves all of them.
+
+    Args:
+        outputs: tensor or MaskedTensor (B, \*O) in a graph, or a nest (tuple, list, dict) of them.
+        inputs: tensor or MaskedTensor (B, \*I), leaf or inner node of that graph, or a nest of them.
+        create_graph: the result can be differentiated again.
+        chunk_size: how many of the prod(O) backward passes are made at once; 1: one after the other. None: as many as
+            pay, by the sizes of the gradients in the graph.
+        coupling: what is done about samples that influence each other (BatchNorm in training mode, negatives from the
+            batch). ``"check"``: found out by a cheap additional backward pass, and refused. ``"exact"``: right all the
+            same, with B times as many backward passes. ``"independent"``: believed not to happen; where it does, the
+            result is the derivative of the sum of that output over the batch.
+        memory_budget: bytes that the gradients under way may take together, roughly; what does not fit is done in turn.
+        allow_unused: give None for inputs on which an output does not depend, instead of an error.
+        materialize_grads: give zeros for them.
+
+    Returns:
+        (B, \*O, \*I) in the dtype of the input: a tensor, or nested as ``inputs``, within what is nested as
+        ``outputs``. A MaskedTensor if the output or the input is one: an entry is specified if both of its sides
+        are; always strided. Of a complex output the real part is differentiated, as by ``torch.autograd.grad`` with
+        cotangent 1.
+
+    Gradient: with ``create_graph``, to whatever the graph reaches. The graph is kept in any case.
+
+    Raises:
+        CoupledSamplesError: samples influence each other, and ``coupling`` is ``"check"``.
+        ValueError: an input is not part of the graph of an output, shapes do not begin with the same B, or an
+            argument is out of range.
+        TypeError: something is no tensor.
+
+    Dense equivalent: ``torch.func.vmap(torch.func.jacrev(f))(inputs)`` for the function of one sample.
+
+    Example:
+        >>> x = torch.tensor([[1., 2.], [3., 4.], [5., 6.]], requires_grad=True)
+        >>> y = torch.stack([x.prod(1), x.sum(1)], 1)
+        >>> mg.batched_grad(y, x)[2]
+        tensor([[6., 5.],
+                [1., 1.]])
+
+    Source: ``torch.autograd.grad`` (``is_grads_batched``), ``torch.func.jacrev``.
+    """
+    manner = Manner(
+        create_graph, chunk_size, memory_budget, coupling, _may_be_unused(allow_unused, materialize_grads),
+        materialize_grads,
+    )  # fmt: skip
+    befores, nest_of_outputs = output_nodes(outputs)
+    afters, nest_of_inputs = input_nodes(inputs)
+    for output in befores:
+        require_batch(output, afters)
+    with torch.set_grad_enabled(create_graph):
+        found = [
+            pytree.tree_unflatten(_jacobians(output, afters, manner), nest_of_inputs) for output in befores
+        ]
+    return pytree.tree_unflatten(found, nest_of_outputs)
+
+
+def batched_hessian(
+    outputs: Any,
+    inputs: Any,
+    create_graph: bool = False,
+    chunk_size: int | None = None,
+    coupling: str = "check",
+    *,
+    memory_budget: int | None = None,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> Any:
+    r"""Second derivatives of every output of each sample by the inputs of the same sample.
+
+    .. math:: H_{b,o,i,j} = \frac{\partial^2\,\text{outputs}_{b,o}}
+              {\partial\,\text{inputs}_{b,i}\,\partial\,\text{inputs}_{b,j}}
+
+    Args:
+        outputs: tensor or MaskedTensor (B, \*O) in a graph, often (B,), or a nest of them.
+        inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them.
+        create_graph: the result can be differentiated again.
+        chunk_size: how many backward passes are made at once, as for :func:`maskgrad.batched_grad`.
+        coupling: as for :func:`maskgrad.batched_grad`; asked of the first derivatives too.
+        memory_budget: as for :func:`maskgrad.batched_grad`.
+        allow_unused: give None where an output does not depend on an input, instead of an error.
+        materialize_grads: give zeros there.
+
+    Returns:
+        (B, \*O, \*I, \*I), zeros where an output is linear. Nested as ``inputs`` within ``inputs`` within ``outputs``;
+        a block (B, \*O, \*I, \*J) of two inputs holds the mixed derivatives. A MaskedTensor if a side is one: an entry
+        is specified if all of its sides are.
+
+    Gradient: with ``create_graph``, to whatever the graph reaches.
+
+    Raises:
+        CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`.
+
+    Dense equivalent: ``torch.func.vmap(torch.func.hessian(f))(inputs)`` for the function of one sample.
+
+    Example:
+        >>> x = torch.tensor([[1., 2.], [3., 4.]], requires_grad=True)
+        >>> mg.batched_hessian(x[:, 0] ** 2 * x[:, 1], x)[1]
+        tensor([[8., 6.],
+                [6., 0.]])
+
+    Source: ``torch.func.hessian``.
+    """
+    unused = _may_be_unused(allow_unused, materialize_grads)
+    first = batched_grad(
+        outputs, inputs, True, chunk_size, coupling,
+        memory_budget=memory_budget, allow_unused=unused, materialize_grads=materialize_grads,
+    )  # fmt: skip
+    manner = Manner(create_graph, chunk_size, memory_budget, coupling, True, True)
+    afters, nest = input_nodes(inputs)
+    gradients, nest_of_gradients = pytree.tree_flatten(first, is_leaf=_is_leaf)
+
+    def second(gradient: Any) -> Any:
+        if gradient is None:
+            return pytree.tree_unflatten([None] * len(afters), nest)
+        values = gradient._values if isinstance(gradient, MaskedTensor) else gradient
+        if not values.requires_grad:  # a linear output has constant first derivatives
+            mask = gradient.mask if isinstance(gradient, MaskedTensor) else None
+            flat = Node("outputs", values, values.shape, mask)
+            return pytree.tree_unflatten([_zeros(flat, after) for after in afters], nest)
+        (node,), _ = output_nodes(gradient)
+        return pytree.tree_unflatten(_jacobians(node, afters, manner), nest)
+
+    with torch.set_grad_enabled(create_graph):
+        found = [second(gradient) for gradient in gradients]
+    return pytree.tree_unflatten(found, nest_of_gradients)
+
+
+def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
+    """Derivatives (prod(O), B, *I) of one output by each input; None where it does not depend on it."""
+    output = passes.output
+    samples, features = output.shape[0], output.shape[1:]
+    number = features.numel()
+    if not number:
+        reached = passes.one(torch.zeros_like(output))
+        return [None if found is None else found.new_zeros((0, *found.shape)) for found in reached]
+
+    def unit_vectors(start: int, stop: int) -> Tensor:
+        # Not all of them at once: their size is the square of the number of outputs.
+        unit = torch.zeros((stop - start, number), dtype=output.dtype, device=output.device)
+        unit.diagonal(start).fill_(1)
+        return unit.reshape(-1, 1, *features).expand(-1, samples, *features)
+
+    if coupling == "exact" and samples > 1:
+        return diagonal_blocks(passes, unit_vectors, number)
+    rows = passes.all(unit_vectors, number)
+    if coupling == "check" and samples > 1:
+        mixture = directions(number, output)
+        combined = [None if row is None else _mixed(mixture, row.detach()) for row in rows]
+        require_independent(passes, combined, mixture.reshape(features), _REMEDY)
+    return rows
+
+
+def reached(found: Sequence[Any], output: Node, inputs: Sequence[Node], manner: Manner) -> None:
+    """Raise if an input that must be used is not.
+
+    Raises:
+        ValueError: it is not part of the graph.
+    """
+    for derivative, node in zip(found, inputs, strict=True):
+        if derivative is None and not manner.allow_unused:
+            raise ValueError(
+                f"{node.name} is not part of the graph of {output.name}: no path leads from one to the other. Slices, "
+                "views and copies of an input are new nodes: differentiate by the very tensor that the outputs were "
+                "computed from, and slice the result. allow_unused=True gives None, materialize_grads=True zeros"
+            )
+
+
+def _jacobians(output: Node, inputs: Sequence[Node], manner: Manner) -> list[Any]:
+    rows = jacobian_rows(manner.passes(output, inputs), manner.coupling)
+    reached(rows, output, inputs, manner)
+    shape = output.shape
+    found: list[Any] = []
+    for row, node in zip(rows, inputs, strict=True):
+        if row is None:
+            found.append(_zeros(output, node) if manner.materialize_grads else None)
+            continue
+        # The gradient of a tensor by itself is a cotangent, of which many entries are one place in memory.
+        overlaps = any(n > 1 and not stride for n, stride in zip(row.shape, row.stride(), strict=True))
+        own = row.clone(memory_format=torch.contiguous_format) if overlaps else row
+        found.append(outer(own.movedim(0, 1).reshape(*shape, *node.shape[1:]), output, node))
+    return found
+
+
+def _zeros(output: Node, node: Node) -> Tensor | MaskedTensor:
+    like = node.plain
+    zeros = torch.zeros((*output.shape, *node.shape[1:]), dtype=like.dtype, device=like.device)
+    return outer(zeros, output, node)
+
+
+def _mixed(mixture: Tensor, row: Tensor) -> Tensor:
+    """The sum over outputs, (B, *I), each multiplied by its number."""
+    weights = mixture.to(device=row.device, dtype=row.dtype)
+    return (weights @ row.reshape(len(row), -1)).reshape(row.shape[1:])
+
+
+def _may_be_unused(allow_unused: bool | None, materialize_grads: bool) -> bool:
+    if materialize_grads and allow_unused is False:
+        raise ValueError(
+            "allow_unused must be True or left out if materialize_grads is True, found False: there are zeros for "
+            "unused inputs, or an error"
+        )
+    return bool(allow_unused) or materialize_grads
+
+
+def _is_leaf(leaf: Any) -> bool:
+    return leaf is None or isinstance(leaf, (Tensor, MaskedTensor))

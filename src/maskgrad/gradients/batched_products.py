@@ -1,0 +1,298 @@
+"""Products of the Jacobians of a batch with vectors, one Jacobian for each sample, none of them computed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from maskgrad.gradients.backward_passes import BackwardPasses
+from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
+from maskgrad.gradients.batched import Manner, jacobian_rows, reached
+from maskgrad.gradients.coupling import directions, require_independent
+from maskgrad.gradients.diagonal_blocks import diagonal_blocks
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["batched_jvp", "batched_vjp"]
+
+_REMEDY = (
+    "coupling='exact' gives the product for each sample alone, at the cost of many more backward passes, and "
+    "coupling='independent' does not ask"
+)
+#: how far two ways to the same number may lie apart, in units of the relative rounding error
+_ROUNDING = 2**16
+
+
+def batched_vjp(
+    outputs: Any,
+    inputs: Any,
+    vectors: Any,
+    create_graph: bool = False,
+    chunk_size: int | None = None,
+    coupling: str = "check",
+    *,
+    memory_budget: int | None = None,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> Any:
+    r"""Vectors times the Jacobian of each sample, from the left.
+
+    .. math:: g_{b,n,i} = \sum_o v_{b,n,o} \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}}
+
+    Args:
+        outputs: tensor or MaskedTensor (B, \*O) in a graph, or a nest of them, whose products are added.
+        inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them.
+        vectors: tensor or MaskedTensor (B, \*N, \*O), one vector or many for each sample, nested as ``outputs``. What
+            is unspecified counts as zero.
+        create_graph: the result can be differentiated again.
+        chunk_size: how many of the prod(N) backward passes are made at once, as for :func:`maskgrad.batched_grad`.
+        coupling: as for :func:`maskgrad.batched_grad`.
+        memory_budget: as for :func:`maskgrad.batched_grad`.
+        allow_unused: give None for inputs on which no output depends, instead of an error.
+        materialize_grads: give zeros for them.
+
+    Returns:
+        (B, \*N, \*I), nested as ``inputs``; with the pattern of the input if that is a MaskedTensor.
+
+    Gradient: with ``create_graph``, to the vectors and to whatever the graph reaches.
+
+    Raises:
+        CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`, and where the shapes of vectors do
+            not fit.
+
+    Dense equivalent: ``torch.func.vmap(torch.func.vjp(...))``, or ``torch.autograd.grad(outputs, inputs, vectors)``
+    for one vector per sample.
+
+    Example:
+        >>> x = torch.tensor([[1., 2.], [3., 4.]], requires_grad=True)
+        >>> mg.batched_vjp(x ** 2, x, torch.tensor([[1., 0.], [1., 1.]]))
+        tensor([[2., 0.],
+                [6., 8.]])
+
+    Source: ``torch.func.vjp``.
+    """
+    manner = Manner(
+        create_graph, chunk_size, memory_budget, coupling, bool(allow_unused) or materialize_grads,
+        materialize_grads,
+    )  # fmt: skip
+    befores, nest_of_outputs = output_nodes(outputs)
+    afters, nest = input_nodes(inputs)
+    given = _alike(vectors, nest_of_outputs, "vectors", "outputs")
+    with torch.set_grad_enabled(create_graph):
+        rows: list[Tensor | None] = [None] * len(afters)
+        between: torch.Size | None = None
+        for output, vector in zip(befores, given, strict=True):
+            require_batch(output, afters)
+            cotangents, between = _vectors(vector, output, "vectors", between)
+            products = _products(output, afters, cotangents, manner)
+            rows = [_sum(a, b) for a, b in zip(rows, products, strict=True)]
+        assert between is not None
+        if not manner.allow_unused:
+            reached(rows, befores[0], afters, manner)
+        found = [_of_all_vectors(row, node, between, manner) for row, node in zip(rows, afters, strict=True)]
+    return pytree.tree_unflatten(found, nest)
+
+
+def batched_jvp(
+    outputs: Any,
+    inputs: Any,
+    tangents: Any,
+    create_graph: bool = False,
+    chunk_size: int | None = None,
+    coupling: str = "check",
+    *,
+    memory_budget: int | None = None,
+) -> Any:
+    r"""The Jacobian of each sample times vectors: how outputs move when inputs do.
+
+    .. math:: t_{b,n,o} = \sum_i \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}} u_{b,n,i}
+
+    Two backward passes, the second through the first, do it on a graph that exists. Where a node of the graph cannot be
+    differentiated twice, or gives wrong second derivatives, the Jacobian is computed and multiplied.
+
+    Args:
+        outputs: tensor or MaskedTensor (B, \*O) in a graph, or a nest of them.
+        inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them, whose products are added.
+        tangents: tensor or MaskedTensor (B, \*N, \*I), one direction or many for each sample, nested as ``inputs``.
+            What is unspecified counts as zero.
+        create_graph: the result can be differentiated again.
+        chunk_size: how many of the prod(N) products are made at once, as for :func:`maskgrad.batched_grad`.
+        coupling: as for :func:`maskgrad.batched_grad`.
+        memory_budget: as for :func:`maskgrad.batched_grad`.
+
+    Returns:
+        (B, \*N, \*O), nested as ``outputs``; with the pattern of the output if that is a MaskedTensor. Inputs on which
+        an output does not depend contribute nothing.
+
+    Gradient: with ``create_graph``, to the tangents and to whatever the graph reaches.
+
+    Raises:
+        CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`, and where the shapes of tangents
+            do not fit.
+
+    Dense equivalent: ``torch.func.jvp(f, inputs, tangents)`` for independent samples.
+
+    Example:
+        >>> x = torch.tensor([[1., 2.], [3., 4.]], requires_grad=True)
+        >>> mg.batched_jvp(x.prod(1), x, torch.tensor([[1., 0.], [1., 1.]]))
+        tensor([2., 7.])
+
+    Source: J. Townsend, "A new trick for calculating Jacobian vector products", 2017; ``torch.func.jvp``.
+    """
+    manner = Manner(create_graph, chunk_size, memory_budget, coupling, allow_unused=True)
+    befores, nest_of_outputs = output_nodes(outputs)
+    afters, nest = input_nodes(inputs)
+    given = _alike(tangents, nest, "tangents", "inputs")
+    directions_of: list[Tensor] = []
+    between: torch.Size | None = None
+    for node, tangent in zip(afters, given, strict=True):
+        vector, between = _vectors(tangent, node, "tangents", between)
+        directions_of.append(vector)
+    assert between is not None
+    results = []
+    used = [False] * len(afters)
+    with torch.set_grad_enabled(create_graph):
+        for output in befores:
+            require_batch(output, afters)
+            found = _forward(output, afters, directions_of, manner, used)
+            values = found.movedim(0, 1).reshape(output.shape[0], *between, *output.shape[1:])
+            results.append(outer(values, None, output, len(between)))
+    must_be_used = Manner(create_graph, chunk_size, memory_budget, coupling)
+    reached([True if one else None for one in used], befores[0], afters, must_be_used)
+    return pytree.tree_unflatten(results, nest_of_outputs)
+
+
+def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, manner: Manner) -> Any:
+    """Rows (N, B, *I) as (B, *N, *I) with the pattern of the input."""
+    if row is None and not manner.materialize_grads:
+        return None
+    if row is None:
+        row = torch.zeros((between.numel(), *node.shape), dtype=node.plain.dtype, device=node.plain.device)
+    values = row.movedim(0, 1).reshape(node.shape[0], *between, *node.shape[1:])
+    return outer(values, None, node, len(between))
+
+
+def _products(output: Node, inputs: list[Node], cotangents: Tensor, manner: Manner) -> list[Tensor | None]:
+    """Vectors (N, B, *O) times Jacobians: (N, B, *I)."""
+    passes = manner.passes(output, inputs)
+    samples = output.shape[0]
+    if not len(cotangents):
+        found = passes.one(torch.zeros_like(passes.output))
+        return [None if one is None else one.new_zeros((0, *one.shape)) for one in found]
+    if manner.coupling == "exact" and samples > 1:
+        return diagonal_blocks(passes, lambda start, stop: cotangents[start:stop], len(cotangents))
+    if manner.coupling == "check":
+        require_independent(passes, None, None, _REMEDY)
+    return passes.all(lambda start, stop: cotangents[start:stop], len(cotangents))
+
+
+def _forward(
+    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Manner, used: list[bool]
+) -> Tensor:
+    """Jacobians times tangents (N, B, *I): (N, B, *O)."""
+    if manner.coupling == "check":
+        require_independent(manner.passes(output, inputs), None, None, _REMEDY)
+    if manner.coupling != "exact":
+        with contextlib.suppress(Exception):  # a node without second derivative; the Jacobian needs none
+            found = _twice_backward(output, inputs, tangents, manner, used)
+            if found is not None:
+                return found
+    total: Tensor | None = None
+    for number, (row, tangent) in enumerate(
+        zip(jacobian_rows(manner.passes(output, inputs), _unasked(manner)), tangents, strict=True)
+    ):
+        if row is not None:
+            used[number] = True
+            total = _sum(
+                total, torch.einsum("kbi,nbi->nbk", row.flatten(2), tangent.flatten(2).to(row.dtype))
+            )
+    return _shaped(total, output, tangents[0])
+
+
+def _unasked(manner: Manner) -> str:
+    return "exact" if manner.coupling == "exact" else "independent"
+
+
+def _twice_backward(
+    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Manner, used: list[bool]
+) -> Tensor | None:
+    """The derivative of what a cotangent gives, by the cotangent; None if it is not what it must be."""
+    plain = output.plain
+    shape = plain.shape
+    seed = directions(shape.numel(), plain).to(plain.dtype).reshape(shape).requires_grad_()
+    found = torch.autograd.grad(
+        plain, [node.plain for node in inputs], seed, retain_graph=True, create_graph=True, allow_unused=True
+    )
+    total: Tensor | None = None
+    forth = back = scale = torch.zeros((), device=plain.device)
+    for number, (gradient, node, tangent) in enumerate(zip(found, inputs, tangents, strict=True)):
+        if gradient is None:
+            continue
+        used[number] = True
+        dense = node.dense(gradient)
+        if (
+            not dense.requires_grad
+        ):  # does not depend on the cotangent: a custom function that returns constants
+            return None
+        target = Node("the cotangent", seed, shape, None)
+        passes = BackwardPasses(dense, [target], manner.create_graph, manner.chunk_size, manner.memory_budget)
+        sent = tangent.to(dense.dtype)
+        (moved,) = passes.all(lambda start, stop, sent=sent: sent[start:stop], len(sent))  # type: ignore[misc]
+        if moved is None:
+            return None
+        total = _sum(total, moved)
+        back = back + (dense.detach() * sent.detach()).flatten(1).sum(1)
+        forth = forth + (moved.detach() * seed.detach()).flatten(1).sum(1)
+        scale = scale + (dense.detach() * sent.detach()).abs().flatten(1).sum(1)
+    # Some second derivatives of sparse tensors are silently wrong in PyTorch; these numbers would not be the same.
+    if bool(((forth - back).abs() > _ROUNDING * torch.finfo(plain.dtype).eps * scale).any()):
+        return None
+    return _shaped(total, output, tangents[0])
+
+
+def _shaped(total: Tensor | None, output: Node, tangent: Tensor) -> Tensor:
+    shape = (len(tangent), *output.shape)
+    if total is None:
+        return torch.zeros(shape, dtype=output.plain.dtype, device=output.plain.device)
+    return total.reshape(shape)
+
+
+def _alike(vectors: Any, nest: pytree.TreeSpec, name: str, whose: str) -> list[Any]:
+    leaves, own = pytree.tree_flatten(vectors, is_leaf=lambda leaf: isinstance(leaf, MaskedTensor))
+    if own != nest:
+        raise ValueError(f"{name} must be nested as {whose} are, {nest}, found {own}")
+    for leaf in leaves:
+        if not isinstance(leaf, (Tensor, MaskedTensor)):
+            raise TypeError(f"{name} must be tensors, found {type(leaf).__name__}")
+    return leaves
+
+
+def _vectors(
+    vector: Tensor | MaskedTensor, of: Node, name: str, between: torch.Size | None
+) -> tuple[Tensor, torch.Size]:
+    """Vectors (N, B, ...) for ``of`` (B, ...), and the shape that N had."""
+    features = of.shape[1:]
+    extra = vector.ndim - len(of.shape)
+    fits = extra >= 0 and vector.shape[:1] == of.shape[:1] and vector.shape[1 + extra :] == features
+    if not fits or (between is not None and vector.shape[1 : 1 + extra] != between):
+        wanted = ["B", "*N", *map(str, features)]
+        raise ValueError(
+            f"{name} must have shape ({', '.join(wanted)}) with B = {of.shape[0]} for {of.name} {tuple(of.shape)}, and "
+            f"the same N everywhere, found {tuple(vector.shape)}"
+        )
+    shape = vector.shape[1 : 1 + extra]
+    plain = vector.filled(0) if isinstance(vector, MaskedTensor) else vector
+    if of.mask is not None:
+        mask = of.mask.reshape(of.mask.shape[:1] + (1,) * extra + of.mask.shape[1:])
+        plain = torch.where(mask, plain, 0)
+    together = plain.reshape(vector.shape[0], shape.numel(), *features)
+    return together.movedim(1, 0).to(of.plain.dtype), shape
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b

@@ -1,0 +1,197 @@
+"""The entries that a check of gradients moves, and those it looks at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor import MaskedTensor, from_sparse
+from maskgrad.masked_tensor.sparse_leaves import torch_tensor_of
+from maskgrad.masked_tensor.tensor import stored_of
+from maskgrad.patterns import Pattern, StoredPattern
+
+__all__ = ["Input", "Place", "entries_of_outputs", "inputs_of"]
+
+Place = tuple[int, ...]
+DOUBLE = (torch.float64, torch.complex128)
+
+
+class Input:
+    """One argument that requires a gradient.
+
+    Its *point* is the plain tensor that holds its numbers: the data of a mask, stored values, or a tensor itself. Its
+    *entries* (n,) are the specified ones among them.
+    """
+
+    def __init__(self, position: int, argument: Any) -> None:
+        self.position, self.given = position, argument
+        self.sparse = isinstance(argument, Tensor) and argument.layout != torch.strided
+        masked = from_sparse(argument.detach()) if self.sparse else argument
+        self.pattern: Pattern | None = masked._pattern if isinstance(masked, MaskedTensor) else None
+        values = masked._values if isinstance(masked, MaskedTensor) else masked
+        self._point: Tensor = values.detach().clone(memory_format=torch.contiguous_format)
+        specified = None
+        if self.pattern is not None and not isinstance(self.pattern, StoredPattern):
+            specified = self.pattern.mask.reshape(-1).nonzero().squeeze(1)
+        self.specified = specified
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        kind = "sparse tensor" if self.sparse else "MaskedTensor" if self.pattern is not None else "tensor"
+        return f"input {self.position} ({kind})"
+
+    def point(self) -> Tensor:
+        """Where the gradient is asked for."""
+        return self._point
+
+    def entries(self) -> Tensor:
+        """The specified numbers, (n,)."""
+        flat = self._point.reshape(-1)
+        return flat if self.specified is None else flat[self.specified]
+
+    def placed(self, entries: Tensor) -> Tensor:
+        """The point with these entries; what lies under the mask is what it was."""
+        if self.specified is None:
+            return entries.reshape(self._point.shape)
+        return self._point.reshape(-1).index_put((self.specified,), entries).reshape(self._point.shape)
+
+    def argument(self, point: Tensor) -> Any:
+        """What the function is called with."""
+        if self.pattern is None:
+            return point
+        if self.sparse:
+            assert isinstance(self.pattern, StoredPattern)
+            return torch_tensor_of(point, self.pattern)
+        return MaskedTensor(point, self.pattern)
+
+    def fresh(self) -> Any:
+        """The same argument as a leaf of its own; a MaskedTensor for a sparse tensor, for its second derivatives."""
+        leaf = self._point.clone().requires_grad_()
+        return leaf if self.pattern is None else MaskedTensor(leaf, self.pattern)
+
+    def point_of(self, argument: Any) -> Tensor:
+        """The point inside what :meth:`fresh` gave."""
+        point: Tensor = argument._values if isinstance(argument, MaskedTensor) else argument
+        return point
+
+    def gradient_like(self, gradient: Tensor) -> Any:
+        """A gradient of the point with the pattern of the input."""
+        return gradient if self.pattern is None else MaskedTensor(gradient, self.pattern)
+
+    def leaf(self) -> tuple[Any, Any]:
+        """The argument for one backward pass, and the tensor whose gradient is asked for."""
+        if self.sparse:
+            assert isinstance(self.pattern, StoredPattern)
+            t = torch_tensor_of(self._point, self.pattern).requires_grad_()
+            return t, t
+        point = self._point.clone().requires_grad_()
+        return self.argument(point), point
+
+    def split(self, gradient: Tensor) -> tuple[Tensor, list[tuple[Place, complex]]]:
+        """A gradient at the specified entries, (n,), and what of it lies outside the pattern."""
+        if gradient.layout != torch.strided:
+            gradient = _dense(gradient)
+        if self.sparse:
+            assert isinstance(self.pattern, StoredPattern)
+            places = tuple(self.pattern.coordinates())
+            inside = self.pattern.gathered(gradient[places]).reshape(-1)
+            rest = gradient.index_put(places, gradient.new_zeros(()))
+        else:
+            flat = gradient.reshape(-1)
+            if self.specified is None:
+                return flat, []
+            inside = flat[self.specified]
+            rest = flat.index_fill(0, self.specified, 0).reshape(gradient.shape)
+        return inside, [
+            (tuple(at), rest[tuple(at)].item()) for at in (rest != 0).nonzero()[:1].tolist()
+        ]  # NaN != 0, too
+
+    def place(self, number: int) -> Place:
+        """Where the entry with this number is in the whole shape."""
+        if isinstance(self.pattern, StoredPattern):
+            numbers = torch.arange(self._point.numel(), device=self._point.device).reshape(self._point.shape)
+            entries = self.pattern.spread(numbers)
+            index, *inner = (entries == number).nonzero()[0].tolist()
+            return (*self.pattern.coordinates()[:, index].tolist(), *inner)
+        at = number if self.specified is None else int(self.specified[number])
+        return _unravelled(at, self._point.shape)
+
+
+def inputs_of(arguments: tuple[Any, ...]) -> list[Input]:
+    """Those that require a gradient.
+
+    Raises:
+        ValueError: there are none.
+        TypeError: one is in less than double precision.
+    """
+    found = []
+    for position, argument in enumerate(arguments):
+        if not isinstance(argument, (Tensor, MaskedTensor)) or not argument.requires_grad:
+            continue
+        if argument.dtype not in DOUBLE:
+            raise TypeError(
+                f"gradcheck: input {position} must have dtype torch.float64 or torch.complex128, for differences are "
+                f"too coarse otherwise, found {argument.dtype}; use .double()"
+            )
+        found.append(Input(position, argument))
+    if not found:
+        raise ValueError(
+            "gradcheck needs an input that requires a gradient, found none; use x.requires_grad_() before"
+        )
+    return found
+
+
+def entries_of_outputs(outputs: Any) -> list[tuple[Any, Tensor]]:
+    """Each differentiable result with its specified entries, (n,).
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = []
+    for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+        if not isinstance(output, (Tensor, MaskedTensor)) or not (
+            output.dtype.is_floating_point or output.dtype.is_complex
+        ):
+            continue
+        found.append((output, _entries(output)))
+    if not found:
+        raise ValueError("gradcheck: no result is a floating-point tensor")
+    return found
+
+
+def _entries(output: Any) -> Tensor:
+    if isinstance(output, MaskedTensor):
+        stored = stored_of(output)
+        if stored is not None:
+            return stored.values.reshape(-1)
+        mask = output.mask.reshape(-1)
+        flat: Tensor = output._values.reshape(-1)[mask.nonzero().squeeze(1)]
+        return flat
+    return (output if output.layout == torch.strided else _dense(output)).reshape(-1)
+
+
+def _dense(t: Tensor) -> Tensor:
+    return t.to_dense(masked_grad=False) if t.requires_grad else t.to_dense()
+
+
+def place_in(output: Any, number: int) -> Place:
+    """Where the result with this number is in the whole shape of an output."""
+    if isinstance(output, MaskedTensor):
+        stored = stored_of(output)
+        if stored is not None:
+            numbers = torch.arange(stored.values.numel()).reshape(stored.values.shape)
+            index, *inner = (stored.pattern.spread(numbers) == number).nonzero()[0].tolist()
+            return (*stored.pattern.coordinates()[:, index].tolist(), *inner)
+        number = int(output.mask.reshape(-1).nonzero()[number])
+    return _unravelled(number, output.shape)
+
+
+def _unravelled(number: int, shape: torch.Size) -> Place:
+    place: list[int] = []
+    for size in reversed(shape):
+        place.insert(0, number % size)
+        number //= size
+    return tuple(place)

@@ -1,0 +1,179 @@
+r"""Whether samples of a batch influence each other, found out by one more backward pass, or a few.
+
+If samples are independent, a cotangent that is multiplied by a number for each sample gives gradients multiplied by the
+same numbers. Two tests use this:
+
+- the quick one compares a single weighted pass with what is known already, up to rounding;
+- the exact one, asked where the quick one is not satisfied, compares passes whose weights are powers of two with a pass
+  without weights. Multiplication by a power of two commutes with rounding, so independent samples give equal numbers,
+  bit for bit, be they as noisy as they like. Its weights tell any two samples apart.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from maskgrad.errors import CoupledSamplesError
+from maskgrad.gradients.backward_passes import BackwardPasses
+
+__all__ = ["COUPLING", "check_coupling_argument", "coupled_input", "directions", "require_independent"]
+
+#: what a user may say about the samples of a batch
+COUPLING = ("check", "exact", "independent")
+#: in units of the relative rounding error
+_ROUNDING = 64
+#: the exact test multiplies by plus or minus one of so many powers of two, fewer for the small range of float16
+_POWERS, _POWERS_OF_HALF = 8, 4
+_GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927
+
+
+def check_coupling_argument(coupling: str) -> None:
+    """Raise unless ``coupling`` is one of the three words."""
+    if coupling not in COUPLING:
+        raise ValueError(
+            f"coupling must be 'check', 'exact' or 'independent', found {coupling!r}; 'check' is the safe one"
+        )
+
+
+def directions(number: int, like: Tensor) -> Tensor:
+    """Numbers (number,) of either sign between 1/2 and 1, all different, in no order, the same in every run.
+
+    The global random state is left alone: that a gradient is checked changes no experiment.
+    """
+    return _directions(number, like.device, like.dtype.to_real())
+
+
+@functools.lru_cache(maxsize=32)
+@torch.inference_mode(False)
+def _directions(number: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    at = torch.arange(1, number + 1, dtype=torch.float64)
+    size = (at * _GOLDEN).remainder(1.0).add_(1.0).mul_(0.5)
+    signed = torch.where((at * _PLASTIC).remainder(1.0) < 0.5, -size, size)
+    return signed.to(device, dtype)
+
+
+def require_independent(
+    passes: BackwardPasses, combined: list[Tensor | None] | None, combination: Tensor | None, remedy: str
+) -> None:
+    """Raise if samples influence each other.
+
+    Args:
+        passes: through the graph in question.
+        combined: for each input the gradient (B, *I) of the cotangent ``combination``, the same for all samples; None:
+            not known.
+        combination: cotangent (*O); None: any.
+        remedy: what the caller offers beside, the end of a sentence.
+
+    Raises:
+        CoupledSamplesError: they do.
+    """
+    found = coupled_input(passes, combined, combination)
+    if found is not None:
+        raise CoupledSamplesError(
+            f"the samples of the batch influence each other: a sample's part of {found} changes the outputs of "
+            "others, as under BatchNorm in training mode, statistics over the batch, or negatives from the batch. "
+            f"mg.find_coupling(model, batch) names the modules; {remedy}"
+        )
+
+
+def coupled_input(
+    passes: BackwardPasses, combined: list[Tensor | None] | None = None, combination: Tensor | None = None
+) -> str | None:
+    """The name of an input through which a sample influences others; None if there is none.
+
+    Arguments as for :func:`require_independent`.
+    """
+    output = passes.output
+    samples = output.shape[0]
+    if samples < 2 or not output.numel():
+        return None
+    if combination is None:
+        combination = directions(output[0].numel(), output).reshape(output.shape[1:])
+    cotangent = combination.to(output.dtype).expand(output.shape)
+    if _precision(passes) <= torch.finfo(torch.float32).eps:
+        if combined is None:
+            combined = passes.one(cotangent)
+        weight = directions(samples, output)
+        if _differing(passes, combined, passes.one(_times(cotangent, weight)), weight) is None:
+            return None
+    return _coupled_exactly(passes, cotangent)
+
+
+def _coupled_exactly(passes: BackwardPasses, cotangent: Tensor) -> str | None:
+    plain = passes.one(cotangent)
+    for weight in _powers_of_two(len(cotangent), cotangent):
+        found = _differing(passes, plain, passes.one(_times(cotangent, weight)), weight)
+        if found is not None:
+            # Some kernels of accelerators add in another order each time: what differs by itself proves nothing.
+            again = passes.one(cotangent)
+            noise = [
+                None if a is None or b is None else _largest(a - b) for a, b in zip(plain, again, strict=True)
+            ]
+            found = _differing(passes, plain, passes.one(_times(cotangent, weight)), weight, noise)
+        if found is not None:
+            return found
+    return None
+
+
+def _differing(
+    passes: BackwardPasses,
+    expected: list[Tensor | None],
+    weighted: list[Tensor | None],
+    weight: Tensor,
+    noise: list[Tensor | None] | None = None,
+) -> str | None:
+    """The first input whose gradients, divided by the weights, are not the expected ones."""
+    tolerance = _precision(passes) * (_ROUNDING if _precision(passes) < 1e-4 else 1)
+    for number, (known, found, node) in enumerate(zip(expected, weighted, passes.inputs, strict=True)):
+        if known is None or found is None or not known.numel():
+            continue
+        own = (1 / weight).to(device=found.device, dtype=found.dtype.to_real())
+        difference = _times(found, own).sub_(known)
+        limits = torch.finfo(found.dtype)
+        least: float | Tensor = 256 * limits.smallest_normal * limits.eps
+        by_itself = None if noise is None else noise[number]
+        if by_itself is not None:
+            least = least + 64 * torch.nan_to_num(by_itself)
+        if bool((_largest(difference) <= _largest(known) * tolerance + least).all()):
+            continue
+        # What is infinite or no number says nothing, and is there for everybody to see.
+        difference = torch.where(difference.isfinite(), difference, 0)
+        size = torch.where(known.isfinite(), known, 0)
+        if bool((_largest(difference) > _largest(size) * tolerance + least).any()):
+            return node.name
+    return None
+
+
+def _precision(passes: BackwardPasses) -> float:
+    """The coarsest rounding among the tensors that are known."""
+    tensors = [passes.output, *(node.plain for node in passes.inputs)]
+    return max(torch.finfo(tensor.dtype).eps for tensor in tensors)
+
+
+def _powers_of_two(samples: int, like: Tensor) -> Iterator[Tensor]:
+    """Weights (B,), as many as it takes to give any two samples different ones in at least one of them.
+
+    Each weight is a digit of the number of the sample, written with that many digits as there are values.
+    """
+    powers = _POWERS_OF_HALF if like.dtype is torch.float16 else _POWERS
+    number = torch.arange(samples)
+    reach = 1
+    while reach < samples:
+        digit = torch.div(number, reach, rounding_mode="floor").remainder(2 * powers)
+        values = torch.where(digit % 2 == 1, -1.0, 1.0) * 2.0 ** -torch.div(digit, 2, rounding_mode="floor")
+        yield values.to(like.device, like.dtype.to_real())
+        reach *= 2 * powers
+
+
+def _times(x: Tensor, weight: Tensor) -> Tensor:
+    """``x`` (B, ...), each sample multiplied by its weight (B,)."""
+    return x * weight.reshape(-1, *(1,) * (x.ndim - 1))
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The largest magnitude in each sample, (B,)."""
+    return x.reshape(x.shape[0], -1).abs().amax(1)  # ten times as fast as the norm of order infinity

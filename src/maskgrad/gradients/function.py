@@ -1,0 +1,257 @@
+"""Functions with a derivative of one's own, for plain tensors and for MaskedTensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from maskgrad.errors import UnsupportedLayoutError
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.dispatch import unwrap, wrap
+from maskgrad.masked_tensor.tensor import of_entries
+from maskgrad.semantics.entries import Entries, fill, intersection, mask_of
+from maskgrad.semantics.stored import elementwise
+from maskgrad.semantics.stored.entries import Stored, is_masked
+
+__all__ = ["Function"]
+
+DECLARED = ("intersection", "first")
+#: What torch.autograd.Function looks for in a class.
+PARTS = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap", "generate_vmap_rule")
+
+
+class Function:
+    r"""``torch.autograd.Function`` that takes MaskedTensors too, because it says what it does to the pattern.
+
+    :math:`y = f(x)` with a gradient that you write. A subclass defines static methods exactly as the functions of
+    torch that have a ``setup_context`` do: ``forward(*inputs)``, ``setup_context(ctx, inputs, output)`` (may be left
+    out), ``backward(ctx, *gradients)``, and if wanted ``jvp(ctx, *tangents)`` and ``vmap(info, in_dims, *inputs)``.
+    They see plain tensors only. ``ctx`` is torch's: ``save_for_backward``, ``save_for_forward``, ``needs_input_grad``,
+    ``mark_non_differentiable``, ``set_materialize_grads``; inputs that are no tensors are constants, whose gradient is
+    None; what is computed on the way and needed for second derivatives can be returned as further outputs. A rule for
+    ``torch.func.vmap`` is generated if there is no ``vmap``.
+
+    Attributes:
+        pattern: what is specified in the results, if an operand is masked. ``"intersection"``: the function works
+            entry by entry, and a result is specified where all operands are (any layout; sparse ones pay for stored
+            entries only). ``"first"``: as in the first operand, whose shape the results have. A static method
+            ``pattern(*inputs)``, which is given a Boolean mask in the place of every tensor and returns the mask of
+            the result, for several results a tuple; None means fully specified, and gives a plain tensor.
+            Nothing declared (None): MaskedTensors are refused.
+        filler: what ``forward`` finds at unspecified entries: a number at which function and derivative are finite
+            (1 for a logarithm), or one for each input.
+        generate_vmap_rule: False if ``forward`` cannot be vectorised by ``torch.func.vmap``.
+        plain: the ``torch.autograd.Function`` behind it.
+
+    Gradient: what ``backward`` returns, at specified entries; exactly 0 at the others, whatever it returns there.
+    As often differentiable as ``backward`` is.
+
+    Raises:
+        TypeError: where the class is defined: ``forward`` takes a ``ctx``, or ``pattern`` is something else. Where it
+            is applied: a MaskedTensor, and no ``pattern``.
+        UnsupportedLayoutError: a sparse layout, and a pattern other than ``"intersection"``.
+        RuntimeError: a result has not the shape that the pattern says.
+
+    Dense equivalent: :class:`torch.autograd.Function` on the specified entries.
+
+    Example:
+        >>> class Cube(mg.Function):
+        ...     pattern = "intersection"
+        ...
+        ...     @staticmethod
+        ...     def forward(x):
+        ...         return x**3
+        ...
+        ...     @staticmethod
+        ...     def setup_context(ctx, inputs, output):
+        ...         ctx.save_for_backward(*inputs)
+        ...
+        ...     @staticmethod
+        ...     def backward(ctx, gradient):
+        ...         (x,) = ctx.saved_tensors
+        ...         return 3 * x**2 * gradient
+        >>> x = torch.tensor([1.0, float("nan"), 2.0], requires_grad=True)
+        >>> y = Cube.apply(mg.masked(x, torch.tensor([True, False, True])))
+        >>> y
+        masked([1., --, 8.], grad_fn=<CubeBackward>)
+        >>> y.sum().backward()
+        >>> x.grad
+        tensor([ 3.,  0., 12.])
+
+    Source: https://docs.pytorch.org/docs/stable/notes/extending.func.html (the parts of a function).
+    """
+
+    pattern: ClassVar[str | Callable[..., Any] | None] = None
+    filler: ClassVar[float | tuple[float, ...]] = 0
+    generate_vmap_rule: ClassVar[bool] = True
+    plain: ClassVar[type[torch.autograd.Function]]
+    _traced: ClassVar[type[torch.autograd.Function]]
+    forward: ClassVar[Callable[..., Any]]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep in ``ctx`` what ``backward`` and ``jvp`` need; nothing unless overridden."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        forward = getattr(cls, "forward", None)
+        if forward is None:  # a base for others
+            return
+        name = cls.__name__
+        if next(iter(inspect.signature(forward).parameters), None) == "ctx":
+            raise TypeError(
+                f"{name}.forward must take the inputs alone, found a first argument ctx; move what concerns ctx to a "
+                "static method setup_context(ctx, inputs, output)"
+            )
+        pattern = cls.pattern
+        if not (pattern is None or callable(pattern) or pattern in DECLARED):
+            raise TypeError(
+                f"{name}.pattern must be one of {', '.join(map(repr, DECLARED))}, a static method or None, "
+                f"found {pattern!r}"
+            )
+        parts = {part: inspect.getattr_static(cls, part) for part in PARTS if hasattr(cls, part)}
+        if "vmap" in parts:
+            parts["generate_vmap_rule"] = False
+        cls.plain = type(name, (torch.autograd.Function,), {**parts, "__module__": cls.__module__})
+        # torch.compile refuses to trace a class with a jvp, wanted or not, and knows backward by one name only
+        parts.pop("jvp", None)
+        if "vjp" in parts:
+            parts["backward"] = parts.pop("vjp")
+        cls._traced = type(name, (torch.autograd.Function,), {**parts, "__module__": cls.__module__})
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """The function's value, with its gradient.
+
+        Args:
+            *args: what ``forward`` takes; tensors may be masked.
+            **kwargs: the same by name.
+
+        Returns:
+            What ``forward`` returns, as MaskedTensors if an operand is one and the pattern says so.
+        """
+        if kwargs:
+            bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = bound.args
+        masked = False
+        for argument in args:
+            masked = masked or isinstance(argument, MaskedTensor)
+        return _applied_to_masked(cls, args) if masked else _run(cls, *args)
+
+
+def _run(cls: type[Function], *args: Any) -> Any:
+    """The function on plain arguments."""
+    return (cls._traced if torch.compiler.is_compiling() else cls.plain).apply(*args)
+
+
+def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
+    if cls.pattern is None:
+        raise TypeError(
+            f"{cls.__name__} was given a MaskedTensor, but declares no pattern; say what is specified in the result "
+            f"with a class attribute, pattern = 'intersection' if it works entry by entry, or pass x.filled(value)"
+        )
+    operands: list[Any] = [unwrap(a) if isinstance(a, MaskedTensor) else a for a in args]
+    stored = None
+    for operand in operands:
+        if stored is None and isinstance(operand, Stored):
+            stored = operand
+    if cls.pattern == "intersection":
+        return _entry_by_entry(cls, operands, stored)
+    if stored is not None:
+        raise UnsupportedLayoutError(
+            f"{cls.__name__} (pattern {_spelled(cls)})", stored.pattern.layout, tuple(stored.shape)
+        )
+    fillers = _fillers(cls, len(operands))
+    safe = [
+        fill(o, o.mask, filler) if isinstance(o, Entries) else o
+        for o, filler in zip(operands, fillers, strict=True)
+    ]
+    declared: Any
+    if cls.pattern == "first":
+        declared = operands[0].mask if isinstance(operands[0], Entries) else None
+    else:
+        assert callable(cls.pattern)
+        declared = cls.pattern(
+            *[
+                mask_of(o) if isinstance(o, Tensor) else o.mask if isinstance(o, Entries) else o
+                for o in operands
+            ]
+        )
+    return _attached(cls, _run(cls, *safe), declared)
+
+
+def _entry_by_entry(cls: type[Function], operands: list[Any], stored: Stored | None) -> Any:
+    fillers = _fillers(cls, len(operands))
+    if stored is not None:  # every stored value is specified; what is aligned with it is looked up
+        return wrap(elementwise.apply(lambda values: _checked(cls, values, _run(cls, *values)), operands))
+    mask = intersection(operands)
+    assert mask is not None
+    safe = [
+        fill(o, mask, filler) if is_masked(o) or isinstance(o, Tensor) else o
+        for o, filler in zip(operands, fillers, strict=True)
+    ]
+    return _attached(cls, _checked(cls, safe, _run(cls, *safe)), mask)
+
+
+def _fillers(cls: type[Function], number: int) -> tuple[float, ...]:
+    filler = cls.filler
+    if not isinstance(filler, tuple):
+        return (filler,) * number
+    if len(filler) != number:
+        raise TypeError(
+            f"{cls.__name__}.filler must be a number, or one for each of {number} inputs, found {filler}"
+        )
+    return filler
+
+
+def _checked(cls: type[Function], values: list[Any], result: Any) -> Any:
+    """The result of a function that works entry by entry; its shape shows if it does not."""
+    shape = torch.broadcast_shapes(*[v.shape for v in values if isinstance(v, Tensor)])
+    for part in result if isinstance(result, tuple) else (result,):
+        if isinstance(part, Tensor) and part.shape != shape:
+            raise RuntimeError(
+                f"{cls.__name__} declares pattern 'intersection', to work entry by entry, but made shape "
+                f"{tuple(part.shape)} of operands that broadcast to {tuple(shape)}; declare "
+                "a static method pattern(*masks) that returns the mask of the result"
+            )
+    return result
+
+
+def _attached(cls: type[Function], result: Any, declared: Any) -> Any:
+    """Every tensor in the result with its mask."""
+    if not isinstance(result, tuple):
+        return _with_mask(cls, result, declared)
+    masks = declared if isinstance(declared, tuple) else (declared,) * len(result)
+    if len(masks) != len(result):
+        raise RuntimeError(
+            f"{cls.__name__}.pattern must return one mask for each of {len(result)} results, found {len(masks)}"
+        )
+    parts = [_with_mask(cls, part, mask) for part, mask in zip(result, masks, strict=True)]
+    return tuple(parts) if type(result) is tuple else type(result)(*parts)
+
+
+def _with_mask(cls: type[Function], part: Any, mask: Any) -> Any:
+    if mask is None or not isinstance(part, Tensor):
+        return part
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{cls.__name__}.pattern must return Boolean tensors or None, found {found}")
+    if mask.shape != part.shape:
+        try:
+            mask = mask.expand(part.shape)
+        except RuntimeError:
+            raise RuntimeError(
+                f"{cls.__name__} (pattern {_spelled(cls)}): a mask of shape {tuple(mask.shape)} does not fit the "
+                f"result, of shape {tuple(part.shape)}; declare a static method pattern(*masks) that "
+                "returns the mask of the result"
+            ) from None
+    return of_entries(part, mask)
+
+
+def _spelled(cls: type[Function]) -> str:
+    return repr(cls.pattern) if isinstance(cls.pattern, str) else "of its own"

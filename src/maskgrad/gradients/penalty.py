@@ -1,0 +1,215 @@
+"""Penalties on the norm of a gradient, which are trained through: the second derivative is the point of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from maskgrad.gradients.batched import batched_grad
+from maskgrad.gradients.per_sample_contributions import wide_dtype
+from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor.tensor import stored_of
+
+__all__ = ["gradient_penalty"]
+
+Operand = Tensor | MaskedTensor
+
+
+def gradient_penalty(
+    loss: Operand,
+    params: Operand | Iterable[Operand],
+    scaler: torch.amp.GradScaler | None = None,
+    *,
+    per_sample: bool = False,
+    target: float | None = None,
+    one_sided: bool = False,
+    power: Literal[1, 2] = 2,
+    reduction: Literal["mean", "sum", "none"] = "mean",
+    coupling: str = "check",
+) -> Operand:
+    r"""A function of the norm of a gradient, to be added to a loss and differentiated.
+
+    .. math:: n = \Big(\sum_i \lVert \partial\,\text{loss} / \partial\,\text{params}_i \rVert^2\Big)^{1/2}, \qquad
+              n^p \;\text{ or }\; \lvert n - \text{target} \rvert^p \;\text{ or }\; \max(0,\, n - \text{target})^p
+
+    The graph is made and kept; nobody has to think of ``create_graph``. Where the gradient is zero, so is that of its
+    norm, which a plain square root would make NaN.
+
+    Args:
+        loss: one number, tensor or MaskedTensor, not scaled. With ``per_sample``, outputs (B, \*O), of a critic for
+            example; if a sample has several outputs, the norm is the Frobenius norm of its Jacobian.
+        params: what to differentiate by: one tensor or MaskedTensor, or several. With ``per_sample``, (B, \*I) each,
+            any node of the graph. Several parameters: those that do not require a gradient, or take no part in the
+            loss, count as zero.
+        scaler: the scaler of mixed precision. The loss is scaled before it is differentiated, so that small gradients
+            survive float16, and the gradient is unscaled before its norm is taken. The penalty is not scaled: add it to
+            the loss, and scale the sum.
+        per_sample: one norm for every sample, instead of one for all.
+        target: the norm that costs nothing; None: the power of the norm itself.
+        one_sided: only norms above ``target`` cost something.
+        power: 1 or 2.
+        reduction: over samples: ``"mean"``, ``"sum"`` or ``"none"``. One norm for all is not reduced.
+        coupling: with ``per_sample``, what is done about samples that influence each other, as in
+            :func:`maskgrad.batched_grad`.
+
+    Returns:
+        0-dim tensor, or (B,) with ``reduction="none"``, in at least float32. It is masked where ``loss`` is, or with
+        ``per_sample`` ``params``: samples of which nothing is specified are not counted. Gradients at
+        unspecified entries of ``params`` do not count either.
+
+    Gradient: with respect to everything that the gradient depends on, and again.
+
+    Raises:
+        CoupledSamplesError: samples influence each other, with ``per_sample``.
+        TypeError: something is no tensor; a gradient is sparse, which PyTorch cannot differentiate.
+        ValueError: ``loss`` is not one number, or in no graph, or depends on none of ``params``; an option is unknown.
+
+    Dense equivalent: ``torch.autograd.grad(loss, params, create_graph=True)``, and its norm.
+
+    Example:
+        >>> w = torch.tensor([1., 2.], requires_grad=True)
+        >>> penalty = mg.gradient_penalty((w**3).sum(), [w])
+        >>> penalty.item()
+        153.0
+        >>> penalty.backward()
+        >>> w.grad
+        tensor([ 36., 288.])
+
+    Source: Gulrajani et al., "Improved training of Wasserstein GANs", 2017; Petzka et al., "On the regularization of
+    Wasserstein GANs", 2018 (one-sided); PyTorch's notes on automatic mixed precision.
+    """
+    if power not in (1, 2):
+        raise ValueError(f"power must be 1 or 2, found {power!r}")
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', found {reduction!r}")
+    if one_sided and target is None:
+        raise ValueError("one_sided needs a target, the largest norm that costs nothing, as in target=1.0")
+    if not isinstance(loss, (Tensor, MaskedTensor)):
+        raise TypeError(f"loss must be a tensor, found {type(loss).__name__}")
+    if not loss.requires_grad:
+        raise ValueError(
+            "loss must be in a graph, found one that requires no gradient; was it computed under torch.no_grad(), or "
+            "detached?"
+        )
+    wanted = _wanted(params)
+    scaled: Any = loss if scaler is None else scaler.scale(cast(Tensor, loss))
+    unscale = None if scaler is None else _inverse_scale(scaler, loss.device)
+    if per_sample:
+        squares, specified = _of_samples(scaled, wanted, unscale, coupling)
+    else:
+        squares = _of_all(scaled, wanted, unscale)
+        specified = loss.mask.reshape(()) if isinstance(loss, MaskedTensor) else None
+    penalty = _penalty(squares, target, one_sided, power)
+    result = penalty if specified is None else masked(penalty, specified)
+    if not per_sample or reduction == "none":
+        return result
+    return result.mean() if reduction == "mean" else result.sum()
+
+
+def _wanted(params: Any) -> list[Operand]:
+    given = [params] if isinstance(params, (Tensor, MaskedTensor)) else list(params)
+    for param in given:
+        if not isinstance(param, (Tensor, MaskedTensor)):
+            raise TypeError(f"params must be tensors, found {type(param).__name__}")
+    wanted = [param for param in given if param.requires_grad]
+    if not wanted:
+        raise ValueError(
+            f"params must hold a tensor that requires a gradient, found none among {len(given)}; call "
+            "requires_grad_() before the loss is computed"
+        )
+    return wanted
+
+
+def _inverse_scale(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
+    scale = scaler.scale(torch.ones((), device=device))  # without waiting for a GPU
+    return scale.detach().double().reciprocal().float()
+
+
+def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Tensor:
+    """The squared norm of the gradient by everything together."""
+    if loss.shape.numel() != 1:
+        raise ValueError(
+            f"loss must be one number, found shape {tuple(loss.shape)}; sum it, or ask for per_sample=True"
+        )
+    plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
+    nodes = [w._values if isinstance(w, MaskedTensor) else w for w in wanted]
+    found = torch.autograd.grad(plain, nodes, torch.ones_like(plain), create_graph=True, allow_unused=True)
+    if all(gradient is None for gradient in found):
+        raise ValueError(
+            "loss must depend on one of params, found none of them in its graph; a view or copy made after the loss "
+            "was computed is another node"
+        )
+    parts = [
+        _squares(gradient if mask is None else torch.where(mask, gradient, 0), unscale).sum()
+        for gradient, mask in zip(found, map(_mask_of, wanted), strict=True)
+        if gradient is not None
+    ]
+    return _total(parts)
+
+
+def _of_samples(
+    outputs: Operand, wanted: list[Operand], unscale: Tensor | None, coupling: str
+) -> tuple[Tensor, Tensor | None]:
+    """The squared norm for each sample, (B,), and for which there is one; None: all."""
+    jacobians = batched_grad(
+        outputs, wanted, create_graph=True, coupling=coupling,
+        allow_unused=len(wanted) > 1, materialize_grads=len(wanted) > 1,
+    )  # fmt: skip
+    parts: list[Tensor] = []
+    specified: Tensor | None = None
+    for jacobian in jacobians:
+        if isinstance(jacobian, MaskedTensor):
+            some = _over_the_rest(jacobian.mask).any(1)
+            specified = some if specified is None else specified | some
+        plain = jacobian.filled(0) if isinstance(jacobian, MaskedTensor) else jacobian
+        parts.append(_over_the_rest(_squares(plain, unscale)).sum(1))
+    if specified is not None and not all(isinstance(jacobian, MaskedTensor) for jacobian in jacobians):
+        specified = None  # every sample has an input of which everything is specified
+    return _total(parts), specified
+
+
+def _over_the_rest(values: Tensor) -> Tensor:
+    return values.reshape(len(values), values[0].numel() if len(values) else 0)
+
+
+def _mask_of(operand: Operand) -> Tensor | None:
+    """What counts among the values; None: everything (of a sparse layout there is nothing else)."""
+    return operand.mask if isinstance(operand, MaskedTensor) and stored_of(operand) is None else None
+
+
+def _squares(gradient: Tensor, unscale: Tensor | None) -> Tensor:
+    if gradient.layout is not torch.strided:
+        raise TypeError(
+            f"params: a gradient has layout {gradient.layout}, which PyTorch cannot differentiate a second time; look "
+            "up with sparse=False where a penalty is trained"
+        )
+    wide = gradient.to(wide_dtype(gradient.dtype))
+    if unscale is not None:
+        wide = wide * unscale.to(wide.device)
+    if wide.is_complex():
+        wide = torch.view_as_real(wide)
+    return wide.square()
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    # Not the built-in sum, whose 0 would be one more node.
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part.to(total.device)
+    return total
+
+
+def _penalty(squares: Tensor, target: float | None, one_sided: bool, power: int) -> Tensor:
+    if target is None and power == 2:
+        return squares
+    positive = squares > 0
+    # Both sides of the choice are finite, and so are their gradients.
+    norm = torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)
+    if target is None:
+        return norm
+    excess = norm - target
+    excess = excess.clamp(min=0) if one_sided else excess
+    return excess.square() if power == 2 else excess.abs()

@@ -1,0 +1,279 @@
+"""Gradients for each sample of a batch: all of them, their norms, or the sum of clipped ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.gradients.per_sample_contributions import wide_dtype
+from maskgrad.gradients.per_sample_passes import Method, Pass, PerSample, Randomness
+
+__all__ = ["clipped_backward", "per_sample_grad", "per_sample_grad_norms"]
+
+
+@torch.no_grad()
+def per_sample_grad(
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    inputs: Any,
+    targets: Any = None,
+    *,
+    chunk_size: int | None = None,
+    randomness: Randomness = "different",
+    method: Method = "auto",
+) -> dict[str, Tensor]:
+    r"""The gradient of every sample's own loss with respect to every parameter, without a loop.
+
+    .. math:: G_b = \frac{\partial}{\partial \theta}\, \text{loss\_fn}(\text{model}(x_{b:b+1}),\, t_{b:b+1})
+
+    Each sample is seen as a batch of one, so that a loss that takes the mean over the batch is the sample's own loss.
+    The mean of the result over its first dimension is then what ``backward`` puts into ``.grad`` for a loss whose mean
+    gives every sample the same weight.
+
+    Args:
+        model: any module; its ``.grad`` and buffers are left as they are.
+        loss_fn: called with the model's output and the targets; returns one number, a tensor or MaskedTensor.
+        inputs: a tensor (B, *), a tuple of positional or a dict of keyword arguments of the model, in containers of
+            any kind. Every tensor or MaskedTensor in it has the samples in its first dimension; anything else is
+            passed as it is.
+        targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
+        chunk_size: how many samples are looked at together; None: all. Fewer need less memory for activations.
+        randomness: of dropout and the like: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
+        method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
+            if the model allows it, otherwise the loop, with a warning.
+
+    Returns:
+        ``{name: (B, *shape)}`` for the parameters that require a gradient, named as in ``model.named_parameters()``; a
+        parameter that takes no part has zeros. A table looked up with ``sparse=True`` has a COO tensor (B, V, D), with
+        two sparse dimensions and only the rows that each sample looked up, merged.
+
+    Samples whose loss is unspecified contribute exact zeros, whatever their inputs hold. Gradient: none, the result is
+    no part of a graph; for other nodes and higher derivatives see ``mg.batched_grad``.
+
+    Raises:
+        CoupledSamplesError: a BatchNorm in training mode: a sample has no gradient of its own.
+        TypeError: ``model`` is no module, ``inputs`` holds no tensor, ``loss_fn`` returns no tensor.
+        ValueError: tensors do not hold equally many samples, ``loss_fn`` returns more than one number per sample, no
+            parameter requires a gradient, or an option is unknown.
+
+    Dense equivalent: a loop over the samples with ``torch.autograd.grad``.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> x, t = torch.tensor([[1., 2.], [3., 4.]]), torch.zeros(2, 1)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.fill_(1.0)
+        >>> mg.per_sample_grad(model, torch.nn.functional.mse_loss, x, t)["weight"]
+        tensor([[[ 6., 12.]],
+        <BLANKLINE>
+                [[42., 56.]]])
+
+    Source: Goodfellow, "Efficient per-example gradient computations", 2015; Rochette et al., "Efficient per-example
+    gradient computations in convolutional neural networks", 2019.
+    """
+    task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
+    size = task.batch.size
+    found: dict[str, list[Tensor]] = {name: [] for name in task.parameters}
+    written: dict[str, Tensor] = {}
+    for part in task.passes():
+        for name in task.parameters:
+            contribution = part.contributions.pop(name, None)
+            if contribution is None:
+                contribution = task.nothing(name, part.stop - part.start)
+            gradients = contribution.gradients()
+            if gradients.layout is torch.strided and part.stop - part.start < size:
+                if name not in written:  # not a list to be concatenated, which would take twice the memory
+                    written[name] = gradients.new_zeros((size, *gradients.shape[1:]))
+                written[name][part.start : part.stop] = gradients
+            else:
+                found[name].append(gradients)
+    result = {}
+    for name, parts in found.items():
+        if parts and name in written:  # sparse in some chunks, dense in others
+            raise RuntimeError(f"the gradient of {name} is sparse for some samples only; use chunk_size=None")
+        if name in written:
+            result[name] = written[name]
+        elif not parts:
+            result[name] = task.nothing(name, 0).gradients()
+        else:
+            result[name] = parts[0] if len(parts) == 1 else _one_after_another(parts, size)
+    return result
+
+
+@torch.no_grad()
+def per_sample_grad_norms(
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    inputs: Any,
+    targets: Any = None,
+    *,
+    chunk_size: int | None = None,
+    randomness: Randomness = "different",
+    method: Method = "auto",
+) -> Tensor:
+    r"""The 2-norm of every sample's gradient over all parameters, without forming the gradients where that is possible.
+
+    .. math:: n_b = \Big(\sum_\theta \lVert G_b^\theta \rVert^2\Big)^{1/2}, \qquad
+              \lVert g a^T \rVert^2 = \lVert g \rVert^2 \lVert a \rVert^2
+
+    Args:
+        model: as in :func:`maskgrad.per_sample_grad`, like all others.
+        loss_fn: one number per sample.
+        inputs: a batch of B samples.
+        targets: theirs.
+        chunk_size: how many samples are looked at together; None: all.
+        randomness: ``"different"``, ``"same"`` or ``"error"``.
+        method: ``"auto"``, ``"batched"`` or ``"loop"``.
+
+    Returns:
+        (B,), in at least float32; 0 for a sample whose loss is unspecified. Gradient: none.
+
+    Weights of linear maps and convolutions and tables need no more memory than the activations.
+
+    Raises:
+        CoupledSamplesError, TypeError, ValueError: as :func:`maskgrad.per_sample_grad`.
+
+    Dense equivalent: the norms of what :func:`maskgrad.per_sample_grad` returns.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.fill_(1.0)
+        >>> x, t = torch.tensor([[3., 4.], [0., 0.]]), torch.zeros(2, 1)
+        >>> mg.per_sample_grad_norms(model, torch.nn.functional.mse_loss, x, t)
+        tensor([70.,  0.])
+
+    Source: Goodfellow, "Efficient per-example gradient computations", 2015; Li et al., "Large language models can be
+    strong differentially private learners", 2022.
+    """
+    task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
+    norms = [_norms(task, part) for part in task.passes()]
+    if not norms:
+        return torch.zeros(0, device=next(iter(task.parameters.values())).device)
+    return torch.cat(norms)
+
+
+@torch.no_grad()
+def clipped_backward(
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    inputs: Any,
+    targets: Any = None,
+    *,
+    max_norm: float,
+    reduction: Literal["sum", "mean"] = "mean",
+    chunk_size: int | None = None,
+    randomness: Randomness = "different",
+    method: Method = "auto",
+) -> Tensor:
+    r"""Backward with every sample's gradient clipped: DP-SGD's gradient, before noise is added.
+
+    .. math:: \text{grad} \mathrel{+}= \sum_b \min\Big(1, \frac{\text{max\_norm}}{n_b + 10^{-6}}\Big)\, G_b
+
+    No more than ``max_norm`` of the sum comes from any one sample. Gradients per sample are not formed where there is a
+    shorter way, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass do both.
+
+    Args:
+        model: as in :func:`maskgrad.per_sample_grad`, like all that is not mentioned.
+        loss_fn: one number per sample.
+        inputs: a batch of B samples.
+        targets: theirs.
+        max_norm: the largest norm over all parameters that one sample's gradient keeps.
+        reduction: ``"sum"``, or ``"mean"``: divided by the number of samples whose loss is specified.
+        chunk_size: how many samples are looked at together; None: all.
+        randomness: ``"different"``, ``"same"`` or ``"error"``.
+        method: ``"auto"``, ``"batched"`` or ``"loop"``.
+
+    Returns:
+        The norms before clipping, (B,).
+
+    Added to ``.grad`` as ``backward`` does, COO for tables looked up with ``sparse=True``. A parameter that takes no
+    part keeps its ``.grad``, be it None. If a sample's gradient is not finite, the sum is not.
+
+    Raises:
+        CoupledSamplesError, TypeError: as :func:`maskgrad.per_sample_grad`.
+        ValueError: ``max_norm`` is negative or NaN, ``reduction`` is unknown, and as there. Nothing has been changed.
+
+    Dense equivalent: ``torch.nn.utils.clip_grad_norm_`` on each sample's gradient, and a sum.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.fill_(1.0)
+        >>> x, t = torch.tensor([[3., 4.], [.5, 0.]]), torch.zeros(2, 1)
+        >>> mg.clipped_backward(model, torch.nn.functional.mse_loss, x, t, max_norm=1.0, reduction="sum")
+        tensor([70.0000,  0.5000])
+        >>> model.weight.grad
+        tensor([[1.1000, 0.8000]])
+
+    Source: Abadi et al., "Deep learning with differential privacy", 2016.
+    """
+    limit = float(max_norm)
+    if math.isnan(limit) or limit < 0:
+        raise ValueError(f"max_norm must be at least 0, found {max_norm}")
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f"reduction must be 'sum' or 'mean', found {reduction!r}")
+    task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
+    sums: dict[str, Tensor] = {}
+    norms, counted = [], torch.zeros((), dtype=torch.long)
+    for part in task.passes():
+        norms.append(_norms(task, part))
+        weights = (limit / (norms[-1] + 1e-6)).clamp(max=1.0)
+        counted = counted + (part.stop - part.start if part.specified is None else part.specified.sum().cpu())
+        for name, contribution in part.contributions.items():
+            added = _wide(contribution.weighted_sum(weights))
+            sums[name] = added if name not in sums else _sum(sums[name], added)
+    if not norms:
+        return torch.zeros(0, device=next(iter(task.parameters.values())).device)
+    for name, total in sums.items():
+        parameter = task.parameters[name]
+        mean = total / counted.clamp(min=1).to(total.device) if reduction == "mean" else total
+        gradient = mean.to(parameter.dtype)
+        parameter.grad = gradient if parameter.grad is None else _sum(parameter.grad, gradient)
+    return torch.cat(norms)
+
+
+def _norms(task: PerSample, part: Pass) -> Tensor:
+    squares: list[Tensor] = [contribution.squared_norms() for contribution in part.contributions.values()]
+    if not squares:
+        device = next(iter(task.parameters.values())).device
+        return torch.zeros(part.stop - part.start, device=device)
+    return torch.stack(_promoted(squares)).sum(0).sqrt()
+
+
+def _promoted(tensors: list[Tensor]) -> list[Tensor]:
+    """In one dtype, and on the device of the first: a model may be spread over several."""
+    dtype = max((t.dtype for t in tensors), key=lambda d: d.itemsize)
+    return [t.to(tensors[0].device, dtype) for t in tensors]
+
+
+def _wide(gradient: Tensor) -> Tensor:
+    return gradient.to(wide_dtype(gradient.dtype))
+
+
+def _sum(a: Tensor, b: Tensor) -> Tensor:
+    """As autograd adds gradients: dense if one of them is."""
+    if a.layout is not torch.strided and b.layout is torch.strided:
+        a, b = b, a
+    return a + b
+
+
+def _one_after_another(parts: list[Tensor], size: int) -> Tensor:
+    """COO tensors of consecutive samples as one, merged as they are."""
+    offset, indices = 0, []
+    for part in parts:
+        moved = part._indices().clone()
+        moved[0] += offset
+        offset += part.shape[0]
+        indices.append(moved)
+    return torch.sparse_coo_tensor(
+        torch.cat(indices, 1),
+        torch.cat([part._values() for part in parts]),
+        (size, *parts[0].shape[1:]),
+        is_coalesced=True,
+        check_invariants=False,
+    )

@@ -1,0 +1,274 @@
+"""Forward and backward for a batch of samples, all at once or one by one; both give the same contributions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from maskgrad.errors import CoupledSamplesError
+from maskgrad.gradients.per_sample_batches import Batch
+from maskgrad.gradients.per_sample_contributions import Contribution, Full, Rows, joined
+from maskgrad.gradients.per_sample_rules import RULES
+from maskgrad.gradients.per_sample_watching import NotBatchedError, Watch
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["Method", "Pass", "PerSample", "Randomness"]
+
+Method = Literal["auto", "batched", "loop"]
+Randomness = Literal["different", "same", "error"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What some samples in a row gave."""
+
+    contributions: dict[str, Contribution]
+    """By the name of the parameter; those without a gradient are missing."""
+    specified: Tensor | None
+    """Boolean (B,): whose loss is specified. None: all."""
+    start: int
+    stop: int
+
+
+class _LossAloneError(Exception):
+    """``vmap`` takes the model, but not the loss."""
+
+
+class PerSample:
+    """A model and a loss, ready to be differentiated for each sample of a batch.
+
+    Args and what is raised: see :func:`maskgrad.per_sample_grad`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[..., Any],
+        inputs: Any,
+        targets: Any,
+        chunk_size: int | None,
+        randomness: Randomness,
+        method: Method,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, found {type(model).__name__}")
+        if not callable(loss_fn):
+            raise TypeError(f"loss_fn must be callable, found {type(loss_fn).__name__}")
+        if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
+            raise ValueError(f"chunk_size must be a positive number or None, found {chunk_size!r}")
+        _require_one_of("randomness", randomness, ("different", "same", "error"))
+        _require_one_of("method", method, ("auto", "batched", "loop"))
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ValueError("model has no parameter that requires a gradient; call requires_grad_() on one")
+        for name, module in model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+                module.training or module.running_mean is None
+            ):
+                raise CoupledSamplesError(
+                    f"model couples samples: {name or 'it'} ({type(module).__name__}) normalises over the batch, so "
+                    "that a sample has no gradient of its own. Use GroupNorm, LayerNorm or InstanceNorm, or put this "
+                    "module into evaluation mode with .eval()"
+                )
+        self.model, self.loss_fn = model, loss_fn
+        self.batch = Batch.of(inputs, targets)
+        self.chunk_size, self.randomness, self.method = chunk_size or self.batch.size, randomness, method
+        # Tables whose gradient is sparse also where nothing was looked up.
+        self.tables = {
+            id(module.weight): (module.num_embeddings, module.embedding_dim)
+            for module in model.modules()
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
+        }
+
+    def passes(self) -> Iterator[Pass]:
+        """Go over the batch in chunks, in order."""
+        for module in self.model.modules():
+            flush = getattr(module, "flush", None)
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and callable(flush):
+                flush()  # rows that an optimizer still owes a step
+        for start in range(0, self.batch.size, max(self.chunk_size, 1)):
+            stop = min(start + self.chunk_size, self.batch.size)
+            with torch.enable_grad():
+                kept, specified = self._contributions(self.batch.part(start, stop))
+            if specified is not None:
+                kept = {name: part.without(~specified) for name, part in kept.items()}
+            yield Pass(kept, specified, start, stop)
+
+    def nothing(self, name: str, batch: int) -> Contribution:
+        """Gradients of a parameter that took no part."""
+        p = self.parameters[name]
+        table = self.tables.get(id(p))
+        if table is None:
+            return Full(p.new_zeros((batch, *p.shape)).detach())
+        none = torch.empty(0, dtype=torch.long, device=p.device)
+        return Rows(none, none, p.detach().new_empty((0, table[1])), batch, table, True)
+
+    def _contributions(self, batch: Batch) -> tuple[dict[str, Contribution], Tensor | None]:
+        if self.method == "loop":
+            return self._one_by_one(batch)
+        try:
+            return self._at_once(batch)
+        except (CoupledSamplesError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as reason:
+            if self.method == "batched":
+                raise
+            found = self._one_by_one(batch)  # if the model itself is at fault, its own error comes out here
+            lines = str(reason).strip().splitlines()
+            warnings.warn(
+                "the gradients per sample are computed by a loop over the samples, which is slow: "
+                f"{lines[0] if lines else type(reason).__name__} (method='loop' accepts this)",
+                stacklevel=5,
+            )
+            self.method = "loop"
+            return found
+
+    def _at_once(
+        self, batch: Batch, each_loss_alone: bool = False
+    ) -> tuple[dict[str, Contribution], Tensor | None]:
+        self._refuse_backward_hooks()
+        watch = Watch(self.parameters, batch.size, RULES)
+        masked = False
+        # Not the model's own: what a forward pass writes into them is no business of a gradient.
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        spec: Any = None
+
+        def output(copies: dict[str, Tensor], number: Tensor, leaves: list[Any]) -> tuple[Any, Any]:
+            args, kwargs, targets = batch.arguments([leaf.unsqueeze(0) for leaf in leaves])
+            with watch.sample(copies, number):
+                state = {**copies, **buffers}
+                return torch.func.functional_call(self.model, state, args, kwargs), targets
+
+        def loss_of(found: Any, targets: Any) -> tuple[Tensor, Tensor]:
+            nonlocal masked
+            loss = self._loss(found, targets)
+            if isinstance(loss, MaskedTensor):
+                masked = True
+                return loss.filled(0).reshape(()), loss.mask.reshape(())
+            return loss.reshape(()), torch.ones((), dtype=torch.bool, device=loss.device)
+
+        def all_of_it(copies: dict[str, Tensor], number: Tensor, leaves: list[Any]) -> tuple[Tensor, Tensor]:
+            found, targets = output(copies, number, leaves)
+            try:
+                with watch:
+                    return loss_of(found, targets)
+            except Exception as error:
+                raise _LossAloneError from error
+
+        def output_only(copies: dict[str, Tensor], number: Tensor, leaves: list[Any]) -> list[Tensor]:
+            nonlocal spec
+            found, spec = pytree.tree_flatten(output(copies, number, leaves)[0])
+            return found
+
+        given = watch.copies, watch.numbers, list(batch.leaves)
+        with warnings.catch_warnings():
+            # Operations that vmap knows no rule for run sample by sample, as they would in a loop.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            if each_loss_alone:
+                leaves = torch.vmap(output_only, randomness=self.randomness)(*given)
+                pairs = [
+                    loss_of(
+                        pytree.tree_unflatten([leaf[i] for leaf in leaves], spec),
+                        batch.part(i, i + 1).arguments()[2],
+                    )
+                    for i in range(batch.size)
+                ]
+                losses, specified = (torch.stack(column) for column in zip(*pairs, strict=True))
+            else:
+                try:
+                    losses, specified = torch.vmap(all_of_it, randomness=self.randomness)(*given)
+                except _LossAloneError:
+                    return self._at_once(batch, each_loss_alone=True)
+            if not losses.requires_grad:
+                raise NotBatchedError("the loss depends on no parameter")
+            watch.backward(losses.sum())
+        kept = {name: self._of_dtype(name, joined(parts)) for name, parts in watch.kept.items()}
+        return kept, specified if masked else None
+
+    def _refuse_backward_hooks(self) -> None:
+        """A hook that changes one sample's gradient must see one, and would not be called at all under ``vmap``."""
+        for name, module in self.model.named_modules():
+            if module._backward_hooks or module._backward_pre_hooks:
+                raise NotBatchedError(f"{name or 'the model'} ({type(module).__name__}) has a backward hook")
+
+    def _of_dtype(self, name: str, contribution: Contribution) -> Contribution:
+        return contribution.to(self.parameters[name].dtype)
+
+    def _one_by_one(self, batch: Batch) -> tuple[dict[str, Contribution], Tensor | None]:
+        names, parameters = list(self.parameters), list(self.parameters.values())
+        found: list[list[Tensor | None]] = []
+        specified: list[bool] = []
+        masked, connected = False, False
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        random = torch.get_rng_state()
+        try:
+            for i in range(batch.size):
+                if self.randomness == "same":
+                    torch.set_rng_state(random)
+                args, kwargs, targets = batch.part(i, i + 1).arguments()
+                loss = self._loss(self.model(*args, **kwargs), targets)
+                if self.randomness == "error" and not torch.equal(random, torch.get_rng_state()):
+                    raise RuntimeError(
+                        "the model draws random numbers, and randomness='error'; use 'different' or 'same', or "
+                        "model.eval()"
+                    )
+                masked = masked or isinstance(loss, MaskedTensor)
+                plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
+                specified.append(bool(loss.mask.all()) if isinstance(loss, MaskedTensor) else True)
+                if plain.requires_grad:
+                    connected = True
+                    found.append(list(torch.autograd.grad(plain.reshape(()), parameters, allow_unused=True)))
+                else:
+                    found.append([None] * len(parameters))
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+        if not connected and not masked:
+            raise ValueError(
+                "loss_fn's result depends on no parameter of the model that requires a gradient; does something detach "
+                "it?"
+            )
+        columns = zip(names, zip(*found, strict=True), strict=True)
+        kept = {name: _stacked(column) for name, column in columns if any(g is not None for g in column)}
+        return kept, torch.tensor(specified, device=parameters[0].device) if masked else None
+
+    def _loss(self, output: Any, targets: Any) -> Any:
+        loss = self.loss_fn(output) if targets is None else self.loss_fn(output, targets)
+        if not isinstance(loss, (Tensor, MaskedTensor)):
+            raise TypeError(f"loss_fn must return a tensor, found {type(loss).__name__}")
+        if loss.shape.numel() != 1:
+            raise ValueError(
+                f"loss_fn must return one number for one sample, found shape {tuple(loss.shape)}; use reduction='mean' "
+                "or reduction='sum'"
+            )
+        return loss
+
+
+def _stacked(column: tuple[Tensor | None, ...]) -> Contribution:
+    """Gradients of one parameter, one per sample; None is zero."""
+    present = [g for g in column if g is not None]
+    if all(g.layout is torch.sparse_coo and g.sparse_dim() == 1 and g.dim() == 2 for g in present):
+        merged = [(i, g) for i, g in enumerate(column) if g is not None]
+        rows = torch.cat([g._indices()[0] for g in present])
+        counts = torch.tensor([g._nnz() for g in present], device=rows.device)
+        samples = torch.tensor([i for i, _ in merged], device=rows.device).repeat_interleave(counts)
+        shape = present[0].shape
+        values = torch.cat([g._values() for g in present])
+        return Rows(samples, rows, values, len(column), (shape[0], shape[1]), True)
+    stacked = present[0].new_zeros((len(column), *present[0].shape), layout=torch.strided)
+    for i, gradient in enumerate(column):
+        if gradient is not None:
+            stacked[i] = gradient if gradient.layout is torch.strided else gradient.to_dense()
+    return Full(stacked)
+
+
+def _require_one_of(argument: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, known))}, found {value!r}")

@@ -1,0 +1,265 @@
+"""One look at a whole batch: every use of a parameter inside ``vmap`` is seen, and what it contributes is kept.
+
+A model runs under ``torch.vmap``, one sample at a time as far as it can tell, so that no two samples can be mistaken
+for each other. Its parameters are handed to it one copy per sample, all of them the same memory; the gradient of the
+copies is the gradient per sample. A few functions (see :mod:`~maskgrad.gradients.per_sample_rules`) are caught before
+that: they run once, on the whole batch, with the parameter itself, and leave a *tap* behind, which keeps the factors
+of the gradient when backward comes by.
+"""
+
+from __future__ import annotations
+
+import abc
+import types
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from maskgrad.errors import CoupledSamplesError
+from maskgrad.gradients.per_sample_contributions import Contribution, Full
+
+__all__ = ["NotBatchedError", "NotByRuleError", "Rule", "Use", "Watch"]
+
+Rule = Callable[..., Tensor]
+
+
+class NotByRuleError(Exception):
+    """A use of a parameter that no rule covers; it goes the general way."""
+
+
+class NotBatchedError(RuntimeError):
+    """What the model does can only be done sample by sample."""
+
+
+class Use(abc.ABC):
+    """One call of a function with a parameter, on the whole batch."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    @abc.abstractmethod
+    def run(self, x: Tensor) -> Tensor:
+        """The function on ``x``, (B, *shape of one sample's operand): what nobody else holds, no graph needed."""
+
+    @abc.abstractmethod
+    def keep(self, x: Tensor, cotangent: Tensor) -> None:
+        """Tell the watch what the parameters' gradients are made of."""
+
+    def on(self, x: Tensor) -> Tensor:
+        """The function on one sample's operand, to be called under ``vmap``."""
+        if type(x) not in (Tensor, torch.nn.Parameter):
+            raise NotByRuleError
+        found: Tensor = _Watched.apply(self, self.watch.number, x)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Watched(torch.autograd.Function):
+    """From one sample to the whole batch: the operand with all samples, and no transformation around it."""
+
+    @staticmethod
+    def forward(*_: Any) -> Tensor:
+        raise NotByRuleError
+
+    @staticmethod
+    def setup_context(*_: Any) -> None:
+        raise NotByRuleError  # the model differentiates on its own
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], use: Use, _: Tensor, x: Tensor) -> tuple[Tensor, int]:
+        if in_dims[1] is None:
+            raise NotByRuleError  # a vmap of the model's own, further inside than ours
+        batch = x.expand(info.batch_size, *x.shape) if in_dims[2] is None else x.movedim(in_dims[2], 0)
+        y = use.run(batch)
+        if y._is_view():  # a view cannot be tapped in place
+            y = y.clone()
+        return _Tap.apply(y, batch.detach(), use.watch.anchor, use), 0  # type: ignore[no-untyped-call]
+
+
+class _Tap(torch.autograd.Function):
+    """The identity, which keeps what comes back. In place: the result may be written to as if it were not there."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, _: Tensor, use: Use) -> Tensor:
+        ctx.mark_dirty(y)
+        ctx.save_for_backward(x)
+        ctx.use = use
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, Tensor, None]:
+        (x,) = ctx.saved_tensors
+        ctx.use.keep(x, cotangent)
+        return cotangent, None, ctx.use.watch.anchor.detach(), None
+
+
+class Watch(TorchFunctionMode):
+    """Sees the functions that one sample's forward pass calls.
+
+    Args:
+        parameters: those that a gradient is wanted of.
+        batch: number of samples.
+        rules: what to do about a function; given the watch and the function's arguments.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], batch: int, rules: Mapping[Any, Rule]) -> None:
+        super().__init__()
+        self.parameters = parameters
+        self.copies = {
+            name: p.detach().expand(batch, *p.shape).requires_grad_() for name, p in parameters.items()
+        }
+        device = next(iter(parameters.values())).device
+        self.numbers = torch.arange(batch, device=device)
+        #: what every tap hangs on, so that backward visits it
+        self.anchor = torch.zeros((), device=device, requires_grad=True)
+        self.number = self.numbers
+        self.kept: dict[str, list[Contribution]] = defaultdict(list)
+        self._rules = rules
+        self._names = {id(p): name for name, p in parameters.items()}
+        self._in_vmap: Mapping[str, Tensor] = {}
+
+    def sample(self, copies: Mapping[str, Tensor], number: Tensor) -> AbstractContextManager[Any]:
+        """For the forward pass of one sample, with its copies of the parameters and its number."""
+        self._names = {id(p): name for name, p in self.parameters.items()}
+        self._names |= {id(copy): name for name, copy in copies.items()}
+        self._in_vmap, self.number = copies, number
+        return self
+
+    def name(self, parameter: Any) -> str:
+        """Which parameter this is.
+
+        Raises:
+            NotByRuleError: none of those that are watched.
+        """
+        try:
+            return self._names[id(parameter)]
+        except KeyError:
+            raise NotByRuleError from None
+
+    def keep(self, name: str, contribution: Contribution) -> None:
+        """A part of the gradients of the parameter ``name``."""
+        self.kept[name].append(contribution)
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward from the sum of all samples' losses; afterwards ``kept`` is complete.
+
+        Raises:
+            NotBatchedError: a parameter was used behind our back.
+        """
+        originals = list(self.parameters.values())
+        found = torch.autograd.grad(loss, [self.anchor, *self.copies.values(), *originals], allow_unused=True)
+        if any(gradient is not None for gradient in found[1 + len(self.copies) :]):
+            raise NotBatchedError(
+                "a parameter is used where it cannot be seen, by a reference kept elsewhere"
+            )
+        for name, gradient in zip(self.copies, found[1:], strict=False):
+            if gradient is not None:
+                self.keep(name, Full(gradient))
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.batch_norm:
+            _refuse_batch_statistics(*args, **kwargs)
+        if func == _READ_REQUIRES_GRAD:
+            return func(*args) or _is_in_graph(args[0])
+        if func in _HOOKS:
+            raise NotBatchedError(f"Tensor.{func.__name__} is meant for the gradient of one sample")
+        unfused = func is _FUSED_LOSS
+        if unfused:
+            # Its chunked form computes gradients in the forward pass, and silently gives zeros under vmap (torch 2.13).
+            kwargs = {**kwargs, "options": None}
+        rule = self._rules.get(func)
+        concerns = unfused or self._concerns(args) or self._concerns(kwargs.values())
+        if not concerns and func is not _ATTENTION:
+            return func(*args, **kwargs)
+        if rule is not None:
+            try:
+                return rule(self, *args, **kwargs)
+            except NotByRuleError:
+                pass
+        args = tuple(self._with_copies(a) for a in args)
+        kwargs = {name: self._with_copies(a) for name, a in kwargs.items()}
+        body = _body(func)
+        if body is None:
+            return func(*args, **kwargs)
+        with self:
+            return body(*args, **kwargs)
+
+    def _concerns(self, args: Any) -> bool:
+        names = self._names
+        return any(
+            id(a) in names or (isinstance(a, (list, tuple)) and any(id(e) in names for e in a)) for a in args
+        )
+
+    def _with_copies(self, arg: Any) -> Any:
+        """A parameter reached by another way than the module's attribute is exchanged for the sample's copy."""
+        if isinstance(arg, (list, tuple)) and type(arg) in (list, tuple):
+            return type(arg)(self._with_copies(a) for a in arg)
+        name = self._names.get(id(arg))
+        return arg if name is None else self._in_vmap[name]
+
+
+_READ_REQUIRES_GRAD = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_HOOKS = (Tensor.register_hook, Tensor.retain_grad)
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_FUSED_LOSS = getattr(torch.nn.functional, "linear_cross_entropy", None)
+
+
+def _is_in_graph(x: Tensor) -> bool:
+    """Whether ``x`` requires a gradient; under ``vmap`` a tensor itself says no, and nobody would put a hook on it."""
+    inner = x
+    while torch._C._functorch.is_functorch_wrapped_tensor(inner):
+        inner = torch._C._functorch.get_unwrapped(inner)
+    return inner.requires_grad
+
+
+_BODIES: dict[Any, Any] = {}
+
+
+def _body(func: Any) -> Any:
+    """A function of ``torch.nn.functional`` written in Python, without its question whether somebody overrides it.
+
+    We do, but want to see what it calls (attention calls ``linear``), which it would otherwise hide. None: not one.
+    """
+    if not isinstance(func, types.FunctionType) or func.__module__ != "torch.nn.functional":
+        return None
+    if func not in _BODIES:
+        hidden = {
+            "has_torch_function": _no,
+            "has_torch_function_unary": _no,
+            "has_torch_function_variadic": _no,
+        }
+        body = types.FunctionType(
+            func.__code__, {**func.__globals__, **hidden}, func.__name__, func.__defaults__, func.__closure__
+        )
+        body.__kwdefaults__ = func.__kwdefaults__
+        _BODIES[func] = body
+    return _BODIES[func]
+
+
+def _no(*_: object) -> bool:
+    return False
+
+
+def _refuse_batch_statistics(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    *_: Any,
+    **__: Any,
+) -> None:
+    if training:
+        raise CoupledSamplesError(
+            "the model normalises over the batch (batch_norm with training=True): a sample has no gradient of its "
+            "own. Use GroupNorm, LayerNorm or InstanceNorm, or model.eval()"
+        )

@@ -1,0 +1,50 @@
+"""Custom autograd functions that know nothing of MaskedTensors refuse them, and say what to do.
+
+``torch.autograd.Function.apply`` takes every argument that is no ``torch.Tensor`` for a constant. A MaskedTensor would
+go through ``forward``, outside any graph, and come out with right values and no gradient, without a word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.errors import UnsupportedOperationError
+from maskgrad.masked_tensor.tensor import MaskedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["install", "reason_and_remedy"]
+
+
+def _guarded(apply: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(cls: type, *args: Any, **kwargs: Any) -> Any:
+        for argument in args:
+            if type(argument) is MaskedTensor:
+                raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))
+        for argument in kwargs.values():
+            if type(argument) is MaskedTensor:
+                raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))
+        return apply(cls, *args, **kwargs)
+
+    guarded.__name__, guarded.__qualname__ = apply.__name__, apply.__qualname__
+    guarded.__doc__, guarded.__module__ = apply.__doc__, apply.__module__
+    guarded.__wrapped__ = apply  # type: ignore[attr-defined]
+    return guarded
+
+
+def reason_and_remedy(cls: type) -> str:
+    """Why a MaskedTensor is refused by this class, and what to do."""
+    lost = "torch.autograd.Function takes it for a constant and would return a result without a gradient"
+    if cls.__module__ == "torch.utils.checkpoint":
+        return f"{lost}; call torch.utils.checkpoint.checkpoint with use_reentrant=False"
+    return f"{lost}; derive {cls.__name__} from mg.Function and declare its pattern"
+
+
+def install() -> None:
+    """Look at the arguments of every custom function of torch before it runs."""
+    apply = torch.autograd.Function.__dict__["apply"].__func__
+    if not hasattr(apply, "__wrapped__"):
+        torch.autograd.Function.apply = classmethod(_guarded(apply))  # type: ignore[assignment, method-assign]

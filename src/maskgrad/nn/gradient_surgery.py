@@ -1,0 +1,96 @@
+"""Modules that change nothing on the way forward: they mask the gradient, or turn it round."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.gradients import mask_gradient, reverse_gradient
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["MaskGradient", "ReverseGradient"]
+
+
+class MaskGradient(nn.Module):
+    """Passes its input on; back through it passes the gradient only where a mask is True.
+
+    Args:
+        mask: Boolean tensor that broadcasts to the inputs, True = the gradient passes. A buffer: it moves with the
+            module and is saved with it.
+
+    Raises:
+        TypeError: ``mask`` is not a Boolean tensor.
+
+    Example:
+        >>> layer = mg.nn.MaskGradient(torch.tensor([True, False]))
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> layer(x).sum().backward()
+        >>> x.grad
+        tensor([1., 0.])
+
+    Dense equivalent: :func:`maskgrad.mask_gradient`.
+    """
+
+    mask: Tensor
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise TypeError(
+                f"mask must be a Boolean torch.Tensor (True = the gradient passes), found {found}"
+            )
+        self.register_buffer("mask", mask)
+
+    def forward(self, x: Tensor | MaskedTensor) -> Any:
+        """``x`` with its gradient masked."""
+        return mask_gradient(x, self.mask)
+
+    def extra_repr(self) -> str:
+        """The size of the mask."""
+        return f"mask of shape {tuple(self.mask.shape)}"
+
+
+class ReverseGradient(nn.Module):
+    """Passes its input on; back through it passes the gradient with the opposite sign.
+
+    What stands before it learns to make worse what stands after it. ``layer.scale.fill_(s)`` changes the strength at
+    any time, without a recompilation under ``torch.compile``, for it is a buffer.
+
+    Args:
+        scale: finite number by which the gradient is multiplied on top.
+
+    Raises:
+        TypeError: ``scale`` is no number.
+        ValueError: ``scale`` is not finite.
+
+    Example:
+        >>> layer = mg.nn.ReverseGradient(scale=0.5)
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> layer(x).sum().backward()
+        >>> x.grad
+        tensor([-0.5000, -0.5000])
+
+    Dense equivalent: :func:`maskgrad.reverse_gradient`.
+    """
+
+    scale: Tensor
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        if not isinstance(scale, (int, float)) or isinstance(scale, bool):
+            raise TypeError(f"scale must be a number, found {type(scale).__name__}; set layer.scale later")
+        if not math.isfinite(scale):
+            raise ValueError(f"scale must be finite, found {scale}")
+        self.register_buffer("scale", torch.tensor(float(scale)))
+
+    def forward(self, x: Tensor | MaskedTensor) -> Any:
+        """``x`` with its gradient reversed."""
+        return reverse_gradient(x, self.scale)
+
+    def extra_repr(self) -> str:
+        """The strength."""
+        return f"scale={self.scale.item():g}"

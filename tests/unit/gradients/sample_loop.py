@@ -1,0 +1,86 @@
+"""The oracle for gradients per sample: the definition, sample by sample, and modules with inputs to try it on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+__all__ = ["batches_for", "loop", "modules_of_torch", "smooth"]
+
+
+def smooth(output: Any, *_: Any) -> Tensor:
+    """A loss that tells all outputs apart, of whatever a module returns."""
+    leaves = [o for o in pytree.tree_leaves(output) if isinstance(o, Tensor) and o.is_floating_point()]
+    parts = [(o.sin() * torch.arange(1, o.numel() + 1, dtype=o.dtype).view_as(o)).sum() for o in leaves]
+    return torch.stack(parts).sum()
+
+
+def loop(
+    model: nn.Module, loss_fn: Callable[..., Any], inputs: Any, targets: Any = None
+) -> dict[str, Tensor]:
+    """The gradient of every sample, each on its own, dense."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    size = next(t for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor)).shape[0]
+    rows: dict[str, list[Tensor]] = {name: [] for name in named}
+    for i in range(size):
+        one, target = pytree.tree_map(
+            lambda t: t[i : i + 1] if isinstance(t, Tensor) else t,  # noqa: B023
+            (inputs, targets),
+        )
+        args, kwargs = ((), one) if isinstance(one, dict) else (one if isinstance(one, tuple) else (one,), {})
+        output = model(*args, **kwargs)
+        loss = loss_fn(output) if targets is None else loss_fn(output, target)
+        found = torch.autograd.grad(loss.reshape(()), list(named.values()), allow_unused=True)
+        for (name, p), gradient in zip(named.items(), found, strict=True):
+            rows[name].append(torch.zeros_like(p) if gradient is None else gradient.to_dense())
+    return {name: torch.stack(row).detach() for name, row in rows.items()}
+
+
+class _WithOptions(nn.Module):
+    """A module whose keyword arguments are fixed."""
+
+    def __init__(self, inner: nn.Module, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.inner, self.options = inner, options
+
+    def forward(self, *args: Any) -> Any:
+        return self.inner(*args, **self.options)
+
+
+def modules_of_torch() -> list[Any]:
+    """The entries of PyTorch's database of modules."""
+    from torch.testing._internal.common_modules import module_db
+
+    return list(module_db)
+
+
+def batches_for(info: Any, training: bool) -> Iterator[tuple[nn.Module, Any]]:
+    """The module in all its options, float64, each with inputs of several samples."""
+    given = info.module_inputs_func(
+        info, device="cpu", dtype=torch.float64, requires_grad=False, training=training
+    )
+    for case in filter(_is_a_batch, given):
+        made, call = case.constructor_input, case.forward_input
+        model = info.module_cls(*made.args, **made.kwargs).double().train(training)
+        if call.args and call.kwargs:
+            yield _WithOptions(model, call.kwargs), tuple(call.args)
+        else:
+            yield model, tuple(call.args) or call.kwargs
+
+
+def _is_a_batch(given: Any) -> bool:
+    call = given.forward_input
+    if call is None:
+        return False
+    if call.args and any(isinstance(value, Tensor) for value in call.kwargs.values()):
+        return False
+    sizes = {
+        t.shape[0] if t.dim() else 0
+        for t in pytree.tree_leaves((call.args, call.kwargs))
+        if isinstance(t, Tensor)
+    }
+    return len(sizes) == 1 and sizes.pop() >= 2

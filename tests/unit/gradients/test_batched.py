@@ -1,0 +1,415 @@
+"""batched_grad and batched_hessian against a double loop: all of torch.nn, all forms of arguments, masked tensors."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.poison import assert_entries, inf, nan, on
+from tests.unit.gradients.module_zoo import ABSENT, Specimen, graph_of, specimens, whole_jacobian
+
+D = torch.float64
+ZOO = list(specimens())
+
+
+def diagonal(whole: Tensor) -> Tensor:
+    """(B, k, B, *I) -> (B, k, *I)."""
+    return torch.stack([whole[b, :, b] for b in range(len(whole))])
+
+
+def is_coupled(whole: Tensor) -> bool:
+    blocks = [whole[b, :, c] for b in range(len(whole)) for c in range(len(whole)) if b != c]
+    return bool((torch.stack(blocks).nan_to_num() != 0).any())
+
+
+def mlp(*sizes: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inside, outside in itertools.pairwise(sizes):
+        layers += [nn.Linear(inside, outside), nn.Tanh()]
+    return nn.Sequential(*layers).to(D)
+
+
+def test_all_of_torch_nn_is_in_the_zoo() -> None:
+    classes = {
+        name
+        for name in dir(nn)
+        if isinstance(getattr(nn, name), type) and issubclass(getattr(nn, name), nn.Module)
+    }
+    shown = {specimen.name.split(",")[0].removeprefix("nn.").strip() for specimen in ZOO}
+    lazy = {name for name in classes if name.startswith("Lazy")}
+    assert classes - shown - set(ABSENT) - lazy == set()
+
+
+@pytest.mark.nondeterministic
+@pytest.mark.parametrize("specimen", ZOO, ids=str)
+def test_zoo(specimen: Specimen) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what modules say about themselves
+        graph = graph_of(specimen)
+    if graph is None:
+        return
+    y, x = graph
+    whole = whole_jacobian(y, x)
+    expected = diagonal(whole)
+    if is_coupled(whole):
+        with pytest.raises(mg.CoupledSamplesError, match="influence each other"):
+            mg.batched_grad(y, x)
+        torch.testing.assert_close(mg.batched_grad(y, x, coupling="exact"), expected)
+        return
+    for chunk_size in (None, 2):
+        torch.testing.assert_close(mg.batched_grad(y, x, chunk_size=chunk_size), expected, equal_nan=True)
+
+
+@pytest.mark.nondeterministic
+@pytest.mark.parametrize(
+    "specimen", [one for one in ZOO if "," not in one.name or one.name.endswith(", 0")], ids=str
+)
+def test_zoo_of_second_order(specimen: Specimen) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph = graph_of(specimen)
+    if graph is None:
+        return
+    y, x = graph
+    y = y[:, :2]
+    try:
+        whole = whole_jacobian(y, x, create_graph=True)
+    except RuntimeError as refused:
+        with pytest.raises(RuntimeError, match=re.escape(str(refused)[:30])):
+            mg.batched_grad(y, x, create_graph=True)
+        return
+    coupling = "exact" if is_coupled(whole) else "check"
+    found = mg.batched_grad(y, x, create_graph=True, coupling=coupling)
+    expected = diagonal(whole)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    assert found.requires_grad == expected.requires_grad
+    if not expected.requires_grad:
+        return
+    try:
+        wanted = slope(expected, x)
+    except RuntimeError as refused:  # a few modules have no second derivatives in PyTorch, with us neither
+        with pytest.raises(RuntimeError, match=re.escape(str(refused)[:30])):
+            slope(found, x)
+        return
+    torch.testing.assert_close(slope(found, x), wanted, equal_nan=True)
+
+
+def slope(jacobian: Tensor, x: Tensor) -> Tensor:
+    return torch.autograd.grad((jacobian**2).sum(), x, retain_graph=True, materialize_grads=True)[0]
+
+
+def test_zoo_is_no_empty_shell() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {one.name.split(",")[0].strip() for one in ZOO if graph_of(one) is not None}
+    assert {one.name.split(",")[0].strip() for one in ZOO} - found == set()
+
+
+def test_many_inputs_and_outputs() -> None:
+    net = mlp(3, 4, 2)
+    a, b = torch.randn(5, 3, dtype=D, requires_grad=True), torch.randn(5, dtype=D, requires_grad=True)
+    y, z = net(a) * b[:, None], a.sum(1) * b
+    found = mg.batched_grad({"y": y, "z": z}, (a, [b]))
+    assert set(found) == {"y", "z"}
+    assert isinstance(found["y"], tuple)
+    assert isinstance(found["y"][1], list)
+    for name, out in (("y", y), ("z", z[:, None])):
+        for got, x in ((found[name][0], a), (found[name][1][0], b)):
+            expected = diagonal(whole_jacobian(out, x))
+            torch.testing.assert_close(got, expected if name == "y" else expected[:, 0])
+
+
+def test_several_dimensions_and_views_that_are_not_contiguous() -> None:
+    x = torch.randn(4, 3, 2, dtype=D).transpose(1, 2).requires_grad_()
+    y = (x[:, :, :, None] * torch.randn(1, 2, 3, 2, dtype=D)).tanh().transpose(1, 3)
+    found = mg.batched_grad(y, x)
+    assert found.shape == (4, 2, 3, 2, 2, 3)
+    expected = diagonal(whole_jacobian(y.reshape(4, -1), x)).reshape(found.shape)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("coupling", ["check", "exact", "independent"])
+@pytest.mark.parametrize("sizes", [(0, 3, 2), (1, 3, 2), (4, 3, 0), (0, 0, 0), (4, 0, 2)])
+def test_nothing_and_one(sizes: tuple[int, int, int], coupling: str) -> None:
+    samples, features, outputs = sizes
+    x = torch.randn(samples, features, dtype=D, requires_grad=True)
+    y = (x @ torch.randn(features, outputs, dtype=D)).tanh()
+    found = mg.batched_grad(y, x, create_graph=True, coupling=coupling)
+    assert found.shape == (samples, outputs, features)
+    if found.numel():
+        torch.testing.assert_close(found, diagonal(whole_jacobian(y, x)))
+    assert mg.batched_hessian(y, x, coupling=coupling).shape == (samples, outputs, features, features)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_dtypes(dtype: torch.dtype) -> None:
+    net = mlp(3, 8, 2).to(dtype)
+    x = torch.randn(40, 3, dtype=dtype, requires_grad=True)
+    found = mg.batched_grad(net(x), x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, diagonal(whole_jacobian(net(x), x)))
+    with pytest.raises(mg.CoupledSamplesError):
+        mg.batched_grad(net(x) - net(x).mean(0), x)
+
+
+def test_complex_numbers() -> None:
+    x = torch.randn(3, 2, dtype=D, requires_grad=True)
+    y = torch.view_as_complex(torch.stack([x**2, x**3], -1))  # the real part is differentiated, as by torch
+    torch.testing.assert_close(mg.batched_grad(y, x), torch.diag_embed(2 * x.detach()))
+    c = torch.randn(3, 2, dtype=torch.complex128, requires_grad=True)
+    torch.testing.assert_close(mg.batched_grad(c * c, c), torch.diag_embed(2 * c.detach().conj()))
+    with pytest.raises(mg.CoupledSamplesError):
+        mg.batched_grad(c * c.mean(0), c)
+
+
+def test_a_tensor_by_itself() -> None:
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    found = mg.batched_grad(x, x)
+    torch.testing.assert_close(found, torch.eye(3, dtype=D).expand(4, 3, 3))
+    found += 1  # no two entries share memory
+
+
+def test_the_graph_stays() -> None:
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    y = mlp(3, 2)(x)
+    first = mg.batched_grad(y, x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, first.sum(1))
+
+
+def test_without_gradient_mode() -> None:
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    y = (x**3).sum(1)
+    with torch.no_grad():
+        found = mg.batched_grad(y, x, create_graph=True)
+        assert found.requires_grad
+        assert not mg.batched_grad(y, x).requires_grad
+        torch.testing.assert_close(mg.batched_hessian(y, x), torch.diag_embed(6 * x))
+
+
+def test_random_numbers_are_left_alone() -> None:
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    state = torch.get_rng_state()
+    mg.batched_grad(x**2, x)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# what people do in their models
+
+
+def _equal_to_the_loop(y: Tensor, x: Tensor) -> None:
+    expected = diagonal(whole_jacobian(y, x))
+    for chunk_size in (None, 1, 3):
+        torch.testing.assert_close(mg.batched_grad(y, x, chunk_size=chunk_size), expected)
+
+
+def test_sparse_rows() -> None:
+    table = nn.Embedding(9, 3, sparse=True).to(D)
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    h = table(torch.tensor([1, 1, 8, 0])) * x
+    _equal_to_the_loop(h.tanh(), x)
+    rows = torch.randn(4, 3, dtype=D, requires_grad=True)  # the gradient of which is a sparse tensor
+    _equal_to_the_loop(nn.functional.embedding(torch.arange(4), rows, sparse=True).tanh(), rows)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_products(layout: torch.layout) -> None:
+    weight = torch.randn(5, 3, dtype=D).relu().to_sparse(layout=layout)
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    _equal_to_the_loop((weight @ x.t()).t().tanh(), x)
+    if layout is torch.sparse_coo:
+        _equal_to_the_loop(torch.sparse.mm(weight, x.t()).t().tanh(), x)
+
+
+def test_checkpoints() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    first, second = mlp(3, 5), nn.Sequential(nn.Dropout(0.4), *mlp(5, 2))
+    y = checkpoint(second, checkpoint(first, x, use_reentrant=False), use_reentrant=False)
+    _equal_to_the_loop(y, x)
+
+
+class _Old(torch.autograd.Function):
+    """Looks at its gradient, which no batched pass allows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor | None:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient if bool((gradient != 0).any()) else None
+
+
+def test_old_custom_functions() -> None:
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    _equal_to_the_loop(_Old.apply(x)[:, :2] + 0 * x.sum(1, keepdim=True), x)
+    y = _Old.apply(x)
+    torch.testing.assert_close(mg.batched_grad(y, x), torch.diag_embed(2 * x.detach()))
+    torch.testing.assert_close(
+        mg.batched_grad(y, x, create_graph=True, coupling="exact"), torch.diag_embed(2 * x.detach())
+    )
+
+
+def test_buffers_written_in_place() -> None:
+    x = torch.randn(4, 3, dtype=D, requires_grad=True)
+    buffer = torch.zeros(4, 5, dtype=D)
+    buffer[:, 1:4] = x.sin()
+    buffer[:, 0] = x.prod(1)
+    _equal_to_the_loop(buffer.tanh(), x)
+
+
+def test_inner_nodes_and_a_memory_budget() -> None:
+    x = torch.randn(4, 3, dtype=D)
+    z = mlp(3, 5)(x)
+    y = mlp(5, 6)(z)
+    expected = diagonal(whole_jacobian(y, z))
+    for budget in (1, 1000, 10**9):
+        torch.testing.assert_close(mg.batched_grad(y, z, memory_budget=budget), expected)
+        torch.testing.assert_close(mg.batched_grad(y, z, True, memory_budget=budget), expected)
+
+
+# masked tensors
+
+
+def test_masked_input() -> None:
+    values = torch.tensor([[1.0, nan, 3.0], [inf, 2.0, 5.0]], dtype=D, requires_grad=True)
+    x = mg.masked(values, on([1, 0, 1], [0, 1, 1]))
+    with torch.autograd.set_detect_anomaly(True):
+        assert_entries(mg.batched_grad((x * x).sum(1), x), [[2.0, None, 6.0], [None, 4.0, 10.0]])
+        found = mg.batched_grad(x * x, x)
+    assert found.mask.tolist() == (x.mask[:, :, None] & x.mask[:, None, :]).tolist()
+    assert not found._values[~found.mask].any()
+    hessian = mg.batched_hessian((x**3).sum(1), x)
+    assert hessian.mask.tolist() == found.mask.tolist()
+    assert_entries(hessian[0], [[6.0, None, 0.0], [None, None, None], [0.0, None, 18.0]])
+
+
+def test_masked_output() -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=D, requires_grad=True)
+    y = mg.masked(x.prod(1, keepdim=True) * x, on([1, 0], [0, 1]))
+    found = mg.batched_grad(y, x)
+    nothing = [None, None]
+    assert_entries(found, [[[4.0, 1.0], nothing], [nothing, [16.0, 24.0]]])
+    assert found._values[0, 1].tolist() == [0.0, 0.0]
+
+
+def test_a_sample_of_which_nothing_is_specified() -> None:
+    x = mg.masked(torch.tensor([[nan, inf], [3.0, 4.0]], dtype=D, requires_grad=True), on([0, 0], [1, 1]))
+    found = mg.batched_grad(x.mean(1), x)
+    assert_entries(found, [[None, None], [0.5, 0.5]])
+
+
+def test_masked_second_order_reaches_plain_data() -> None:
+    values = torch.tensor([[1.0, nan, 3.0], [inf, 2.0, 5.0]], dtype=D, requires_grad=True)
+    x = mg.masked(values, on([1, 0, 1], [0, 1, 1]))
+    found = mg.batched_grad((x**3).sum(1), x, create_graph=True)
+    (second,) = torch.autograd.grad(found.sum().filled(0), values)
+    assert second.tolist() == [[6.0, 0.0, 18.0], [0.0, 12.0, 30.0]]
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_stored_entries(layout: torch.layout) -> None:
+    dense = mg.masked(torch.tensor([[1.0, nan, 3.0], [inf, 2.0, 5.0]], dtype=D), on([1, 0, 1], [0, 1, 1]))
+    x = dense.to_sparse(layout=layout).requires_grad_()
+    found = mg.batched_grad((x * x).sum(1), x)
+    assert found.layout == torch.strided
+    assert_entries(found, [[2.0, None, 6.0], [None, 4.0, 10.0]])
+    for chunk_size in (1, 2, None):
+        every = mg.batched_grad(x * x, x, chunk_size=chunk_size)
+        assert every.mask.tolist() == (dense.mask[:, :, None] & dense.mask[:, None, :]).tolist()
+        assert_entries(every[1], [[None] * 3, [None, 4.0, 0.0], [None, 0.0, 10.0]])
+
+
+# refusals
+
+
+def test_inputs_outside_the_graph() -> None:
+    x, other = torch.ones(2, 3, requires_grad=True), torch.ones(2, 1, requires_grad=True)
+    y = x**2
+    with pytest.raises(ValueError, match=r"inputs\[1\] is not part of the graph of outputs"):
+        mg.batched_grad(y, (x, other))
+    assert mg.batched_grad(y, (x, other), allow_unused=True)[1] is None
+    zeros = mg.batched_grad(y, (x, other), materialize_grads=True)[1]
+    assert zeros.shape == (2, 3, 1)
+    assert not zeros.any()
+    with pytest.raises(ValueError, match="allow_unused must be True"):
+        mg.batched_grad(y, x, allow_unused=False, materialize_grads=True)
+    assert mg.batched_hessian(y, (x, other), allow_unused=True)[0][1].shape == (2, 3, 3, 1)
+    assert mg.batched_hessian(y, (x, other), allow_unused=True)[1] == (None, None)
+    masked = mg.masked(other, on([1], [0]))
+    assert mg.batched_grad(y, masked, materialize_grads=True).mask[1].any().item() is False
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "kind", "message"),
+    [
+        (lambda x: (x**2).sum(), lambda x: x, ValueError, "outputs must have shape"),
+        (lambda x: x.detach(), lambda x: x, ValueError, "outputs is not part of a graph"),
+        (lambda x: x**2, lambda x: torch.ones(2, 2), ValueError, "inputs does not require grad"),
+        (lambda x: [x**2, 3], lambda x: x, TypeError, r"outputs\[1\] must be a tensor, found int"),
+        (lambda x: x**2, lambda x: iter([x]), TypeError, "inputs must be a tensor"),
+        (lambda x: x**2, lambda x: (), ValueError, "at least one tensor"),
+        (lambda x: (x**2)[:1], lambda x: x, ValueError, "inputs must have shape .* with B = 1"),
+    ],
+)
+def test_arguments(outputs: Any, inputs: Any, kind: type[Exception], message: str) -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(kind, match=message):
+        mg.batched_grad(outputs(x), inputs(x))
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"coupling": "none"}, "coupling must be"),
+        ({"chunk_size": 0}, "chunk_size must be"),
+        ({"memory_budget": 2.5}, "memory_budget must be"),
+    ],
+)
+def test_manner(argument: dict[str, Any], message: str) -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(ValueError, match=message):
+        mg.batched_grad(x**2, x, **argument)
+
+
+def test_hessians() -> None:
+    net = mlp(3, 5, 2)
+    x, s = torch.randn(4, 3, dtype=D, requires_grad=True), torch.randn(4, 1, dtype=D, requires_grad=True)
+    y = net(x * s)
+    found = mg.batched_hessian(y, {"x": x, "s": s})
+    both = (0, 1)
+    hessian = torch.func.jacrev(torch.func.jacrev(lambda one, by: net(one * by), both), both)
+    expected = torch.func.vmap(hessian)(x.detach(), s.detach())
+    names = ("x", "s")
+    for i, first in enumerate(names):
+        for j, second in enumerate(names):
+            torch.testing.assert_close(found[first][second], expected[i][j])
+    assert not mg.batched_hessian(x.sum(1), x).any()
+    third = mg.batched_grad(mg.batched_hessian((x**4).sum(1), x, create_graph=True), x)
+    torch.testing.assert_close(third.sum((1, 2)), 24 * x.detach())
+    centred = nn.functional.batch_norm(x, None, None, training=True)
+    with pytest.raises(mg.CoupledSamplesError):
+        mg.batched_hessian((centred**2 * x).sum(1), x)
+    exact = mg.batched_hessian((centred**2 * x).sum(1), x, coupling="exact")
+    whole = torch.autograd.functional.hessian(
+        lambda v: (nn.functional.batch_norm(v, None, None, training=True)[1] ** 2 * v[1]).sum(), x.detach()
+    )
+    torch.testing.assert_close(exact[1], whole[1, :, 1])
+
+
+def test_as_many_outputs_as_an_image_has() -> None:
+    x = torch.randn(2, 3, requires_grad=True)
+    y = (x.sum(1, keepdim=True) * torch.arange(20_000.0)).reshape(2, 2, 100, 100)
+    found = mg.batched_grad(y, x)  # unit vectors for all outputs at once would take 1.6 GB
+    assert torch.equal(found, torch.arange(20_000.0).reshape(1, 2, 100, 100, 1).expand(2, -1, -1, -1, 3))

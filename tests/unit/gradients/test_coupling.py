@@ -1,0 +1,143 @@
+"""The probe finds every pair of samples that influence each other, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import maskgrad as mg
+from maskgrad.gradients.backward_passes import BackwardPasses
+from maskgrad.gradients.batch_nodes import input_nodes
+from maskgrad.gradients.coupling import _powers_of_two, coupled_input, directions
+
+
+def _deep(x: Tensor) -> Tensor:
+    for _ in range(30):
+        x = nn.Linear(6, 6, dtype=x.dtype)(x).tanh()
+    return x
+
+
+def _deep(x: Tensor) -> Tensor:
+    for _ in range(30):
+        x = nn.Linear(6, 6, dtype=x.dtype)(x).tanh()
+    return x
+
+
+COUPLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "statistics of the batch": lambda x: (x - x.mean(0)) / x.std(0),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "negatives from the batch": lambda x: F.cross_entropy(x @ x.t(), torch.arange(len(x)), reduction="none"),
+    "softmax over the batch": lambda x: x.softmax(0),
+    "the neighbour": lambda x: x * x.roll(1, 0),
+    "the sum up to here": lambda x: x.cumsum(0).tanh(),
+    "sorted": lambda x: x.sort(0).values * 2,
+    "reversed": lambda x: x.flip(0),
+    "the largest of all": lambda x: x / x.abs().max(),
+    "the last sample alone": lambda x: torch.cat([x[:-1], x[:1] * x[-1:]]),
+    "one output of many": lambda x: torch.stack([x.sum(1), x.prod(1), x.sum(1) + 1e-3 * x.mean()], 1),
+    "attention over the batch": lambda x: (x @ x.t()).softmax(-1) @ x,
+    "a little": lambda x: x.sin() + 1e-4 * x.mean(0),
+}
+INDEPENDENT: dict[str, Callable[[Tensor], Tensor]] = {
+    "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
+    "nothing but rounding errors": lambda x: F.layer_norm(x, x.shape[1:]).sum(1),
+    "rounding errors of a softmax": lambda x: (10 * x).softmax(1).sum(1),
+    "rounding errors of half precision": lambda x: F.layer_norm(x.bfloat16(), x.shape[1:]).sum(1),
+    "deep": _deep,
+    "tiny": lambda x: 1e-30 * x.tanh(),
+    "huge": lambda x: 1e30 * x.tanh(),
+    "sizes far apart": lambda x: x * torch.logspace(-15, 15, len(x))[:, None],
+    "zero": lambda x: 0 * x,
+    "dead units": lambda x: (x - 100).relu(),
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "neighbours in the sample": lambda x: x * x.roll(1, 1) / x.abs().max(1, keepdim=True).values,
+    "a mixture with weight zero": lambda x: torch.eye(len(x)) @ x.sin(),
+    "no number": lambda x: x * torch.where(torch.arange(len(x)) == 1, float("nan"), 1)[:, None],
+    "infinite": lambda x: x * torch.where(torch.arange(len(x)) == 1, float("inf"), 1)[:, None],
+    "constants of the batch": lambda x: x / x.detach().std(0),
+}
+
+
+def _probed(function: Callable[[Tensor], Tensor], samples: int, dtype: torch.dtype = torch.float32) -> Any:
+    x = torch.randn(samples, 6, dtype=dtype, requires_grad=True)
+    return mg.batched_grad(function(x), x)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 17, 200])
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled(name: str, samples: int) -> None:
+    with pytest.raises(mg.CoupledSamplesError, match=r"coupling='exact'.*"):
+        _probed(COUPLED[name], samples)
+
+
+@pytest.mark.nondeterministic
+@pytest.mark.parametrize("samples", [2, 3, 17, 200])
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_independent(name: str, samples: int) -> None:
+    _probed(INDEPENDENT[name], samples)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions(dtype: torch.dtype) -> None:
+    for name in ("layer norm", "nothing but rounding errors", "dropout", "dead units", "zero"):
+        _probed(INDEPENDENT[name], 40, dtype)
+    for name in (
+        "statistics of the batch",
+        "the neighbour",
+        "negatives from the batch",
+        "the last sample alone",
+    ):
+        with pytest.raises(mg.CoupledSamplesError):
+            _probed(COUPLED[name], 40, dtype)
+
+
+def test_any_single_pair_is_found() -> None:
+    x = torch.randn(40, 2, dtype=torch.float64, requires_grad=True)
+    for one, other in itertools.combinations(range(40), 2):
+        mixing = torch.eye(40, dtype=torch.float64)
+        mixing[one, other] = 0.5
+        y = mixing @ x
+        passes = BackwardPasses(y, input_nodes(x)[0], chunk_size=1)
+        assert coupled_input(passes) == "inputs"
+
+
+@pytest.mark.parametrize("samples", [2, 16, 17, 300, 5000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights_tell_samples_apart(samples: int, dtype: torch.dtype) -> None:
+    weights = torch.stack(list(_powers_of_two(samples, torch.ones((), dtype=dtype))), 1)
+    assert len(torch.unique(weights, dim=0)) == samples
+    assert torch.equal(torch.frexp(weights.abs())[0], torch.full_like(weights, 0.5))
+    numbers = directions(samples, torch.ones(()))
+    assert len(torch.unique(numbers)) == samples
+    assert numbers.abs().min() >= 0.5
+    assert numbers.abs().max() <= 1
+
+
+def test_the_input_is_named() -> None:
+    a, b = torch.randn(4, 2, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    y = a.sum(1) + (b - b.mean(0)).prod(1)
+    with pytest.raises(mg.CoupledSamplesError, match=r"part of inputs\['b'\] changes"):
+        mg.batched_grad(y, {"a": a, "b": b})
+    assert mg.batched_grad(y, a).shape == (4, 2)
+
+
+def test_believed_not_to_happen() -> None:
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    y = x - x.mean(0)
+    whole = torch.autograd.functional.jacobian(lambda v: v - v.mean(0), x.detach())
+    torch.testing.assert_close(mg.batched_grad(y, x, coupling="independent"), whole.sum(0).movedim(1, 0))
+
+
+def test_garbage_under_the_mask() -> None:
+    values = torch.randn(5, 4)
+    mask = torch.rand(5, 4) > 0.4
+    x = mg.masked(torch.where(mask, values, float("nan")).requires_grad_(), mask)
+    mg.batched_grad(x.softmax(1), x)
+    with pytest.raises(mg.CoupledSamplesError):
+        mg.batched_grad(x.softmax(0), x)

@@ -1,0 +1,454 @@
+"""Custom functions on plain and masked tensors: values, patterns, derivatives of both orders, transformations."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, jacrev, jvp, vmap
+from torch.utils.checkpoint import checkpoint
+
+import maskgrad as mg
+from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
+
+# What torch.compile and torch.func say of themselves.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning"),
+]
+
+LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+
+
+class Cube(mg.Function):
+    """With setup_context, a tangent and a derivative that is differentiable."""
+
+    pattern = "intersection"
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * gradient
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * tangent
+
+
+class Reciprocal(mg.Function):
+    """Of which 0 would be a bad filler."""
+
+    pattern = "intersection"
+    filler = 1.0
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return 1 / x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (y,) = ctx.saved_tensors
+        return -y * y * gradient
+
+
+class Power(mg.Function):
+    """With an intermediate result for second derivatives, a second tensor and a constant."""
+
+    pattern = "intersection"
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, exponent: int = 2) -> Any:
+        inner = x ** (exponent - 1)
+        return inner * x * weight, inner
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, weight, ctx.exponent = inputs
+        ctx.save_for_backward(x, weight, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, gradient_of_inner: Tensor) -> Any:
+        x, weight, inner = ctx.saved_tensors
+        n = ctx.exponent
+        for_x = n * inner * weight * gradient + (n - 1) * x ** (n - 2) * gradient_of_inner
+        return for_x, inner * x * gradient, None
+
+
+class RowSum(mg.Function):
+    """Whose pattern is a rule of its own."""
+
+    @staticmethod
+    def pattern(mask: Tensor, dim: int) -> Tensor:
+        return mask.any(dim)
+
+    @staticmethod
+    def forward(x: Tensor, dim: int) -> Tensor:
+        return x.sum(dim)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, ctx.dim = inputs
+        ctx.shape = x.shape
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient.unsqueeze(ctx.dim).expand(ctx.shape), None
+
+
+class Undeclared(mg.Function):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * 2
+
+
+def sparse(layout: torch.layout) -> mg.MaskedTensor:
+    plain = torch.tensor([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0]]).double()
+    mask = on([1, 1, 0, 0], [0, 0, 1, 1])
+    block = (1, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    return mg.masked(plain, mask).to_sparse(layout, blocksize=block)
+
+
+class TestOnPlainTensors:
+    def test_is_torchs_function(self) -> None:
+        x = leaf(1.0, 2.0)
+        y = Cube.apply(x)
+        assert type(y) is Tensor
+        assert y.tolist() == [1.0, 8.0]
+        assert gradient(y, x).tolist() == [3.0, 12.0]
+        assert issubclass(Cube.plain, torch.autograd.Function)
+
+    def test_arguments_by_name_and_defaults(self) -> None:
+        x, w = leaf(3.0), leaf(2.0)
+        assert Power.apply(x, weight=w)[0].tolist() == [18.0]
+        assert Power.apply(x, w, exponent=3)[0].tolist() == [54.0]
+
+    def test_passes_torchs_checks(self) -> None:
+        x, w = leaf(0.5, 2.0), leaf(1.5, -1.0)
+        for function, inputs in ((Cube.apply, (x,)), (Power.apply, (x, w, 3))):
+            assert torch.autograd.gradcheck(function, inputs)
+            assert torch.autograd.gradgradcheck(function, inputs)
+        assert torch.autograd.gradcheck(Cube.apply, (x,), check_forward_ad=True, check_batched_grad=True)
+
+
+class TestEntryByEntry:
+    def test_value_pattern_and_gradient(self) -> None:
+        x = poisoned([1.0, None, 2.0, None, None, None], requires_grad=True)
+        y = Cube.apply(x)
+        assert_entries(y, [1.0, None, 8.0, None, None, None])
+        assert gradient(y, x).tolist() == [3.0, 0.0, 12.0, 0.0, 0.0, 0.0]
+
+    def test_second_derivative(self) -> None:
+        x = poisoned([1.0, None, 2.0], requires_grad=True)
+        (first,) = torch.autograd.grad(Cube.apply(x).sum().filled(0), x._values, create_graph=True)
+        assert gradient(first, x).tolist() == [6.0, 0.0, 12.0]
+
+    def test_operands_meet_and_broadcast(self) -> None:
+        x = poisoned([[1.0, None], [2.0, 3.0]], requires_grad=True)
+        w = poisoned([None, 2.0], requires_grad=True)
+        y, inner = Power.apply(x, w, 3)
+        assert_entries(y, [[None, None], [None, 54.0]])
+        assert_entries(inner, [[None, None], [None, 9.0]])
+        assert gradient(y, x).tolist() == [[0.0, 0.0], [0.0, 54.0]]
+        assert gradient(y, w).tolist() == [0.0, 27.0]
+
+    def test_a_plain_operand_gets_a_gradient_where_both_are(self) -> None:
+        x, w = poisoned([1.0, None, 3.0], requires_grad=True), leaf(2.0, inf, 4.0)
+        y, _ = Power.apply(x, w)
+        assert gradient(y, w).tolist() == [1.0, 0.0, 9.0]
+        assert gradient(y, x).tolist() == [4.0, 0.0, 24.0]
+
+    @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
+    def test_a_filler_keeps_the_derivative_finite(self) -> None:
+        x = poisoned([2.0, None], requires_grad=True)
+        with torch.autograd.set_detect_anomaly(True):
+            Reciprocal.apply(x).sum().backward()
+        assert x._values.grad.tolist() == [-0.25, 0.0]
+
+    def test_nan_that_backward_makes_stays_out(self) -> None:
+        class Careless(mg.Function):
+            pattern = "intersection"
+
+            @staticmethod
+            def forward(x: Tensor) -> Tensor:
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Any:
+                return torch.full_like(gradient, nan)
+
+        x = poisoned([2.0, None], requires_grad=True)
+        Careless.apply(x).sum().backward()
+        assert x._values.grad[1].item() == 0.0
+
+    @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (7,)])
+    def test_all_none_and_nothing(self, shape: tuple[int, ...]) -> None:
+        for full in (True, False):
+            data = torch.full(shape, 2.0 if full else nan, dtype=torch.float64, requires_grad=True)
+            y = Cube.apply(mg.masked(data, torch.full(shape, full)))
+            assert bool((y.mask == full).all())
+            assert y.shape == shape
+            assert gradient(y, data).eq(12.0 if full else 0.0).all()
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.complex128])
+    def test_dtypes(self, dtype: torch.dtype) -> None:
+        x = poisoned([1.0, None, 2.0], dtype, requires_grad=True)
+        y = Cube.apply(x)
+        assert_entries(y, [1.0, None, 8.0], dtype)
+        assert gradient(y.real if dtype.is_complex else y, x).real.tolist() == [3.0, 0.0, 12.0]
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_sparse_layouts(self, layout: torch.layout) -> None:
+        x = sparse(layout).requires_grad_()
+        y = Cube.apply(x)
+        assert y.layout == layout
+        assert_entries(y.to_dense(), [[1.0, 8.0, None, None], [None, None, 27.0, 0.0]])
+        assert mg.gradcheck(Cube.apply, x)
+        assert mg.gradgradcheck(Cube.apply, x)
+
+    def test_sparse_meets_dense_and_masked(self) -> None:
+        x, w = sparse(torch.sparse_csr).requires_grad_(), leaf(1.0, 2.0, 3.0, 4.0)
+        y, _ = Power.apply(x, w)
+        assert_entries(y.to_dense(), [[1.0, 8.0, None, None], [None, None, 27.0, 0.0]])
+        assert gradient(y, w).tolist() == [1.0, 4.0, 9.0, 0.0]
+        other = poisoned([[None, 1.0, 1.0, 1.0], [1.0, 1.0, 2.0, 1.0]])
+        assert_entries(
+            Power.apply(x, other)[0].to_dense(), [[None, 4.0, None, None], [None, None, 18.0, 0.0]]
+        )
+
+
+class TestOtherPatterns:
+    def test_of_the_first_operand(self) -> None:
+        class Centred(mg.Function):
+            pattern = "first"
+
+            @staticmethod
+            def forward(x: Tensor, of: Tensor) -> Tensor:
+                return x - of.sum()
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Any:
+                return gradient, -gradient.sum().expand(4)
+
+        x, of = (
+            poisoned([1.0, None], requires_grad=True),
+            poisoned([1.0, None, 3.0, None], requires_grad=True),
+        )
+        y = Centred.apply(x, of)
+        assert_entries(y, [-3.0, None])
+        assert gradient(y, x).tolist() == [1.0, 0.0]
+        assert gradient(y, of).tolist() == [-1.0, 0.0, -1.0, 0.0]
+        plain = Centred.apply(leaf(1.0, 2.0), of)
+        assert type(plain) is Tensor
+        assert plain.tolist() == [-3.0, -2.0]
+
+    def test_of_its_own(self) -> None:
+        x = poisoned([[1.0, None], [None, None]], requires_grad=True)
+        y = RowSum.apply(x, 1)
+        assert_entries(y, [1.0, None])
+        assert gradient(y, x).tolist() == [[1.0, 0.0], [0.0, 0.0]]
+        assert mg.gradcheck(RowSum.apply, (x, 0))
+
+    def test_several_results(self) -> None:
+        class Parts(NamedTuple):
+            total: Any
+            doubled: Any
+            count: Any
+
+        class Both(mg.Function):
+            @staticmethod
+            def pattern(mask: Tensor) -> Any:
+                return mask.any(), mask, None
+
+            @staticmethod
+            def forward(x: Tensor) -> Any:
+                return x.sum(), x * 2, torch.tensor(5.0)
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+                ctx.mark_non_differentiable(output[2])
+
+            @staticmethod
+            def backward(ctx: Any, a: Tensor, b: Tensor, c: Tensor) -> Any:
+                return a + 2 * b
+
+        x = poisoned([1.0, None], requires_grad=True)
+        total, doubled, count = Both.apply(x)
+        assert_entries(total, 1.0)
+        assert_entries(doubled, [2.0, None])
+        assert type(count) is Tensor
+        assert gradient(total + doubled.sum(), x).tolist() == [3.0, 0.0]
+
+    def test_unused_results_without_materialized_gradients(self) -> None:
+        seen = []
+
+        class Two(mg.Function):
+            pattern = "intersection"
+
+            @staticmethod
+            def forward(x: Tensor) -> Any:
+                return x * 2, x * 3
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+                ctx.set_materialize_grads(False)
+
+            @staticmethod
+            def backward(ctx: Any, a: Tensor | None, b: Tensor | None) -> Any:
+                seen.append((a is None, b is None))
+                return (0 if a is None else 2 * a) + (0 if b is None else 3 * b)
+
+        x = poisoned([1.0, None], requires_grad=True)
+        assert gradient(Two.apply(x)[1], x).tolist() == [3.0, 0.0]
+        assert seen == [(True, False)]
+
+
+class TestTransformations:
+    DATA = torch.tensor([[1.0, nan], [inf, 2.0]]).double()
+    MASK = on([1, 0], [0, 1])
+
+    @staticmethod
+    def total(x: Tensor, mask: Tensor) -> Tensor:
+        return Cube.apply(mg.masked(x, mask)).sum().filled(0.0)
+
+    def test_grad_and_vmap(self) -> None:
+        expected = [[3.0, 0.0], [0.0, 12.0]]
+        assert grad(self.total)(self.DATA, self.MASK).tolist() == expected
+        assert vmap(grad(self.total))(self.DATA, self.MASK).tolist() == expected
+        # in_dims of MaskedTensors are those of their parts
+        assert_entries(vmap(Cube.apply)(mg.masked(self.DATA, self.MASK)), [[1.0, None], [None, 8.0]])
+
+    def test_jacobian_of_the_gradient(self) -> None:
+        h = jacrev(grad(self.total))(self.DATA[0], self.MASK[0])
+        assert h.tolist() == [[6.0, 0.0], [0.0, 0.0]]
+
+    def test_forward_mode(self) -> None:
+        tangent = torch.full((2,), 10.0).double()
+        _, out = jvp(lambda v: self.total(v, self.MASK[1]), (self.DATA[1],), (tangent,))
+        assert out.item() == 120.0
+
+    def test_a_rule_of_its_own_for_vmap(self) -> None:
+        class Doubled(mg.Function):
+            pattern = "intersection"
+
+            @staticmethod
+            def forward(x: Tensor) -> Tensor:
+                return torch.from_numpy(x.numpy() * 2)
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Any:
+                return gradient * 2
+
+            @staticmethod
+            def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
+                return Doubled.plain.apply(x), in_dims[0]
+
+        assert vmap(Doubled.apply)(torch.tensor([1.0, 2.0])).tolist() == [2.0, 4.0]
+
+    def test_compiled_once_for_all_masks(self) -> None:
+        f = torch.compile(self.total, backend="aot_eager", fullgraph=True)
+        data = self.DATA.clone().requires_grad_()
+        assert gradient(f(data, self.MASK), data).tolist() == [[3.0, 0.0], [0.0, 12.0]]
+        with mg.assert_no_recompile():
+            for mask in (on([0, 0], [0, 1]), on([0, 0], [0, 0])):
+                assert gradient(f(data, mask), data).tolist() == [[0.0, 0.0], [0.0, 12.0 * mask[1, 1]]]
+
+    @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+    def test_compiled_on_sparse_layouts(self, layout: torch.layout) -> None:
+        f = torch.compile(
+            lambda v: Power.apply(v, 2.0, 3)[0].sum().filled(0.0), backend="aot_eager", fullgraph=True
+        )
+        x = sparse(layout).requires_grad_()
+        assert gradient(f(x), x).tolist() == [6.0, 24.0, 54.0, 0.0]
+
+    def test_checkpointed(self) -> None:
+        x = poisoned([1.0, None, 2.0], requires_grad=True)
+        y = checkpoint(lambda v: Cube.apply(v).sum(), x, use_reentrant=False)
+        assert gradient(y, x).tolist() == [3.0, 0.0, 12.0]
+
+    def test_exported(self) -> None:
+        class Model(torch.nn.Module):
+            def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+                return TestTransformations.total(x, mask)
+
+        program = torch.export.export(Model(), (self.DATA, self.MASK)).module()
+        assert program(self.DATA, ~self.MASK).isnan()
+        assert program(self.DATA, self.MASK).item() == 9.0
+
+
+class TestRefusals:
+    def test_no_pattern(self) -> None:
+        assert Undeclared.apply(leaf(1.0)).tolist() == [2.0]
+        with pytest.raises(TypeError, match="Undeclared was given a MaskedTensor, but declares no pattern"):
+            Undeclared.apply(poisoned([1.0, None]))
+
+    def test_a_pattern_nobody_knows(self) -> None:
+        with pytest.raises(TypeError, match=r"Wrong.pattern must be one of .* found 'union'"):
+            type("Wrong", (mg.Function,), {"pattern": "union", "forward": staticmethod(lambda x: x)})
+
+    def test_forward_with_a_context(self) -> None:
+        with pytest.raises(TypeError, match=r"found a first argument ctx; .* setup_context"):
+            type("Wrong", (mg.Function,), {"forward": staticmethod(lambda ctx, x: x)})
+
+    @pytest.mark.parametrize("function", [RowSum])
+    def test_a_sparse_layout_under_another_pattern(self, function: Any) -> None:
+        with pytest.raises(
+            mg.errors.UnsupportedLayoutError, match=r"RowSum \(pattern of its own\).*to_dense"
+        ):
+            function.apply(sparse(torch.sparse_csr), 1)
+
+    def test_results_of_another_shape(self) -> None:
+        class Sum(RowSum):
+            pattern = "intersection"  # type: ignore[assignment]
+
+        with pytest.raises(RuntimeError, match=r"made shape \(2,\) of operands that broadcast to \(2, 2\)"):
+            Sum.apply(poisoned([[1.0, None], [2.0, 3.0]]), 1)
+
+        class First(RowSum):
+            pattern = "first"  # type: ignore[assignment]
+
+        with pytest.raises(RuntimeError, match="does not fit the result"):
+            First.apply(poisoned([[1.0, None], [2.0, 3.0]]), 1)
+
+    @pytest.mark.parametrize(
+        ("masks", "words"),
+        [
+            ((None, None, None), "one mask for each of 2 results, found 3"),
+            ((torch.ones(2), None), r"Boolean tensors or None, found dtype torch.float32"),
+            (("all", None), "Boolean tensors or None, found str"),
+        ],
+    )
+    def test_what_are_no_masks(self, masks: Any, words: str) -> None:
+        class Odd(Power):
+            @staticmethod
+            def pattern(*_: Any) -> Any:  # type: ignore[override]
+                return masks
+
+        with pytest.raises((RuntimeError, TypeError), match=words):
+            Odd.apply(poisoned([1.0, None]), torch.ones(2).double(), 2)
+
+    def test_fillers_of_another_number(self) -> None:
+        class Odd(Cube):
+            filler = (1.0, 2.0)
+
+        with pytest.raises(TypeError, match="one for each of 1 inputs"):
+            Odd.apply(poisoned([1.0, None]))

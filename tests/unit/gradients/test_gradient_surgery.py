@@ -1,0 +1,253 @@
+"""Identities whose gradient is masked or reversed: alone, twice, transformed, compiled, on every layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, hessian, jvp, vmap
+from torch.utils.checkpoint import checkpoint
+
+import maskgrad as mg
+from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
+
+# What torch.compile and torch.func say of themselves.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning"),
+]
+
+LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+
+
+def sparse(layout: torch.layout) -> mg.MaskedTensor:
+    x = mg.masked(
+        torch.tensor([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, 4.0]]).double(), on([1, 1, 0, 0], [0, 0, 1, 1])
+    )
+    block = (1, 2) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    return x.to_sparse(layout, blocksize=block).requires_grad_()
+
+
+class TestMaskGradient:
+    def test_is_the_identity(self) -> None:
+        x = leaf(1.0, nan, -inf, -0.0)
+        y = mg.mask_gradient(x, on(1, 0, 0, 1))
+        assert torch.equal(y.view(torch.int64), x.view(torch.int64))
+
+    @pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
+    def test_selects_and_never_multiplies(self, garbage: float) -> None:
+        x = leaf(1.0, 2.0, 3.0)
+        y = mg.mask_gradient(x, on(1, 0, 1))
+        (got,) = torch.autograd.grad(y, x, torch.tensor([5.0, garbage, 6.0]).double())
+        assert got.tolist() == [5.0, 0.0, 6.0]
+
+    @pytest.mark.parametrize(("mask", "expected"), [(on(0), [0.0, 0.0]), (on(1, 0), [1.0, 0.0])])
+    def test_masks_broadcast(self, mask: Tensor, expected: list[float]) -> None:
+        x = leaf([1.0, 2.0], [3.0, 4.0])
+        assert gradient(mg.mask_gradient(x, mask), x).tolist() == [expected] * 2
+
+    def test_other_paths_are_not_touched(self) -> None:
+        w = leaf(1.0, 1.0)
+        y = (mg.mask_gradient(w, on(1, 0)) * 2).sum() + (w * 5).sum()
+        assert gradient(y, w).tolist() == [7.0, 5.0]
+
+    def test_twice(self) -> None:
+        x = leaf(2.0, 3.0)
+        (first,) = torch.autograd.grad((mg.mask_gradient(x, on(1, 0)) ** 3).sum(), x, create_graph=True)
+        assert first.tolist() == [12.0, 0.0]
+        assert gradient(first, x).tolist() == [12.0, 0.0]
+        assert torch.autograd.gradgradcheck(lambda v: mg.mask_gradient(v, on(1, 1)) ** 3, x)
+
+    def test_of_a_masked_tensor_keeps_the_pattern(self) -> None:
+        x = poisoned([1.0, None, 3.0], requires_grad=True)
+        y = mg.mask_gradient(x, on(0, 1, 1))
+        assert_entries(y, [1.0, None, 3.0])
+        assert gradient(y, x).tolist() == [0.0, 0.0, 1.0]
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_of_sparse_layouts(self, layout: torch.layout) -> None:
+        x = sparse(layout)
+        y = mg.mask_gradient(x, on([1, 0, 1, 1], [1, 1, 0, 1]))
+        assert y.layout == layout
+        y.sum().backward()
+        assert_entries(x.grad.to_dense(), [[1.0, 0.0, None, None], [None, None, 0.0, 1.0]])
+
+    def test_transformed(self) -> None:
+        def f(v: Tensor, m: Tensor) -> Tensor:
+            return (mg.mask_gradient(v, m) ** 2).sum()
+
+        x, m = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), on([1, 0], [0, 1])
+        assert vmap(grad(f))(x, m).tolist() == [[2.0, 0.0], [0.0, 8.0]]
+        assert jvp(lambda v: f(v, m), (x,), (torch.ones(2, 2),))[1].item() == 10.0
+        assert hessian(f)(x[0], m[0]).tolist() == [[2.0, 0.0], [0.0, 0.0]]
+
+    def test_compiled_once_for_all_masks(self) -> None:
+        f = torch.compile(
+            lambda v, m: mg.mask_gradient(v, m).exp().sum(), backend="aot_eager", fullgraph=True
+        )
+        x = leaf(0.0, 0.0)
+        f(x, on(1, 1))
+        with mg.assert_no_recompile():
+            for mask in (on(0, 0), on(1, 0)):
+                assert gradient(f(x, mask), x).tolist() == mask.double().tolist()
+
+    def test_checkpointed_exported_and_under_autocast(self) -> None:
+        x, m = leaf(1.0, 2.0), on(1, 0)
+        y = checkpoint(lambda v: mg.mask_gradient(v, m).square().sum(), x, use_reentrant=False)
+        assert gradient(y, x).tolist() == [2.0, 0.0]
+
+        class Model(torch.nn.Module):
+            def forward(self, v: Tensor, m: Tensor) -> Tensor:
+                return mg.mask_gradient(v, m) * 2
+
+        assert torch.export.export(Model(), (x, m)).module()(x, ~m).tolist() == [2.0, 4.0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert mg.mask_gradient(x, m).dtype == torch.float64
+
+    def test_large_tensors_which_a_compiled_kernel_serves(self) -> None:
+        data, mask = torch.randn(211, 199).double(), torch.rand(211, 199) < 0.5
+        data[~mask] = nan
+        x = data.T.clone().T.requires_grad_()  # not contiguous
+
+        def f(v: Tensor) -> Tensor:
+            return torch.where(mask, mg.mask_gradient(v, mask) ** 3, 0.0).sum()
+
+        (first,) = torch.autograd.grad(f(x), x, create_graph=True)
+        torch.testing.assert_close(first, torch.where(mask, 3 * data**2, 0.0))
+        torch.testing.assert_close(
+            gradient(torch.where(mask, first, 0.0), x), torch.where(mask, 6 * data, 0.0)
+        )
+        torch.testing.assert_close(grad(f)(data), first.detach())
+        batched = vmap(grad(lambda v, m: torch.where(m, mg.mask_gradient(v, m), 0.0).sum()))(data, mask)
+        assert torch.equal(batched, mask.double())
+        _, tangent = jvp(lambda v: mg.mask_gradient(v, mask), (data,), (torch.full_like(data, inf),))
+        assert torch.equal(tangent, torch.where(mask, inf, 0.0).double())
+
+    def test_integers_and_empty_tensors_pass(self) -> None:
+        assert mg.mask_gradient(torch.tensor([1, 2]), on(1, 0)).tolist() == [1, 2]
+        assert mg.mask_gradient(torch.ones(2, 0), on(1)).shape == (2, 0)
+
+    def test_may_be_written_into(self) -> None:
+        x = leaf(1.0, -1.0)
+        assert gradient(mg.mask_gradient(x, on(1, 1)).relu_(), x).tolist() == [1.0, 0.0]
+        assert x.tolist() == [1.0, -1.0]
+
+    @pytest.mark.parametrize(
+        ("x", "mask", "kind", "words"),
+        [
+            ([1.0], on(1), TypeError, "x must be a torch.Tensor or a MaskedTensor, found list"),
+            (torch.ones(2).to_sparse(), on(1), TypeError, "from_sparse"),
+            (torch.ones(2), torch.ones(2), TypeError, "mask must have dtype torch.bool"),
+            (torch.ones(2), [True, False], TypeError, "mask must be a Boolean"),
+            (torch.ones(2), on(1, 1, 1), ValueError, "mask must broadcast"),
+            (torch.ones(2), on([1, 1], [1, 1]), ValueError, "mask must broadcast"),
+        ],
+    )
+    def test_refuses(self, x: Any, mask: Any, kind: type[Exception], words: str) -> None:
+        with pytest.raises(kind, match=words):
+            mg.mask_gradient(x, mask)
+
+
+class TestReverseGradient:
+    @pytest.mark.parametrize("scale", [1.0, 0.25, 0, 3, torch.tensor(2.0), torch.tensor([2.0, 3.0])])
+    def test_identity_and_reversal(self, scale: Any) -> None:
+        x = leaf(1.0, 2.0)
+        y = mg.reverse_gradient(x, scale)
+        assert torch.equal(y, x)
+        expected = -(torch.as_tensor(scale).double() * torch.ones(2).double())
+        assert gradient(y, x).tolist() == expected.tolist()
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.complex64])
+    def test_the_gradient_has_the_dtype_of_x(self, dtype: torch.dtype) -> None:
+        x = torch.ones(2, dtype=dtype, requires_grad=True)
+        y = mg.reverse_gradient(x, torch.tensor([1.0, 2.0], dtype=torch.float64))
+        y.abs().sum().backward()
+        assert x.grad.dtype == dtype
+        assert x.grad.real.tolist() == [-1.0, -2.0]
+
+    def test_values_are_kept_bit_for_bit(self) -> None:
+        x = leaf(1.0, nan, -inf, -0.0)
+        assert torch.equal(mg.reverse_gradient(x).view(torch.int64), x.view(torch.int64))
+
+    def test_twice(self) -> None:
+        x = leaf(2.0)
+        (first,) = torch.autograd.grad((mg.reverse_gradient(x, 0.5) ** 3).sum(), x, create_graph=True)
+        assert first.item() == -6.0
+        assert gradient(first, x).item() == 3.0
+
+    @pytest.mark.parametrize("scale", [0.5, torch.tensor(0.5, dtype=torch.float64)])
+    def test_of_a_masked_tensor(self, scale: Any) -> None:
+        x = poisoned([1.0, None, 3.0, None, None], requires_grad=True)
+        y = mg.reverse_gradient(x, scale)
+        assert_entries(y, [1.0, None, 3.0, None, None])
+        assert gradient(y.square(), x).tolist() == [-1.0, 0.0, -3.0, 0.0, 0.0]
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_of_sparse_layouts(self, layout: torch.layout) -> None:
+        x = sparse(layout)
+        y = mg.reverse_gradient(x, 2.0)
+        assert y.layout == layout
+        y.square().sum().backward()
+        assert_entries(x.grad.to_dense(), [[-4.0, -8.0, None, None], [None, None, -12.0, -16.0]])
+
+    def test_transformed(self) -> None:
+        def f(v: Tensor, s: Any) -> Tensor:
+            return (mg.reverse_gradient(v, s) ** 2).sum()
+
+        x, s = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, 10.0])
+        assert vmap(grad(f))(x, s).tolist() == [[-2.0, -4.0], [-60.0, -80.0]]
+        assert jvp(lambda v: f(v, 0.5), (x,), (torch.ones(2, 2),))[1].item() == -10.0
+        assert hessian(f)(x[0], s[1]).tolist() == [[200.0, 0.0], [0.0, 200.0]]
+
+    def test_a_strength_that_changes_does_not_recompile(self) -> None:
+        def f(v: Tensor, m: Tensor, s: Tensor) -> Tensor:
+            return mg.reverse_gradient(mg.masked(v, m), s).sum().filled(0.0)
+
+        compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+        compiled(leaf(1.0, nan), on(1, 0), torch.tensor(0.1))
+        with mg.assert_no_recompile():
+            for s in (0.2, 0.9):
+                x = leaf(1.0, nan)
+                got = gradient(compiled(x, on(1, 0), torch.tensor(s)), x)
+                torch.testing.assert_close(got, torch.tensor([-s, 0.0]).double())
+
+    def test_checkpointed_exported_and_under_autocast(self) -> None:
+        x = leaf(1.0, 2.0)
+        y = checkpoint(lambda v: mg.reverse_gradient(v).square().sum(), x, use_reentrant=False)
+        assert gradient(y, x).tolist() == [-2.0, -4.0]
+
+        class Model(torch.nn.Module):
+            def forward(self, v: Tensor, s: Tensor) -> Tensor:
+                return mg.reverse_gradient(v, s) * 2
+
+        assert torch.export.export(Model(), (x, torch.tensor(1.0))).module()(
+            x, torch.tensor(3.0)
+        ).tolist() == [2.0, 4.0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
+            mg.reverse_gradient(half).sum().backward()
+        assert half.grad.tolist() == [-1.0, -1.0]
+
+    def test_may_be_written_into(self) -> None:
+        x = leaf(1.0, -1.0)
+        assert gradient(mg.reverse_gradient(x).relu_(), x).tolist() == [-1.0, 0.0]
+        assert x.tolist() == [1.0, -1.0]
+
+    @pytest.mark.parametrize(
+        ("x", "scale", "kind", "words"),
+        [
+            (1.0, 1.0, TypeError, "x must be a torch.Tensor or a MaskedTensor, found float"),
+            (torch.ones(2).to_sparse(), 1.0, TypeError, "from_sparse"),
+            (torch.ones(2), "1", TypeError, "scale must be a number or a torch.Tensor, found str"),
+            (torch.ones(2), True, TypeError, "found bool"),
+            (torch.ones(2), nan, ValueError, "scale must be finite, found nan"),
+            (torch.ones(2), torch.ones(3), ValueError, r"scale must broadcast to the shape of x, \(2,\)"),
+            (torch.ones(2), torch.ones(2, 2), ValueError, r"found shape \(2, 2\)"),
+            (torch.ones(2), torch.ones((), requires_grad=True), ValueError, r"use scale.detach\(\)"),
+        ],
+    )
+    def test_refuses(self, x: Any, scale: Any, kind: type[Exception], words: str) -> None:
+        with pytest.raises(kind, match=words):
+            mg.reverse_gradient(x, scale)

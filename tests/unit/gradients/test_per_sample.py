@@ -1,0 +1,311 @@
+"""Gradients for each sample: masks, options, norms, clipping, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import maskgrad as mg
+from tests.unit.gradients.sample_loop import loop, smooth
+
+nan, inf = float("nan"), float("inf")
+D = torch.float64
+
+
+def network() -> nn.Module:
+    """An MLP."""
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+class Words(nn.Module):
+    """A sparse table, a dense one, and a linear map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sparse = nn.Embedding(50, 3, sparse=True, dtype=D)
+        self.dense = nn.Embedding(7, 3, dtype=D)
+        self.unused = nn.Embedding(40, 3, sparse=True, dtype=D)
+        self.idle = nn.Parameter(torch.zeros(2, dtype=D))
+        self.out = nn.Linear(3, 2, dtype=D)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Mean of the words, ids (B, n)."""
+        out: Tensor = self.out((self.sparse(ids) * self.dense(ids % 7)).mean(1))
+        return out
+
+
+METHODS = pytest.mark.parametrize("method", ["batched", "loop"])
+
+
+@METHODS
+@pytest.mark.parametrize("chunk_size", [None, 1, 2, 7])
+def test_the_result_is_the_definition(method: Any, chunk_size: int | None) -> None:
+    for model, x in ((network(), torch.randn(5, 3, dtype=D)), (Words(), torch.randint(50, (5, 4)))):
+        expected = loop(model, smooth, x)
+        found = mg.per_sample_grad(model, smooth, x, chunk_size=chunk_size, method=method)
+        assert list(found) == [name for name, _ in model.named_parameters()]
+        for name, gradient in found.items():
+            assert not gradient.requires_grad
+            torch.testing.assert_close(gradient.to_dense(), expected[name])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_loss_of_a_sample_is_that_of_a_batch_of_one(reduction: str) -> None:
+    model, x, t = network(), torch.randn(4, 3, dtype=D), torch.tensor([0, 1, 1, 0])
+    weight = torch.tensor([0.2, 3.0], dtype=D)
+    loss = nn.CrossEntropyLoss(weight, reduction=reduction, label_smoothing=0.1)
+    for name, gradient in loop(model, loss, x, t).items():
+        found = mg.per_sample_grad(model, loss, x, t, method="batched")
+        torch.testing.assert_close(found[name], gradient)
+
+
+def test_nothing_else_is_changed() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2, dtype=D)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    model, x = Counting(), torch.randn(4, 3, dtype=D, requires_grad=True)
+    for method in ("batched", "loop"):
+        mg.per_sample_grad(model, smooth, x, method=method)  # type: ignore[arg-type]
+        assert model.calls == 0
+        assert model.inner.weight.grad is None
+        assert x.grad is None
+
+
+def test_under_no_grad_and_with_frozen_parameters() -> None:
+    model, x = network(), torch.randn(4, 3, dtype=D)
+    model[0].weight.requires_grad_(False)
+    expected = loop(model, smooth, x)
+    with torch.no_grad():
+        found = mg.per_sample_grad(model, smooth, x)
+    assert list(found) == ["0.bias", "2.weight", "2.bias"]
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name])
+
+
+def test_arguments_by_position_by_name_and_in_containers() -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2, dtype=D)
+
+        def forward(
+            self, a: Tensor, b: dict[str, Tensor], flip: bool = False, c: Tensor | None = None
+        ) -> Any:
+            y = self.inner(a) * b["scale"] + (0 if c is None else c)
+            return {"y": -y if flip else y}
+
+    model = Several()
+    a, b, t = torch.randn(4, 3, dtype=D), {"scale": torch.randn(4, 1, dtype=D)}, torch.randn(4, 2, dtype=D)
+
+    def loss(output: Any, target: Any) -> Tensor:
+        return F.mse_loss(output["y"], target["t"][0])
+
+    for inputs in ((a, b), (a, b, True), {"a": a, "b": b, "flip": False, "c": t}):
+        expected = loop(model, loss, inputs, {"t": (t,)})
+        found = mg.per_sample_grad(model, loss, inputs, {"t": (t,)}, method="batched")
+        for name, gradient in expected.items():
+            torch.testing.assert_close(found[name], gradient)
+
+
+@pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
+@METHODS
+def test_masked_targets_inputs_and_samples(garbage: float, method: Any) -> None:
+    model = network()
+    x, t = torch.randn(4, 3, dtype=D), torch.randn(4, 2, dtype=D)
+    kept = torch.tensor([[1, 1], [1, 0], [0, 0], [0, 1]]).bool()
+    masked = mg.masked(t.masked_fill(~kept, garbage), kept)
+
+    def of_kept(output: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+        return (output - target)[mask].square().mean() if mask.any() else output.sum() * 0
+
+    rows = [
+        loop(model, lambda y, i=i: of_kept(y, t[i : i + 1], kept[i : i + 1]), x[i : i + 1]) for i in range(4)
+    ]
+    spoiled = x.clone()
+    spoiled[2] = garbage  # nothing of this sample is looked at
+    for inputs in (x, spoiled):
+        found = mg.per_sample_grad(model, F.mse_loss, inputs, masked, method=method)
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient, torch.cat([row[name] for row in rows]))
+            assert not gradient[2].any()
+        norms = mg.per_sample_grad_norms(model, F.mse_loss, inputs, masked, method=method)
+        assert norms[2] == 0
+        assert norms[0] > 0
+        fresh = network()
+        mg.clipped_backward(fresh, F.mse_loss, inputs, masked, max_norm=1.0, method=method)
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in fresh.parameters())
+
+    mask = torch.tensor([[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 1, 0]]).bool()
+    incomplete = mg.masked(x.masked_fill(~mask, garbage), mask)
+    found = mg.per_sample_grad(model, F.mse_loss, incomplete, t, method=method)
+    zeros = x.masked_fill(~mask, 0)
+    expected = loop(model, F.mse_loss, zeros[[0, 1, 3]], t[[0, 1, 3]])
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient[[0, 1, 3]], expected[name])
+        assert not gradient[2].any()
+
+
+def test_sparse_rows_of_a_masked_sample_are_not_listed() -> None:
+    model, ids = Words(), torch.arange(12).view(3, 4)
+    targets = mg.masked(torch.randn(3, 2, dtype=D), torch.tensor([[1, 1], [0, 0], [1, 1]]).bool())
+    found = mg.per_sample_grad(model, F.mse_loss, ids, targets)
+    assert set(found["sparse.weight"].indices()[0].tolist()) == {0, 2}
+    assert found["unused.weight"].layout is torch.sparse_coo
+    assert found["unused.weight"]._nnz() == 0
+
+
+@METHODS
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_norms_and_clipped_sums_are_those_of_the_gradients(method: Any, chunk_size: int | None) -> None:
+    options = {"method": method, "chunk_size": chunk_size}
+    convolution = nn.Sequential(
+        nn.Conv2d(2, 4, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 1)
+    ).double()
+    cases: list[tuple[nn.Module, Tensor]] = [
+        (network(), torch.randn(5, 3, dtype=D)),
+        (network(), torch.randn(5, 4, 3, dtype=D)),
+        (convolution, torch.randn(5, 2, 3, 3, dtype=D)),
+        (Words(), torch.randint(50, (5, 4))),
+    ]
+    for model, x in cases:
+        gradients = loop(model, smooth, x)
+        norms = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0).sqrt()
+        torch.testing.assert_close(mg.per_sample_grad_norms(model, smooth, x, **options), norms)
+        limit = norms.median().item()
+        factors = (limit / (norms + 1e-6)).clamp(max=1)
+        for reduction, number in (("sum", 1), ("mean", 5)):
+            for p in model.parameters():
+                p.grad = None
+            for rounds in (1, 2):
+                found = mg.clipped_backward(
+                    model, smooth, x, max_norm=limit, reduction=reduction, **options  # type: ignore[arg-type]
+                )  # fmt: skip
+                torch.testing.assert_close(found, norms)
+                for name, p in model.named_parameters():
+                    if name in ("unused.weight", "idle"):
+                        assert p.grad is None
+                        continue
+                    assert p.grad is not None
+                    assert (p.grad.layout is torch.sparse_coo) == (name == "sparse.weight")
+                    expected = torch.einsum("b,b...->...", factors, gradients[name]) * rounds / number
+                    torch.testing.assert_close(p.grad.to_dense(), expected)
+
+
+def test_no_sample_has_more_than_its_share() -> None:
+    model, x = network(), torch.randn(1, 3, dtype=D) * 100
+    mg.clipped_backward(model, smooth, x, max_norm=0.5, reduction="sum")
+    assert mg.grad_norm(model.parameters()) <= 0.5
+
+
+def test_a_mean_counts_specified_samples() -> None:
+    model, x = network(), torch.randn(3, 3, dtype=D)
+    t = torch.randn(3, 2, dtype=D)
+    masked = mg.masked(t, torch.tensor([[True], [False], [True]]).expand(3, 2))
+    mg.clipped_backward(model, F.mse_loss, x, masked, max_norm=inf)
+    some = loop(model, F.mse_loss, x[[0, 2]], t[[0, 2]])
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, some[name].mean(0))
+
+
+@METHODS
+def test_a_batch_without_samples(method: Any) -> None:
+    found = mg.per_sample_grad(Words(), smooth, torch.empty(0, 4, dtype=torch.long), method=method)
+    assert found["out.weight"].shape == (0, 2, 3)
+    assert found["sparse.weight"].shape == (0, 50, 3)
+    assert found["sparse.weight"].layout is torch.sparse_coo
+    model = network()
+    assert mg.per_sample_grad_norms(model, smooth, torch.empty(0, 3, dtype=D)).shape == (0,)
+    assert mg.clipped_backward(model, smooth, torch.empty(0, 3, dtype=D), max_norm=1.0).shape == (0,)
+
+
+@METHODS
+def test_randomness(method: Any) -> None:
+    model = nn.Sequential(nn.Linear(40, 40), nn.Dropout(0.5))
+    x = torch.ones(3, 40)
+    different = mg.per_sample_grad(model, lambda y: y.sum(), x, method=method)["0.bias"]
+    assert not torch.equal(different[0], different[1])
+    same = mg.per_sample_grad(model, lambda y: y.sum(), x, randomness="same", method=method)["0.bias"]
+    assert torch.equal(same[0], same[1])
+    assert same.any()
+    with pytest.raises(RuntimeError, match="random"):
+        mg.per_sample_grad(model, lambda y: y.sum(), x, randomness="error", method=method)
+
+
+def test_forward_hooks_run_and_activations_in_place_work() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2, dtype=torch.float32))
+    seen: list[str] = []
+    model[0].register_forward_hook(lambda *_: seen.append("forward"))
+    x = torch.randn(5, 3)
+    expected = loop(model, smooth, x)
+    for name, gradient in mg.per_sample_grad(model, smooth, x).items():
+        torch.testing.assert_close(gradient, expected[name])
+    assert seen
+
+
+def test_a_table_with_a_million_entries_costs_what_is_looked_up() -> None:
+    model = nn.Sequential(nn.Embedding(100_000, 16, sparse=True), nn.Flatten(), nn.Linear(64, 1))
+    ids = torch.randint(100_000, (64, 4))
+    found = mg.per_sample_grad(model, smooth, ids)["0.weight"]
+    stored = found.values().numel() * 4 + found.indices().numel() * 8
+    assert stored < 0.01 * 64 * 100_000 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(3), nn.SyncBatchNorm(3), nn.BatchNorm1d(3, track_running_stats=False).eval()]
+)
+def test_batch_normalization_is_refused_by_name(norm: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), norm)
+    with pytest.raises(mg.errors.CoupledSamplesError, match=r"1 \(.*BatchNorm.*GroupNorm"):
+        mg.per_sample_grad(model, smooth, torch.randn(4, 3))
+
+
+def test_batch_normalization_as_a_function_is_refused() -> None:
+    class Hidden(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.batch_norm(super().forward(x), None, None, training=True)
+
+    with pytest.raises(mg.errors.CoupledSamplesError, match="training=True"):
+        mg.per_sample_grad(Hidden(3, 3), smooth, torch.randn(4, 3))
+
+
+X = torch.randn(4, 3, dtype=D)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda: mg.per_sample_grad(torch.sin, smooth, X), TypeError, "model must be a torch.nn.Module"),  # type: ignore[arg-type]
+        (lambda: mg.per_sample_grad(network(), 3, X), TypeError, "loss_fn must be callable"),  # type: ignore[arg-type]
+        (lambda: mg.per_sample_grad(network(), smooth, [X]), TypeError, "found a list"),
+        (lambda: mg.per_sample_grad(network(), smooth, 3), TypeError, "at least one tensor"),
+        (lambda: mg.per_sample_grad(network(), smooth, torch.tensor(1.0)), ValueError, "0-dim"),
+        (lambda: mg.per_sample_grad(network(), smooth, (X, X[:2])), ValueError, "inputs must hold 4 samples"),
+        (lambda: mg.per_sample_grad(network(), smooth, X, X[:2]), ValueError, "targets must hold 4 samples"),
+        (lambda: mg.per_sample_grad(network(), smooth, X, chunk_size=0), ValueError, "chunk_size"),
+        (lambda: mg.per_sample_grad(network(), smooth, X, method="fast"), ValueError, "'batched'"),  # type: ignore[arg-type]
+        (lambda: mg.per_sample_grad(network(), smooth, X, randomness=1), ValueError, "randomness"),  # type: ignore[arg-type]
+        (lambda: mg.per_sample_grad(network(), lambda y: y, X), ValueError, "one number for one sample"),
+        (lambda: mg.per_sample_grad(network(), lambda y: 3.0, X), TypeError, "must return a tensor"),
+        (lambda: mg.per_sample_grad(network(), lambda y: y.detach().sum(), X), ValueError, "depends on no parameter"),
+        (lambda: mg.per_sample_grad(network().requires_grad_(False), smooth, X), ValueError, "no parameter"),
+        (lambda: mg.clipped_backward(network(), smooth, X, max_norm=-1.0), ValueError, "max_norm"),
+        (lambda: mg.clipped_backward(network(), smooth, X, max_norm=nan), ValueError, "max_norm"),
+        (lambda: mg.clipped_backward(network(), smooth, X, max_norm=1.0, reduction="none"), ValueError, "reduction"),  # type: ignore[arg-type]
+        (lambda: mg.per_sample_grad(network(), smooth, torch.randn(4, 9, dtype=D)), RuntimeError, "shapes"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(call: Callable[[], Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        call()

@@ -1,0 +1,265 @@
+"""All at once, or one by one: which it is, and that nobody is misled about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import maskgrad as mg
+from tests.unit.gradients.sample_loop import loop, smooth
+
+D = torch.float64
+X = torch.randn(5, 3, dtype=D, generator=torch.Generator().manual_seed(0))
+
+
+class Undecided(nn.Module):
+    """Control flow that follows the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 2, dtype=D), nn.Embedding(4, 2, sparse=True, dtype=D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One of two layers."""
+        if x[0, 0].item() > 0:
+            return self.a(x)  # type: ignore[no-any-return]
+        return self.b(torch.tensor([1, 1])).sum(0, keepdim=True)  # type: ignore[no-any-return]
+
+
+def test_what_vmap_does_not_take_is_done_by_a_loop_and_said_so() -> None:
+    model = Undecided()
+    expected = loop(model, smooth, X)
+    with pytest.warns(UserWarning, match=r"loop over the samples.*item"):
+        found = mg.per_sample_grad(model, smooth, X)
+    assert found["b.weight"].layout is torch.sparse_coo
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient.to_dense(), expected[name])
+    mg.per_sample_grad(model, smooth, X, method="loop")  # no warning: they are errors here
+    with pytest.raises(RuntimeError, match="item"):
+        mg.per_sample_grad(model, smooth, X, method="batched")
+
+
+def test_the_warning_comes_once_for_all_chunks() -> None:
+    with pytest.warns(UserWarning, match="loop") as record:
+        mg.per_sample_grad_norms(Undecided(), smooth, X, chunk_size=2)
+    assert len([w for w in record if "loop" in str(w.message)]) == 1
+
+
+def test_only_the_loss_is_looped_over_when_only_the_loss_needs_it() -> None:
+    calls: list[int] = []
+
+    class Counted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(1)
+            return super().forward(x)
+
+    def moody(output: Tensor, target: Tensor) -> Tensor:
+        return output.sin().sum() if output.sum().item() > 0 else (output * target).sum()
+
+    model, t = Counted(3, 2, dtype=D), torch.randn(5, 2, dtype=D)
+    expected = loop(model, moody, X, t)
+    calls.clear()
+    for name, gradient in mg.per_sample_grad(model, moody, X, t, method="batched").items():
+        torch.testing.assert_close(gradient, expected[name])
+    assert len(calls) <= 2
+
+
+def test_a_loss_that_reads_parameters() -> None:
+    model = nn.Linear(3, 2, dtype=D)
+
+    def decayed(output: Tensor) -> Tensor:
+        return smooth(output) + model.weight.square().sum()
+
+    expected = loop(model, decayed, X)
+    for name, gradient in mg.per_sample_grad(model, decayed, X, method="batched").items():
+        torch.testing.assert_close(gradient, expected[name])
+
+
+class Scaled(torch.autograd.Function):
+    """A function of one's own, that vmap may use."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor) -> Tensor:
+        """A product."""
+        return x * w
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep both."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        """Of a product."""
+        x, w = ctx.saved_tensors
+        return g * w, (g * x).sum(0)
+
+
+def test_parameters_in_functions_of_ones_own() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(3, dtype=D))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return Scaled.apply(x, self.w)  # type: ignore[no-any-return, no-untyped-call]
+
+    model = Own()
+    torch.testing.assert_close(
+        mg.per_sample_grad(model, smooth, X, method="batched")["w"], loop(model, smooth, X)["w"]
+    )
+
+
+def test_a_parameter_used_behind_the_modules_back_is_noticed() -> None:
+    class Sly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(3, dtype=D))
+            self.kept = {"same": self.w}
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch._C.DisableTorchFunction():
+                return x * self.kept["same"]
+
+    model = Sly()
+    expected = loop(model, smooth, X)
+    with pytest.warns(UserWarning, match="cannot be seen"):
+        found = mg.per_sample_grad(model, smooth, X)
+    torch.testing.assert_close(found["w"], expected["w"])
+
+
+def test_references_kept_elsewhere_are_seen_where_functions_are() -> None:
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(3, dtype=D))
+            self.kept = [self.w, self.w]
+
+        def forward(self, x: Tensor) -> Tensor:
+            product: Tensor = Scaled.apply(x, self.kept[0])  # type: ignore[no-untyped-call]
+            return product + torch.stack(self.kept).sum(0) * x
+
+    model = Listed()
+    found = mg.per_sample_grad(model, smooth, X, method="batched")
+    torch.testing.assert_close(found["w"], loop(model, smooth, X)["w"])
+
+
+def test_models_that_transform_themselves() -> None:
+    class Energy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2, dtype=D)
+
+        def energy(self, x: Tensor) -> Tensor:
+            return self.layer(x).tanh().sum()
+
+        def forward(self, x: Tensor) -> Tensor:
+            force = torch.func.grad(self.energy)(x)
+            return torch.vmap(self.layer)(x) + force.sum()
+
+    model = Energy()
+    expected = loop(model, smooth, X)
+    for name, gradient in mg.per_sample_grad(model, smooth, X, method="batched").items():
+        torch.testing.assert_close(gradient, expected[name])
+
+
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hooks_change_the_gradient_of_each_sample(register: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+    def reverse(_: nn.Module, *gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (-gradients[0][0],)
+
+    getattr(model[1], register)(reverse)
+    expected = loop(model, smooth, X)
+    with pytest.warns(UserWarning, match=r"1 \(Tanh\) has a backward hook"):
+        found = mg.per_sample_grad(model, smooth, X)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name])
+    with pytest.raises(RuntimeError, match="backward hook"):
+        mg.per_sample_grad(model, smooth, X, method="batched")
+
+
+def test_hooks_of_tensors_change_the_gradient_of_each_sample() -> None:
+    class Reversed(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            if y.requires_grad:
+                y.register_hook(torch.neg)
+            return y
+
+    model = Reversed(3, 2, dtype=D)
+    expected = loop(model, smooth, X)
+    with pytest.warns(UserWarning, match="register_hook"):
+        found = mg.per_sample_grad(model, smooth, X)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name])
+
+
+def test_checkpointed_layers() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Thrifty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.inner, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    model = Thrifty()
+    expected = loop(model, smooth, X)
+    for name, gradient in mg.per_sample_grad(model, smooth, X, method="loop").items():
+        torch.testing.assert_close(gradient, expected[name])
+
+
+def test_buffers_are_put_back_after_the_loop_even_if_it_fails() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2, dtype=D)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls > 2:
+                raise ArithmeticError("enough")
+            return self.inner(x)  # type: ignore[no-any-return]
+
+    model = Counting()
+    with pytest.raises(ArithmeticError, match="enough"):
+        mg.per_sample_grad(model, smooth, X, method="loop")
+    assert model.calls == 0
+
+
+def test_rows_that_an_optimizer_owes_a_step_are_up_to_date() -> None:
+    torch.manual_seed(0)
+    table = mg.nn.Embedding(6, 2)
+    model = nn.Sequential(table, nn.Flatten(), nn.Linear(4, 1))
+    optimizer = mg.optim.SGD(table.parameters(), lr=1.0, weight_decay=0.5, unspecified="zero")
+    (table(torch.tensor([0])) * 0).sum().backward()
+    optimizer.step()
+    ids = torch.tensor([[1, 2], [3, 4]])
+    found = mg.per_sample_grad(model, smooth, ids)
+    table.flush()
+    for name, gradient in loop(model, smooth, ids).items():
+        torch.testing.assert_close(found[name].to_dense(), gradient)
+
+
+def test_masked_inputs_of_a_sparse_layout_go_through_the_loop() -> None:
+    model = nn.Linear(3, 2, dtype=D)
+    dense = mg.masked(X, X > 0)
+    expected = mg.per_sample_grad(model, F.mse_loss, dense, torch.zeros(5, 2, dtype=D))
+    sparse = dense.to_sparse(layout=torch.sparse_coo)
+    found = mg.per_sample_grad(
+        model, lambda y, t: F.mse_loss(y.to_dense() if y.layout is not torch.strided else y, t), sparse,
+        torch.zeros(5, 2, dtype=D), method="loop",
+    )  # fmt: skip
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient)

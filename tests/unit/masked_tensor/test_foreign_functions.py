@@ -1,0 +1,84 @@
+"""Functions of torch.autograd that know no MaskedTensors refuse them instead of losing the gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.utils.checkpoint import checkpoint
+
+import maskgrad as mg
+from maskgrad.masked_tensor import foreign_functions
+from tests.poison import gradient, leaf, poisoned
+
+
+class OldStyle(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, by: Any = 2) -> Any:
+        ctx.by = by
+        return x * by
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * ctx.by, None
+
+
+class NewStyle(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * 2
+
+
+@pytest.mark.parametrize("function", [OldStyle, NewStyle])
+def test_masked_tensors_are_refused(function: Any) -> None:
+    with pytest.raises(TypeError, match=rf"without a gradient; derive {function.__name__} from mg.Function"):
+        function.apply(poisoned([1.0, None], requires_grad=True))
+
+
+def test_also_in_second_place_and_by_name() -> None:
+    with pytest.raises(mg.UnsupportedOperationError, match=r"OldStyle.apply does not support MaskedTensor"):
+        OldStyle.apply(leaf(1.0), poisoned([1.0]))
+    with pytest.raises(mg.UnsupportedOperationError, match=r"NewStyle.apply does not support MaskedTensor"):
+        NewStyle.apply(x=poisoned([1.0]))
+
+
+def test_reentrant_checkpoints_name_the_other_kind() -> None:
+    with pytest.raises(TypeError, match="use_reentrant=False"):
+        checkpoint(lambda x: x * 2, poisoned([1.0, None], requires_grad=True), use_reentrant=True)
+
+
+def test_plain_tensors_are_served_as_before() -> None:
+    x = leaf(1.0, 2.0)
+    assert gradient(OldStyle.apply(x, 3), x).tolist() == [3.0, 3.0]
+    assert gradient(NewStyle.apply(x), x).tolist() == [2.0, 2.0]
+    assert grad(lambda v: NewStyle.apply(v).sum())(x.detach()).tolist() == [2.0, 2.0]
+    with pytest.raises(RuntimeError, match="setup_context"):
+        grad(lambda v: OldStyle.apply(v).sum())(x.detach())
+
+
+def test_installing_twice_changes_nothing() -> None:
+    before = torch.autograd.Function.__dict__["apply"]
+    foreign_functions.install()
+    assert torch.autograd.Function.__dict__["apply"] is before
+
+
+@pytest.mark.parametrize("function", [OldStyle, NewStyle])
+def test_compiled_functions_refuse_too(function: Any) -> None:
+    x = poisoned([1.0, None], requires_grad=True)
+    with pytest.raises(Exception, match=rf"derive {function.__name__} from mg.Function"):
+        torch.compile(lambda v: function.apply(v) * 1, backend="eager", fullgraph=True)(x)
+    with pytest.raises(TypeError, match=rf"derive {function.__name__} from mg.Function"):
+        torch.compile(lambda v: function.apply(v) * 1, backend="eager")(x)
