@@ -182,7 +182,8 @@ def place_in(output: Any, number: int) -> Place:
     if isinstance(output, MaskedTensor):
         stored = stored_of(output)
         if stored is not None:
-            numbers = torch.arange(stored.values.numel()).reshape(stored.values.shape)
+            numbers = torch.arange(stored.values.numel(), device=stored.values.device)
+            numbers = numbers.reshape(stored.values.shape)
             index, *inner = (stored.pattern.spread(numbers) == number).nonzero()[0].tolist()
             return (*stored.pattern.coordinates()[:, index].tolist(), *inner)
         number = int(output.mask.reshape(-1).nonzero()[number])

@@ -2,8 +2,8 @@
 
 ``torch.nn.Module`` looks for tensors among the inputs and outputs of a module by their type, and would pass over a
 MaskedTensor: a hook registered with ``register_full_backward_hook`` or ``register_full_backward_pre_hook`` was never
-called. Here its values take its place for as long as torch looks. Inputs passed by keyword, and tensors in lists or
-dicts, are left out as torch leaves them out.
+called. Here its values take its place for as long as torch looks. Tensors in lists or dicts are left out, as torch
+leaves them out, but not without a warning; so are inputs passed by keyword, of which a hook learns nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import BackwardHook
 
 from maskgrad.masked_tensor.autograd import as_values
@@ -92,8 +93,27 @@ _setup_inputs = BackwardHook.setup_input_hook
 _setup_outputs = BackwardHook.setup_output_hook
 
 
+def _warn_of_hidden(module: Any, parts: tuple[Any, ...], what: str) -> None:
+    """Say that a MaskedTensor stands where hooks cannot see it."""
+    for part in parts:
+        if isinstance(part, (list, tuple, dict)) and any(
+            _is_masked(x) for x in tree_leaves(part, _is_masked)
+        ):
+            warnings.warn(
+                f"backward hooks of {type(module).__name__} do not see the MaskedTensors inside a "
+                f"{type(part).__name__} among its {what}; only what is passed by itself, by position, is seen",
+                stacklevel=5,
+            )
+
+
+def _is_masked(x: object) -> bool:
+    """Where to stop in nested containers."""
+    return isinstance(x, MaskedTensor)
+
+
 def _setup_input_hook(self: Any, args: Any) -> Any:
     plain, self.maskgrad_inputs = _unwrapped(args)
+    _warn_of_hidden(self.module, args, "inputs")
     _silence()
     if not self.maskgrad_inputs:
         return _setup_inputs(self, args)  # type: ignore[no-untyped-call]
@@ -104,6 +124,9 @@ def _setup_output_hook(self: Any, result: Any) -> Any:
     inputs: Patterns = self.maskgrad_inputs
     several = isinstance(result, tuple)
     plain, outputs = _unwrapped(result if several else (result,))
+    _warn_of_hidden(
+        self.module, plain if several else (), "results"
+    )  # of one list or dict torch warns itself
     if not inputs and not outputs:
         return _setup_outputs(self, result)  # type: ignore[no-untyped-call]
     self.user_hooks = [_with_patterns(hook, inputs, outputs) for hook in self.user_hooks]

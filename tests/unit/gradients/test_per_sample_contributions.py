@@ -100,6 +100,17 @@ def test_outer_products_are_what_they_say() -> None:
     torch.testing.assert_close(part.gradients(), torch.einsum("bpo,bpi->boi", part.cotangents, part.inputs))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("images", [1, 3])
+def test_convolutions_of_many_channels_in_float32(groups: int, images: int) -> None:
+    x, g = torch.randn(B, images, 16, 5, 6), torch.randn(B, images, 4, 2, 4)
+    options = ((4, 16 // groups, 2, 2), (2, 1), (1, 2), groups)
+    expected = Patches(x.double(), g.double(), *options)
+    found = Patches(x, g, *options)
+    torch.testing.assert_close(found.gradients().double(), expected.gradients(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.squared_norms().double(), expected.squared_norms(), rtol=1e-4, atol=1e-4)
+
+
 def test_halves_are_added_in_float32() -> None:
     ones = torch.ones(1, 4096, 1, dtype=torch.float16)
     assert Full(ones[:, :, 0]).squared_norms() == 4096
@@ -107,6 +118,7 @@ def test_halves_are_added_in_float32() -> None:
     at = torch.zeros(4096, dtype=torch.long)
     part = Rows(at, at, ones[0], 1, (1, 1), True)
     assert part.gradients().to_dense().item() == 4096
+    assert Rows(at, at, ones[0], 1, (1, 1), False).gradients().item() == 4096
     weights = torch.ones(1)
     assert part.weighted_sum(weights).to_dense().item() == 4096
 

@@ -167,6 +167,27 @@ class TestBackwardHooks:
         with pytest.warns(UserWarning, match="module output should be a Tensor or a tuple of Tensors"):
             module(known_and_not())
 
+    @pytest.mark.parametrize(
+        ("hide", "words"),
+        [(lambda x: [x], "a list"), (lambda x: {"x": (x, x)}, "a dict"), (lambda x: (x,), "a tuple")],
+    )
+    def test_warn_of_what_they_do_not_see(self, hide: Any, words: str) -> None:
+        class Passing(nn.Module):
+            def forward(self, first: Any, second: Any) -> Any:
+                return second, first
+
+        module, x = Passing(), known_and_not()
+        assert not isinstance(module(x, hide(x)), mg.MaskedTensor)  # no hooks, no warning
+        module.register_full_backward_hook(lambda m, gi, go: None)
+        with pytest.warns(
+            UserWarning, match=f"do not see the MaskedTensors inside {words} among its"
+        ) as caught:
+            module(x, hide(x))
+        assert [str(w.message).rpartition("among its ")[2].split(";")[0] for w in caught] == [
+            "inputs",
+            "results",
+        ]
+
     def test_no_warning_stays_although_filters_change(self) -> None:
         module = Double()
         module.register_full_backward_hook(lambda m, gi, go: None)
