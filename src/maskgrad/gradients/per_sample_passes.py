@@ -67,31 +67,36 @@ class PerSample:
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ValueError("model has no parameter that requires a gradient; call requires_grad_() on one")
+        self.model, self.loss_fn = model, loss_fn
+        self.batch = Batch.of(inputs, targets)
+        self.chunk_size, self.randomness, self.method = chunk_size or self.batch.size, randomness, method
+        #: tables whose gradient is sparse also where nothing was looked up: their sizes
+        self.tables: dict[int, tuple[int, int]] = {}
+        self._tables_to_flush: list[Any] = []
+        self._hooked: str | None = None
         for name, module in model.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-                module.training or module.running_mean is None
-            ):
+            self._look_at(name, module)
+
+    def _look_at(self, name: str, module: nn.Module) -> None:
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if module.training or module.running_mean is None:
                 raise CoupledSamplesError(
                     f"model couples samples: {name or 'it'} ({type(module).__name__}) normalises over the batch, so "
                     "that a sample has no gradient of its own. Use GroupNorm, LayerNorm or InstanceNorm, or put this "
                     "module into evaluation mode with .eval()"
                 )
-        self.model, self.loss_fn = model, loss_fn
-        self.batch = Batch.of(inputs, targets)
-        self.chunk_size, self.randomness, self.method = chunk_size or self.batch.size, randomness, method
-        # Tables whose gradient is sparse also where nothing was looked up.
-        self.tables = {
-            id(module.weight): (module.num_embeddings, module.embedding_dim)
-            for module in model.modules()
-            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
-        }
+        elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            if module.sparse:
+                self.tables[id(module.weight)] = module.num_embeddings, module.embedding_dim
+            if callable(getattr(module, "flush", None)):
+                self._tables_to_flush.append(module)
+        if module._backward_hooks or module._backward_pre_hooks:
+            self._hooked = f"{name or 'the model'} ({type(module).__name__})"
 
     def passes(self) -> Iterator[Pass]:
         """Go over the batch in chunks, in order."""
-        for module in self.model.modules():
-            flush = getattr(module, "flush", None)
-            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and callable(flush):
-                flush()  # rows that an optimizer still owes a step
+        for table in self._tables_to_flush:
+            table.flush()  # rows that an optimizer still owes a step
         for start in range(0, self.batch.size, max(self.chunk_size, 1)):
             stop = min(start + self.chunk_size, self.batch.size)
             with torch.enable_grad():
@@ -132,7 +137,8 @@ class PerSample:
     def _at_once(
         self, batch: Batch, each_loss_alone: bool = False
     ) -> tuple[dict[str, Contribution], Tensor | None]:
-        self._refuse_backward_hooks()
+        if self._hooked:  # it must see one sample's gradient, and would not be called at all under vmap
+            raise NotBatchedError(f"{self._hooked} has a backward hook")
         watch = Watch(self.parameters, batch.size, RULES)
         masked = False
         # Not the model's own: what a forward pass writes into them is no business of a gradient.
@@ -145,15 +151,15 @@ class PerSample:
                 state = {**copies, **buffers}
                 return torch.func.functional_call(self.model, state, args, kwargs), targets
 
-        def loss_of(found: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        def loss_of(found: Any, targets: Any) -> tuple[Tensor, ...]:
             nonlocal masked
             loss = self._loss(found, targets)
             if isinstance(loss, MaskedTensor):
                 masked = True
                 return loss.filled(0).reshape(()), loss.mask.reshape(())
-            return loss.reshape(()), torch.ones((), dtype=torch.bool, device=loss.device)
+            return (loss.reshape(()),)
 
-        def all_of_it(copies: dict[str, Tensor], number: Tensor, leaves: list[Any]) -> tuple[Tensor, Tensor]:
+        def all_of_it(copies: dict[str, Tensor], number: Tensor, leaves: list[Any]) -> tuple[Tensor, ...]:
             found, targets = output(copies, number, leaves)
             try:
                 with watch:
@@ -179,23 +185,17 @@ class PerSample:
                     )
                     for i in range(batch.size)
                 ]
-                losses, specified = (torch.stack(column) for column in zip(*pairs, strict=True))
+                losses, *specified = (torch.stack(column) for column in zip(*pairs, strict=True))
             else:
                 try:
-                    losses, specified = torch.vmap(all_of_it, randomness=self.randomness)(*given)
+                    losses, *specified = torch.vmap(all_of_it, randomness=self.randomness)(*given)
                 except _LossAloneError:
                     return self._at_once(batch, each_loss_alone=True)
             if not losses.requires_grad:
                 raise NotBatchedError("the loss depends on no parameter")
             watch.backward(losses.sum())
         kept = {name: self._of_dtype(name, joined(parts)) for name, parts in watch.kept.items()}
-        return kept, specified if masked else None
-
-    def _refuse_backward_hooks(self) -> None:
-        """A hook that changes one sample's gradient must see one, and would not be called at all under ``vmap``."""
-        for name, module in self.model.named_modules():
-            if module._backward_hooks or module._backward_pre_hooks:
-                raise NotBatchedError(f"{name or 'the model'} ({type(module).__name__}) has a backward hook")
+        return kept, specified[0] if masked else None
 
     def _of_dtype(self, name: str, contribution: Contribution) -> Contribution:
         return contribution.to(self.parameters[name].dtype)
@@ -206,14 +206,15 @@ class PerSample:
         specified: list[bool] = []
         masked, connected = False, False
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        random = torch.get_rng_state()
+        device = parameters[0].device
+        random = _random_state(device)
         try:
             for i in range(batch.size):
                 if self.randomness == "same":
-                    torch.set_rng_state(random)
+                    _set_random_state(device, random)
                 args, kwargs, targets = batch.part(i, i + 1).arguments()
                 loss = self._loss(self.model(*args, **kwargs), targets)
-                if self.randomness == "error" and not torch.equal(random, torch.get_rng_state()):
+                if self.randomness == "error" and not all(map(torch.equal, random, _random_state(device))):
                     raise RuntimeError(
                         "the model draws random numbers, and randomness='error'; use 'different' or 'same', or "
                         "model.eval()"
@@ -267,6 +268,17 @@ def _stacked(column: tuple[Tensor | None, ...]) -> Contribution:
         if gradient is not None:
             stacked[i] = gradient if gradient.layout is torch.strided else gradient.to_dense()
     return Full(stacked)
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def _set_random_state(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
 
 
 def _require_one_of(argument: str, value: object, known: tuple[str, ...]) -> None:

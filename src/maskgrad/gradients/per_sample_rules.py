@@ -212,37 +212,6 @@ def _embedding_bag(
     return torch.einsum("bn,bnd->bd", per_sample_weights, found)
 
 
-class _AllSamplesAttend(torch.autograd.Function):
-    """Attention for all samples at once, for which ``vmap`` would call the fused kernel sample by sample."""
-
-    @staticmethod
-    def forward(*_: Any) -> Tensor:
-        raise NotByRuleError
-
-    @staticmethod
-    def setup_context(*_: Any) -> None:
-        raise NotByRuleError
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], _: Tensor, options: dict[str, Any], *operands: Tensor | None
-    ) -> tuple[Tensor, int]:
-        if in_dims[0] is None:
-            raise NotByRuleError
-        batch = [
-            x if x is None else x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(operands, in_dims[2:], strict=True)
-        ]
-        images = batch[0].shape[1]  # type: ignore[union-attr]
-        if batch[3] is not None:  # a mask is broadcast, which it is not when the first two dimensions are one
-            mask = batch[3]
-            mask = mask.view(len(mask), *[1] * (5 - mask.dim()), *mask.shape[1:])
-            batch[3] = mask.expand(-1, images, *mask.shape[2:])
-        flat = [x if x is None else x.flatten(0, 1) for x in batch]
-        found = F.scaled_dot_product_attention(*flat, **options)  # type: ignore[arg-type]
-        return cast(Tensor, found.unflatten(0, (-1, images))), 0
-
-
 def _attention(
     watch: Watch,
     query: Tensor,
@@ -257,10 +226,21 @@ def _attention(
     plain = all(x is None or type(x) is Tensor for x in operands)
     if dropout_p or not plain or any(x.dim() != 4 for x in operands[:3]):
         raise NotByRuleError
-    found: Tensor = _AllSamplesAttend.apply(  # type: ignore[no-untyped-call]
-        watch.number, {"is_causal": is_causal, **options}, *operands
-    )
-    return found
+
+    def attend(*batch: Tensor | None) -> Tensor:
+        query, key, value, mask = batch
+        assert query is not None
+        images = query.shape[1]
+        if mask is not None:  # a mask is broadcast, which it is not when the first two dimensions are one
+            mask = mask.view(len(mask), *[1] * (5 - mask.dim()), *mask.shape[1:])
+            mask = mask.expand(-1, images, *mask.shape[2:])
+        flat: list[Any] = [x if x is None else x.flatten(0, 1) for x in (query, key, value, mask)]
+        given: dict[str, Any] = {"is_causal": is_causal, **options}
+        found: Tensor = F.scaled_dot_product_attention(*flat, **given)
+        return cast(Tensor, found.unflatten(0, (-1, images)))
+
+    # vmap would call the fused kernel sample by sample.
+    return watch.on_all_samples(attend, *operands)
 
 
 def _plain(use: Use, name: str | None) -> Any:

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.overrides import TorchFunctionMode
 
 from maskgrad.errors import CoupledSamplesError
@@ -52,32 +54,16 @@ class Use(abc.ABC):
 
     def on(self, x: Tensor) -> Tensor:
         """The function on one sample's operand, to be called under ``vmap``."""
-        if type(x) not in (Tensor, torch.nn.Parameter):
+        if type(x) not in _PLAIN:
             raise NotByRuleError
-        found: Tensor = _Watched.apply(self, self.watch.number, x)  # type: ignore[no-untyped-call]
-        return found
+        return self.watch.on_all_samples(self._tapped, x)
 
-
-class _Watched(torch.autograd.Function):
-    """From one sample to the whole batch: the operand with all samples, and no transformation around it."""
-
-    @staticmethod
-    def forward(*_: Any) -> Tensor:
-        raise NotByRuleError
-
-    @staticmethod
-    def setup_context(*_: Any) -> None:
-        raise NotByRuleError  # the model differentiates on its own
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], use: Use, _: Tensor, x: Tensor) -> tuple[Tensor, int]:
-        if in_dims[1] is None:
-            raise NotByRuleError  # a vmap of the model's own, further inside than ours
-        batch = x.expand(info.batch_size, *x.shape) if in_dims[2] is None else x.movedim(in_dims[2], 0)
-        y = use.run(batch)
+    def _tapped(self, batch: Tensor) -> Tensor:
+        y = self.run(batch)
         if y._is_view():  # a view cannot be tapped in place
             y = y.clone()
-        return _Tap.apply(y, batch.detach(), use.watch.anchor, use), 0  # type: ignore[no-untyped-call]
+        found: Tensor = _Tap.apply(y, batch.detach(), self.watch.anchor, self)  # type: ignore[no-untyped-call]
+        return found
 
 
 class _Tap(torch.autograd.Function):
@@ -117,7 +103,7 @@ class Watch(TorchFunctionMode):
         self.numbers = torch.arange(batch, device=device)
         #: what every tap hangs on, so that backward visits it
         self.anchor = torch.zeros((), device=device, requires_grad=True)
-        self.number = self.numbers
+        self._level = 0
         self.kept: dict[str, list[Contribution]] = defaultdict(list)
         self._rules = rules
         self._names = {id(p): name for name, p in parameters.items()}
@@ -127,8 +113,30 @@ class Watch(TorchFunctionMode):
         """For the forward pass of one sample, with its copies of the parameters and its number."""
         self._names = {id(p): name for name, p in self.parameters.items()}
         self._names |= {id(copy): name for name, copy in copies.items()}
-        self._in_vmap, self.number = copies, number
+        self._in_vmap, self._level = copies, functorch.maybe_get_level(number)
         return self
+
+    def on_all_samples(self, function: Callable[..., Tensor], *operands: Tensor | None) -> Tensor:
+        """Call ``function`` once, outside of ``vmap``, on operands with all samples in their first dimension.
+
+        The result, (B, ...), is one sample's again. This is what the ``vmap`` method of an ``autograd.Function`` is
+        for; the way through one costs as much as a small layer.
+
+        Raises:
+            NotByRuleError: the model has transformed itself, further inside than we do.
+        """
+        interpreter = retrieve_current_functorch_interpreter()
+        if interpreter.level() != self._level:
+            raise NotByRuleError
+        with interpreter.lower():
+            found = function(*[None if x is None else self._all_samples(x) for x in operands])
+        one: Tensor = functorch._add_batch_dim(found, 0, self._level)
+        return one
+
+    def _all_samples(self, x: Tensor) -> Tensor:
+        if functorch.is_batchedtensor(x) and functorch.maybe_get_level(x) == self._level:
+            return functorch.get_unwrapped(x).movedim(functorch.maybe_get_bdim(x), 0)
+        return x.expand(len(self.numbers), *x.shape)
 
     def name(self, parameter: Any) -> str:
         """Which parameter this is.
@@ -175,7 +183,9 @@ class Watch(TorchFunctionMode):
         if unfused:
             # Its chunked form computes gradients in the forward pass, and silently gives zeros under vmap (torch 2.13).
             kwargs = {**kwargs, "options": None}
-        rule = self._rules.get(func)
+        # A MaskedTensor, or whatever else is no plain tensor, has its own idea of a function.
+        plain = all(kind in _PLAIN for kind in types)
+        rule = self._rules.get(func) if plain else None
         concerns = unfused or self._concerns(args) or self._concerns(kwargs.values())
         if not concerns and func is not _ATTENTION:
             return func(*args, **kwargs)
@@ -186,7 +196,7 @@ class Watch(TorchFunctionMode):
                 pass
         args = tuple(self._with_copies(a) for a in args)
         kwargs = {name: self._with_copies(a) for name, a in kwargs.items()}
-        body = _body(func)
+        body = _body(func) if plain else None
         if body is None:
             return func(*args, **kwargs)
         with self:
@@ -208,6 +218,7 @@ class Watch(TorchFunctionMode):
 
 _READ_REQUIRES_GRAD = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _HOOKS = (Tensor.register_hook, Tensor.retain_grad)
+_PLAIN = (Tensor, torch.nn.Parameter)
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _FUSED_LOSS = getattr(torch.nn.functional, "linear_cross_entropy", None)
 
@@ -215,8 +226,8 @@ _FUSED_LOSS = getattr(torch.nn.functional, "linear_cross_entropy", None)
 def _is_in_graph(x: Tensor) -> bool:
     """Whether ``x`` requires a gradient; under ``vmap`` a tensor itself says no, and nobody would put a hook on it."""
     inner = x
-    while torch._C._functorch.is_functorch_wrapped_tensor(inner):
-        inner = torch._C._functorch.get_unwrapped(inner)
+    while functorch.is_functorch_wrapped_tensor(inner):
+        inner = functorch.get_unwrapped(inner)
     return inner.requires_grad
 
 

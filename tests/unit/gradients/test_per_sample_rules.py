@@ -270,3 +270,32 @@ def test_autocast_gives_gradients_in_the_parameters_dtype() -> None:
     for name, gradient in loop(model, F.cross_entropy, x, t).items():
         assert found[name].dtype is torch.float32
         torch.testing.assert_close(found[name], gradient, rtol=0.1, atol=0.05)
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), 1e38])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (nn.Linear(4, 3), (5, 2, 4)),
+        (nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3)), (5, 2, 4)),
+        (nn.Conv1d(3, 4, 2), (5, 3, 6)),
+        (nn.Sequential(nn.GroupNorm(1, 3), nn.PReLU(3)), (5, 3, 6)),
+        (nn.Bilinear(4, 4, 2), (5, 4)),
+    ],
+    ids=lambda value: str(value).split("\n")[0] if isinstance(value, nn.Module) else str(value),
+)
+def test_layers_on_masked_inputs_equal_the_loop(
+    model: nn.Module, shape: tuple[int, ...], garbage: float
+) -> None:
+    model = model.double()
+    values, mask = torch.randn(shape, dtype=torch.float64), torch.rand(shape) > 0.4
+    mask[1] = False
+    x = mg.masked(values.masked_fill(~mask, garbage), mask)
+    inputs = (x, x) if isinstance(model, nn.Bilinear) else x
+    loss: Callable[..., Any] = lambda y: (y.sin() * 3).sum()  # noqa: E731
+    expected = mg.per_sample_grad(model, loss, inputs, method="loop")
+    found = mg.per_sample_grad(model, loss, inputs, method="batched")
+    for name, gradient in found.items():
+        assert gradient.isfinite().all()
+        assert not gradient[1].any()
+        torch.testing.assert_close(gradient, expected[name])
