@@ -33,9 +33,12 @@ def _fake(table: Tensor, indices: Tensor) -> Tensor:
     return table.new_empty((indices.shape[0], *table.shape[1:]))
 
 
+# Measured on 2 cores with the gradient and without the step, in milliseconds, F.embedding / compiled: 65,536 rows of 64
+# 1.3 / 2.0, 262,144 rows 17 / 7. From 32 MiB on, C's allocator returns memory to the system each time; below, what
+# PyTorch writes into has pages already.
 KERNELS = (
     Kernel(
-        "lookup_rows", "lookup", "(Tensor table, Tensor indices) -> Tensor", FLOATS, 262_144,
+        "lookup_rows", "lookup", "(Tensor table, Tensor indices) -> Tensor", FLOATS, 8_388_608,
         "rows of a table, one for each index", fake=_fake,
     ),
 )  # fmt: skip
