@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.ticker import FixedLocator, FormatStrFormatter, NullLocator
 from rich.progress import track
 from torch import Tensor, nn
 
@@ -174,6 +175,9 @@ def draw(rows: list[dict[str, Any]]) -> None:
         ax.set_axisbelow(True)
         ax.legend(fontsize=TICK_SIZE, frameon=False, labelcolor=INK)
     right.set_xscale("log")
+    right.xaxis.set_major_locator(FixedLocator([0.5, 1, 2, 4, 8]))
+    right.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    right.xaxis.set_minor_locator(NullLocator())
     dress(left, "Error on held-out ratings", "RMSE in stars", None)
     dress(right, "Time of a training step", "milliseconds", None)
     picture.savefig(HERE / "movielens_optimizers.png")
