@@ -51,6 +51,11 @@ nitpick_ignore = [
 nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
     ("py:.*", r"maskgrad\.optim\.(optimizer|engine|gradients|hyperparameters|rules)\..*"),
+    ("py:exc", "GradcheckError"),
+    (
+        "py:.*",
+        r"maskgrad\.(nn\.lookup|compilation)\..*|torch\.nn\.modules\.sparse\..*|torch\.autograd\.function\.Function",
+    ),
     # optional packages, imported by those who call maskgrad.interop; PyTorch's pages have none for its MaskedTensor
     ("py:class", r"(pa|pd|pl|sp)\..*|TorchMasked"),
 ]

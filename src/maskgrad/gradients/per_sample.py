@@ -37,7 +37,7 @@ def per_sample_grad(
     Args:
         model: any module; its ``.grad`` and buffers are left as they are.
         loss_fn: called with the model's output and the targets; returns one number, a tensor or MaskedTensor.
-        inputs: a tensor (B, *), a tuple of positional or a dict of keyword arguments of the model, in containers of
+        inputs: a tensor (B, ...), a tuple of positional or a dict of keyword arguments of the model, in containers of
             any kind. Every tensor or MaskedTensor in it has the samples in its first dimension; anything else is
             passed as it is.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.

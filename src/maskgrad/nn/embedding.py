@@ -22,7 +22,7 @@ class Embedding(LookupTable, torch.nn.Embedding):
     ``mg.optim`` costs what was looked up. And if its optimizer has ``unspecified="zero"``, which moves rows without
     a gradient when they are next needed, it is the table that says when: before a look-up, for its rows; before it
     is saved, loaded, copied, pickled or converted, for all. Whoever reads or writes ``weight`` directly calls
-    :meth:`flush` first.
+    ``flush()`` first.
 
     Args:
         num_embeddings: number of rows.
