@@ -8,8 +8,6 @@ same words in every body.
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +17,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_rows
 from maskgrad.kernels.kernel import FLOATS, Kernel
 from maskgrad.kernels.reference import updates as reference
-from maskgrad.kernels.selection import runs_compiled
+from maskgrad.kernels.selection import compiled_body, runs_compiled
 
 __all__ = [
     "KERNELS",
@@ -30,11 +28,6 @@ __all__ = [
     "sgd_rows_",
     "update_tables_",
 ]
-
-
-@functools.cache
-def _cpu() -> Any:
-    return importlib.import_module("maskgrad.kernels.cpu.updates")
 
 
 @torch.no_grad()
@@ -75,7 +68,7 @@ def update_tables_(
             for row, i, v in zip(rows, indices, values, strict=True)
         )
     )
-    if together and _cpu().update_tables(name, tables, indices, values, **numbers):
+    if together and compiled_body("updates", "update_tables")(name, tables, indices, values, **numbers):
         torch.autograd.graph.increment_version([t for kind in tables for t in kind if t is not None])
         return
     for *row, i, v in zip(*tables, indices, values, strict=True):

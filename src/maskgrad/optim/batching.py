@@ -7,7 +7,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +30,13 @@ class _Group:
     states: list[list[Tensor | None]] = field(default_factory=list)
     indices: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
+    done: list[Callable[[], None]] = field(default_factory=list)
 
     def run(self) -> None:
         tables: list[Sequence[Tensor | None]] = [self.params, *map(list, zip(*self.states, strict=True))]
         kernels.update_tables_(self.fused.kernel, tables, self.indices, self.values, **self.fused.numbers)
+        for done in self.done:
+            done()
 
 
 class Batch:
@@ -42,13 +45,21 @@ class Batch:
     def __init__(self) -> None:
         self._groups: dict[Any, _Group] = {}
 
-    def add(self, update: Update, param: Tensor, gradient: Gradient, states: Sequence[Tensor]) -> None:
-        """Perform an update, at once or with :meth:`run`."""
+    def add(
+        self,
+        update: Update,
+        param: Tensor,
+        gradient: Gradient,
+        states: Sequence[Tensor],
+        done: Callable[[], None],
+    ) -> None:
+        """Perform an update, at once or with :meth:`run`, and then call ``done``: a step counts when it was made."""
         fused, read = update.fused, None
         if isinstance(gradient, Rows) and 0 < gradient.values.numel() < _LARGE:
             read = row_tables(update, [param.detach(), *states], gradient)
         if read is None or not isinstance(gradient, Rows) or fused is None:
             apply_update(update, param, gradient, states)
+            done()
             return
         (table, *rest), values = read
         arranged = fused.arranged(rest)
@@ -61,6 +72,7 @@ class Batch:
         group.states.append(arranged)
         group.indices.append(gradient.indices)
         group.values.append(values)
+        group.done.append(done)
 
     def run(self) -> None:
         """Perform what was put off."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import attach_gradient, current_gradient
 from maskgrad.optim.batching import Batch
 from maskgrad.optim.catch_up import bring_up_to_date, settle
+from maskgrad.optim.engine import Update
 from maskgrad.optim.gradients import Gradient, read_gradient
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
@@ -184,11 +186,17 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
         step = float(state["step"]) + 1 if numbers.counts_steps else 0.0
         scalars = {name: state[name] for name in numbers.scalars()}
         update = numbers.update(step, **scalars)
+        count = partial(self._count, param, gradient, numbers, update)
         if numbers.zeros:
             update_with_zeros(update, param, gradient, states, numbers, step, scalars)
+            count()
         else:
             bring_up_to_date(param)  # at no cost, unless the option was changed
-            batch.add(update, param, gradient, states)
+            batch.add(update, param, gradient, states, count)
+
+    def _count(self, param: Tensor, gradient: Gradient, numbers: Numbers, update: Update) -> None:
+        """Count the step that ``param`` has had, and keep the states that are one number."""
+        state = self.state.get(param, {})
         if numbers.counts_steps:
             state["step"] += 1
         for name, value in update.scalars.items():

@@ -69,3 +69,20 @@ def test_a_refused_step_changes_no_table() -> None:
         optimizer.step()
     assert all(bool((p == 1).all()) for p in params)
     assert not any(optimizer.state[p]["step"] for p in params)
+
+
+def test_a_step_that_fails_half_way_is_counted_for_those_that_had_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for tables that were put off: their kernel never ran."""
+    dense, table = torch.nn.Parameter(torch.ones(4, 2)), torch.nn.Parameter(torch.ones(4, 2))
+    optimizer = mg.optim.Adagrad([dense, table], lr=0.1)
+    dense.grad, table.grad = torch.ones(4, 2), torch.sparse_coo_tensor([[1]], torch.ones(1, 2), (4, 2))
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(kernels, "update_tables_", fails)
+    with pytest.raises(MemoryError):
+        optimizer.step()
+    assert [float(optimizer.state[p]["step"]) for p in (dense, table)] == [1, 0]
+    assert not (dense == 1).any()
+    assert (table == 1).all()
