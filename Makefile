@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 
 # What to install for which target: the extras of pyproject.toml.
 demo_extras := cli,plot,examples
-dev_extras  := dev,cli,plot,examples,interop
+dev_extras  := dev,cli,plot,examples,interop,onnx
 docs_extras := docs,dev,plot,interop
 bench_extras := bench
 
