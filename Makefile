@@ -22,7 +22,7 @@ demo: $(VENV)/.stamp-demo  ## train a recommender on ratings with holes, and dra
 	$(BIN)/maskgrad demo movielens
 
 test: $(VENV)/.stamp-dev  ## run the tests, and every example in docstrings, README.md and docs/
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/ruff check .
