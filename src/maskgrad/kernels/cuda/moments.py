@@ -28,6 +28,19 @@ def masked_variance(
     """As in the reference."""
     if not values.numel() or not values.ndim or not dim:
         return reference.masked_variance(values.detach(), mask, tuple(dim), keepdim, correction)
+    squares, mean, count = central_squares(values, mask, dim, keepdim)
+    variance = squares / torch.where(count > 0, (count - correction).clamp(min=0), 1)
+    dtype = torch.float32 if values.dtype in HALVES else values.dtype
+    return variance.to(dtype), mean.to(dtype), count
+
+
+def central_squares(
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, centered: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum of the squared distances from the mean (from 0 unless ``centered``), the mean (or 0), and the number.
+
+    The first two are float64.
+    """
     view = table((values, mask), dim)
     kept, reduced, tile = view.kept, view.reduced, view.tile
     size = kept.number * tile.pieces
@@ -36,15 +49,12 @@ def masked_variance(
     launch(
         _moments, -(-kept.number // tile.kept) * tile.pieces, values.detach(), mask.view(torch.int8), squares, mean,
         count, kept.number, kept.sizes, *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece,
-        tile.pieces, ACC=precision(values.dtype), INDEX=index_type(values, mask), KEPT=tile.kept,
-        REDUCED=tile.reduced,
+        tile.pieces, CENTERED=centered, ACC=precision(values.dtype), INDEX=index_type(values, mask),
+        KEPT=tile.kept, REDUCED=tile.reduced,
     )  # fmt: skip
     if tile.pieces > 1:
         squares, mean, count = _joined(*(x.view(-1, tile.pieces) for x in (squares, mean, count)))
-    variance = squares / torch.where(count > 0, (count - correction).clamp(min=0), 1)
-    dtype = torch.float32 if values.dtype in HALVES else values.dtype
-    found = variance.to(dtype), mean.to(dtype), count
-    return tuple(restored(x, view, keepdim) for x in found)  # type: ignore[return-value]
+    return restored(squares, view, keepdim), restored(mean, view, keepdim), restored(count, view, keepdim)
 
 
 def _joined(squares: Tensor, mean: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,18 +85,15 @@ def masked_variance_backward(
 
 
 @compiled
-def _moments(
-    values: tl.tensor, mask: tl.tensor, squares: tl.tensor, mean: tl.tensor, count: tl.tensor, kept: tl.tensor,
-    kept_sizes: tl.tensor, v_kept: tl.tensor, m_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
-    v_steps: tl.tensor, m_steps: tl.tensor, piece: tl.tensor, pieces: tl.tensor, ACC: tl.constexpr,
-    INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
-) -> None:  # fmt: skip
-    program = tl.program_id(0).to(INDEX)
-    k = program // pieces * KEPT + tl.arange(0, KEPT)
-    start = program % pieces * piece
-    stop = tl.minimum(start + piece, reduced)
-    v_row = place(k, kept_sizes, v_kept)[:, None]
-    m_row = place(k, kept_sizes, m_kept)[:, None]
+def moments_of(
+    values: tl.tensor, mask: tl.tensor, v_row: tl.tensor, m_row: tl.tensor, inside_row: tl.tensor, start: tl.tensor,
+    stop: tl.tensor, sizes: tl.tensor, v_steps: tl.tensor, m_steps: tl.tensor, CENTERED: tl.constexpr,
+    ACC: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """For each kept entry: how many are specified, their mean, and their squares, in float64.
+
+    Without ``CENTERED`` the mean counts as 0.
+    """
     # Each thread measures from the first specified entry that it meets.
     origin = tl.zeros((KEPT, REDUCED), ACC)
     total = tl.zeros((KEPT, REDUCED), ACC)
@@ -95,31 +102,54 @@ def _moments(
     number = tl.zeros((KEPT, REDUCED), tl.int32)
     for first in range(start, stop, REDUCED):
         r = first + tl.arange(0, REDUCED)
-        inside = (k < kept)[:, None] & (r < stop)[None, :]
+        inside = inside_row & (r < stop)[None, :]
         m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
         v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
-        origin = tl.where(m & (number == 0), v, origin)
+        if CENTERED:
+            origin = tl.where(m & (number == 0), v, origin)
+            plain += tl.where(m, v, 0)
         d = tl.where(m, v - origin, 0)
         total += d
         square += d * d
-        plain += tl.where(m, v, 0)
         number += m.to(tl.int32)
-    # Mean and squares of each thread, then those of all.
     n = number.to(tl.float64)
-    some = tl.maximum(n, 1.0)
-    own = total.to(tl.float64) / some
-    spread = square.to(tl.float64) - n * own * own
-    own = origin.to(tl.float64) + own
     all_n = tl.sum(n, axis=1)
-    whole = tl.sum(tl.where(number > 0, n * own, 0), axis=1) / tl.maximum(all_n, 1.0)
-    apart = own - whole[:, None]
-    joined = tl.sum(tl.where(number > 0, spread + n * apart * apart, 0), axis=1)
-    # Infinite entries have no distance from each other, but a mean, which the derivative asks for.
-    whole = tl.where(whole == whole, whole, tl.sum(plain.to(tl.float64), axis=1) / tl.maximum(all_n, 1.0))
+    if CENTERED:
+        # Mean and squares of each thread, then those of all.
+        some = tl.maximum(n, 1.0)
+        own = total.to(tl.float64) / some
+        spread = square.to(tl.float64) - n * own * own
+        own = origin.to(tl.float64) + own
+        whole = tl.sum(tl.where(number > 0, n * own, 0), axis=1) / tl.maximum(all_n, 1.0)
+        apart = own - whole[:, None]
+        joined = tl.sum(tl.where(number > 0, spread + n * apart * apart, 0), axis=1)
+        # Infinite entries have no distance from each other, but a mean, which the derivative asks for.
+        whole = tl.where(whole == whole, whole, tl.sum(plain.to(tl.float64), axis=1) / tl.maximum(all_n, 1.0))
+    else:
+        joined = tl.sum(square.to(tl.float64), axis=1)
+        whole = all_n * 0
+    return all_n, whole, tl.where(joined < 0, 0, joined)
+
+
+@compiled
+def _moments(
+    values: tl.tensor, mask: tl.tensor, squares: tl.tensor, mean: tl.tensor, count: tl.tensor, kept: tl.tensor,
+    kept_sizes: tl.tensor, v_kept: tl.tensor, m_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
+    v_steps: tl.tensor, m_steps: tl.tensor, piece: tl.tensor, pieces: tl.tensor, CENTERED: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
+) -> None:  # fmt: skip
+    program = tl.program_id(0).to(INDEX)
+    k = program // pieces * KEPT + tl.arange(0, KEPT)
+    start = program % pieces * piece
+    found = moments_of(
+        values, mask, place(k, kept_sizes, v_kept)[:, None], place(k, kept_sizes, m_kept)[:, None],
+        (k < kept)[:, None], start, tl.minimum(start + piece, reduced), sizes, v_steps, m_steps, CENTERED, ACC, KEPT,
+        REDUCED,
+    )  # fmt: skip
     to = k * pieces + program % pieces
-    tl.store(squares + to, tl.where(joined < 0, 0, joined), mask=k < kept)
-    tl.store(mean + to, whole, mask=k < kept)
-    tl.store(count + to, all_n.to(tl.int64), mask=k < kept)
+    tl.store(squares + to, found[2], mask=k < kept)
+    tl.store(mean + to, found[1], mask=k < kept)
+    tl.store(count + to, found[0].to(tl.int64), mask=k < kept)
 
 
 @compiled
