@@ -23,6 +23,10 @@ from maskgrad.kernels.normalization import masked_layer_norm
 from maskgrad.kernels.norms import masked_norm
 from maskgrad.kernels.prod import masked_prod
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
+from maskgrad.kernels.segment_exponentials import segment_logsumexp
+from maskgrad.kernels.segment_moments import segment_variance
+from maskgrad.kernels.segment_norms import segment_norm
+from maskgrad.kernels.segment_products import segment_prod
 from maskgrad.kernels.segments import (
     segment_extremum,
     segment_softmax,
@@ -70,10 +74,14 @@ __all__ = [
     "rmsprop_rows_",
     "rowwise_adagrad_rows_",
     "segment_extremum",
+    "segment_logsumexp",
+    "segment_norm",
+    "segment_prod",
     "segment_softmax",
     "segment_softmax_backward",
     "segment_spread",
     "segment_sum",
+    "segment_variance",
     "sgd_rows_",
     "sort_rows",
     "update_tables_",

@@ -17,6 +17,7 @@ from tests.unit.kernels import (
     samples_normalization,
     samples_norms,
     samples_prod,
+    samples_segments,
     samples_softmax,
     samples_updates,
 )
@@ -72,6 +73,7 @@ def samples():
         *samples_normalization.samples(),
         *samples_norms.samples(),
         *samples_prod.samples(),
+        *samples_segments.samples(),
         *samples_softmax.samples(),
         *samples_updates.samples(),
     ]

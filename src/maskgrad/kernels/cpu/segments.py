@@ -51,7 +51,7 @@ def segment_sum(
     out = empty((rows, *values.shape[1:]), dtype)
     wide = np.float64(0) if values.is_floating_point() else np.int64(0)
     run(
-        _sum, _flat(values), *_segments(pointers, order), width, wide, out.view(-1).numpy(),
+        _sum, entries(values), *bounds(pointers, order), width, wide, out.view(-1).numpy(),
         tasks=rows, elements=values.numel(),
     )  # fmt: skip
     return out
@@ -63,7 +63,7 @@ def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, numbe
     if out.numel():
         bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]  # only moved
         run(
-            _spread, _flat(values.detach().view(bits)), *_segments(pointers, order), math.prod(values.shape[1:]),
+            _spread, entries(values.detach().view(bits)), *bounds(pointers, order), math.prod(values.shape[1:]),
             out.view(bits).view(-1).numpy(), tasks=pointers.shape[0] - 1, elements=out.numel(),
         )  # fmt: skip
     return out
@@ -76,7 +76,7 @@ def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, lar
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
     out = empty((rows, *values.shape[1:]), torch.float32 if values.dtype in HALVES else values.dtype)
     run(
-        _extremum, _flat(values), *_segments(pointers, order), width, largest, out.view(-1).numpy(),
+        _extremum, entries(values), *bounds(pointers, order), width, largest, out.view(-1).numpy(),
         tasks=rows, elements=values.numel(),
     )  # fmt: skip
     return out.to(values.dtype)
@@ -86,10 +86,10 @@ def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, loga
     """As in the reference."""
     if not _scalar_floats(values):
         return reference.segment_softmax(values, pointers, order, logarithm)
-    where, size = _segments(pointers, order), values.shape[0]
+    where, size = bounds(pointers, order), values.shape[0]
     wide, tasks = torch.float32 if values.dtype in HALVES else values.dtype, len(pointers) - 1
     shifted = empty(size, wide)
-    run(_shift, _flat(values), *where, shifted.numpy(), tasks=tasks, elements=size)
+    run(_shift, entries(values), *where, shifted.numpy(), tasks=tasks, elements=size)
     powers = torch.exp(shifted, out=empty(size, wide) if logarithm else shifted)
     out = shifted if order is None else empty(size, wide)  # in its place where entries keep theirs
     run(
@@ -107,7 +107,7 @@ def segment_softmax_backward(
     wide = torch.float32 if output.dtype in HALVES else output.dtype
     soft, out = output.detach().to(wide), empty(output.shape[0], wide)
     run(
-        _softmax_backward, _flat(grad), _flat(soft.exp() if logarithm else soft), *_segments(pointers, order),
+        _softmax_backward, entries(grad), entries(soft.exp() if logarithm else soft), *bounds(pointers, order),
         logarithm, out.numpy(), tasks=len(pointers) - 1, elements=2 * len(out),
     )  # fmt: skip
     return out.to(output.dtype)
@@ -118,14 +118,15 @@ def _scalar_floats(values: Tensor) -> bool:
     return values.ndim == 1 and values.numel() > 0 and values.is_floating_point()
 
 
-def _flat(x: Tensor) -> Any:
+def entries(x: Tensor) -> Any:
+    """The numbers of ``x`` one behind the other."""
     return array(x.detach().contiguous().view(-1))
 
 
-def _segments(pointers: Tensor, order: Tensor | None) -> tuple[Any, Any, bool]:
+def bounds(pointers: Tensor, order: Tensor | None) -> tuple[Any, Any, bool]:
     """Arrays of one type in every case, so that one version is compiled."""
     has_order = order is not None
-    return _flat(pointers.long()), (_flat(order) if order is not None else _NO_ORDER), has_order
+    return entries(pointers.long()), (entries(order) if order is not None else _NO_ORDER), has_order
 
 
 @compiled

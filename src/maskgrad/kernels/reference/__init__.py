@@ -13,6 +13,10 @@ from maskgrad.kernels.reference.normalization import masked_layer_norm, masked_l
 from maskgrad.kernels.reference.norms import masked_norm, masked_norm_backward
 from maskgrad.kernels.reference.prod import masked_prod, masked_prod_backward
 from maskgrad.kernels.reference.reductions import masked_count, masked_mean, masked_spread, masked_sum
+from maskgrad.kernels.reference.segment_exponentials import segment_logsumexp, segment_logsumexp_backward
+from maskgrad.kernels.reference.segment_moments import segment_variance, segment_variance_backward
+from maskgrad.kernels.reference.segment_norms import segment_norm, segment_norm_backward
+from maskgrad.kernels.reference.segment_products import segment_prod, segment_prod_backward
 from maskgrad.kernels.reference.segments import (
     segment_extremum,
     segment_softmax,
@@ -69,10 +73,18 @@ __all__ = [
     "rmsprop_rows_",
     "rowwise_adagrad_rows_",
     "segment_extremum",
+    "segment_logsumexp",
+    "segment_logsumexp_backward",
+    "segment_norm",
+    "segment_norm_backward",
+    "segment_prod",
+    "segment_prod_backward",
     "segment_softmax",
     "segment_softmax_backward",
     "segment_spread",
     "segment_sum",
+    "segment_variance",
+    "segment_variance_backward",
     "sgd_rows_",
     "sort_rows",
 ]

@@ -19,6 +19,14 @@ from torch import Tensor
 from maskgrad.kernels.reference.coalescing import merge_slots
 from maskgrad.kernels.reference.reductions import HALVES
 
+_WIDER = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex64,
+    torch.complex64: torch.complex128,
+}
+
 
 def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Segments of equal ``indices`` (n,): ``pointers``, ``order`` (stable), and the distinct indices, ascending."""
@@ -78,6 +86,17 @@ def segment_softmax_backward(
         total = segment_sum(soft * wide, pointers, order)
         result = soft * (wide - segment_spread(total, pointers, order, len(grad)))
     return result.to(output.dtype)
+
+
+def widened(values: Tensor) -> Tensor:
+    """In the precision that results are calculated in: halves in float32, float32 in float64."""
+    return values.to(_WIDER.get(values.dtype, values.dtype))
+
+
+def per_segment(pointers: Tensor, like: Tensor) -> Tensor:
+    """The number of entries of each segment, shaped to be combined with ``like`` (., *dense), in its (real) dtype."""
+    dtype = like.dtype.to_real() if like.is_complex() else like.dtype
+    return pointers.diff().to(dtype).reshape(-1, *(1,) * (like.ndim - 1))
 
 
 def _merged(values: Tensor, pointers: Tensor, order: Tensor | None, reduce: str) -> Tensor:

@@ -1,0 +1,116 @@
+r"""Logarithm of the sum of exponentials of each segment of a list of entries: each segment is read where it lies.
+
+.. math:: \ell_k = M_k + \log \sum_{i \in k} e^{x_i - M_k}, \qquad
+          \frac{\partial \ell_k}{\partial x_i} = e^{x_i - \ell_k}
+
+with :math:`M_k` the largest entry; the second reading finds the segment in the cache. Exponentials are added in
+float64; halves are converted to float32 before. One task is one segment.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from maskgrad.kernels.cpu.compiler import compiled, reordered
+from maskgrad.kernels.cpu.floating import exponential, ordered, unordered
+from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.segments import bounds, entries
+from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.reference import segment_exponentials as reference
+from maskgrad.kernels.reference.reductions import HALVES
+
+
+def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    """As in the reference."""
+    values = values.detach()
+    if not values.numel():
+        return reference.segment_logsumexp(values, pointers, order)
+    v = values.float() if values.dtype in HALVES else values
+    out = empty((pointers.shape[0] - 1, *values.shape[1:]), v.dtype)
+    run(
+        _logsumexp, entries(v), *bounds(pointers, order), math.prod(values.shape[1:]), out.view(-1).numpy(),
+        tasks=len(out), elements=values.numel(),
+    )  # fmt: skip
+    return out
+
+
+def segment_logsumexp_backward(
+    grad: Tensor, values: Tensor, result: Tensor, pointers: Tensor, order: Tensor | None
+) -> Tensor:
+    """As in the reference: one pass that writes the result."""
+    values = values.detach()
+    v = values.float() if values.dtype in HALVES else values
+    out = empty(values.shape, v.dtype)
+    if out.numel():
+        g, total = (x.detach().to(v.dtype) for x in (grad, result))
+        run(
+            _backward, entries(v), entries(g), entries(total), *bounds(pointers, order),
+            math.prod(values.shape[1:]), out.view(-1).numpy(), tasks=len(pointers) - 1, elements=2 * out.numel(),
+        )  # fmt: skip
+    return out.to(values.dtype)
+
+
+@compiled
+def _largest(v: Any) -> Any:
+    """Among integers that have the order of the numbers: NaN wins, and the loop is vector code."""
+    best = ordered(v[0], 0)
+    for i in range(v.size):
+        key = ordered(v[i], 0)
+        best = key if key > best else best
+    return unordered(best)
+
+
+@reordered
+def _add_powers(v: Any, shift: Any) -> float:
+    s = 0.0
+    for i in range(v.size):
+        s += exponential(v[i] - shift)
+    return s
+
+
+@compiled
+def _logsumexp(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
+) -> None:
+    longest = 0
+    for k in range(lo, hi):
+        longest = max(longest, pointers[k + 1] - pointers[k])
+    # What does not lie together is brought together once, and read twice.
+    together = np.empty(longest if has_order or width > 1 else 0, v.dtype)
+    for k in range(lo, hi):
+        start, stop = pointers[k], pointers[k + 1]
+        for j in range(width):
+            if start == stop:
+                out[k * width + j] = -np.inf
+                continue
+            if has_order or width > 1:
+                for i in range(start, stop):
+                    together[i - start] = v[(order[i] if has_order else i) * width + j]
+                segment = together[: stop - start]
+            else:
+                segment = v[start:stop]
+            shift = _largest(segment)
+            if not np.isfinite(shift):
+                shift = v.dtype.type(0)
+            out[k * width + j] = np.log(_add_powers(segment, shift)) + shift
+
+
+@compiled
+def _backward(
+    v: Any, g: Any, total: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
+) -> None:  # fmt: skip
+    for k in range(lo, hi):
+        start, stop = pointers[k], pointers[k + 1]
+        if width == 1 and not has_order:
+            result, segment, share, whole = out[start:stop], v[start:stop], g[k], total[k]
+            for i in range(segment.size):
+                result[i] = exponential(segment[i] - whole) * share
+            continue
+        for i in range(start, stop):
+            at = (order[i] if has_order else i) * width
+            for j in range(width):
+                out[at + j] = exponential(v[at + j] - total[k * width + j]) * g[k * width + j]

@@ -1,0 +1,52 @@
+r"""Variance and mean of each segment of a list of entries, in ordinary PyTorch.
+
+.. math:: \bar x_k = \frac{1}{n_k} \sum_{i \in k} x_i, \qquad
+          v_k = \frac{\sum_{i \in k} |x_i - \bar x_k|^2}{\max(0, n_k - c)}, \qquad
+          \frac{\partial v_k}{\partial x_i} = \frac{2 (x_i - \bar x_k)}{n_k - c}
+
+Two passes, so that a large mean costs no digits. A segment without entries has variance and mean 0. Segments and
+shapes are those of :mod:`maskgrad.kernels.reference.segments`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.reference.segments import per_segment, segment_spread, segment_sum, widened
+
+__all__ = ["segment_variance", "segment_variance_backward"]
+
+
+def segment_variance(
+    values: Tensor, pointers: Tensor, order: Tensor | None, correction: float
+) -> tuple[Tensor, Tensor]:
+    """(n, *dense) -> (g, *dense): the variance, float32 for halves, and the mean, as exact as it was calculated."""
+    wide = widened(values)
+    deviation, mean = _deviation(wide, pointers, order)
+    squares = (deviation * deviation.conj()).real if wide.is_complex() else deviation * deviation
+    number = per_segment(pointers, squares)
+    divisor = torch.where(number > 0, (number - correction).clamp(min=0), 1)
+    variance = segment_sum(squares, pointers, order) / divisor
+    dtype = values.dtype.to_real() if values.is_complex() else values.dtype
+    return variance.to(torch.promote_types(dtype, torch.float32)), mean.detach()
+
+
+def segment_variance_backward(
+    grad: Tensor, values: Tensor, mean: Tensor, pointers: Tensor, order: Tensor | None, correction: float
+) -> Tensor:
+    """The gradient of the entries from that of their variance, (n, *dense)."""
+    wide = widened(values)
+    if torch.is_grad_enabled():  # to be differentiated again: the mean depends on the entries
+        deviation, _ = _deviation(wide, pointers, order)
+    else:
+        deviation = wide - segment_spread(mean, pointers, order, len(values))
+    number = per_segment(pointers, grad)
+    share = widened(grad) * 2 / torch.where(number > 0, number - correction, 1)
+    return (deviation * segment_spread(share, pointers, order, len(values))).to(values.dtype)
+
+
+def _deviation(wide: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Entries less the mean of their segment, and the means."""
+    mean = segment_sum(wide, pointers, order) / per_segment(pointers, wide).clamp(min=1)
+    return wide - segment_spread(mean, pointers, order, len(wide)), mean
