@@ -1,0 +1,104 @@
+"""What kind of result the contributions of all ranks have, and on which way it is cheaper: the ranks' common decision.
+
+Every rank computes it from the same numbers. The gradients decide, not what was declared: one dense contribution makes
+the result dense, a Boolean mask makes it masked, and sparse ones stay sparse.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from maskgrad.distributed.contributions import DTYPES, LAYOUTS, Facts, Gradient
+from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.patterns import CoordinatePattern
+from maskgrad.sparse import places, prod
+
+__all__ = ["Settlement", "settle"]
+
+
+class Settlement(NamedTuple):
+    """What is to become of one slot."""
+
+    layout: torch.layout
+    masked: bool
+    blocksize: tuple[int, int] | None
+    dtype: torch.dtype
+    leading: int
+    """Rows are those of the first so many dimensions."""
+    counts: tuple[int, ...]
+    """How many rows each rank lists, rows of ``leading``; all 0 for results that list none."""
+    listed: bool
+    """Whether lists of rows travel; otherwise values of the whole shape do."""
+    divisor: int
+    """By what the sum is divided; 0: each entry by the number of ranks that specify it."""
+    partial: bool
+    """Whether it has to be found out where the result is specified, and by how many ranks."""
+
+    @property
+    def summed(self) -> torch.dtype:
+        """The dtype of what is added up."""
+        return ProcessGroup.summable(self.dtype)
+
+    def divided(self, total: Tensor, count: Tensor | None) -> Tensor:
+        """The result of what was added up, rounded once; ``count`` broadcasts to it."""
+        if self.divisor == 0:
+            assert count is not None
+            total = total / count.clamp(min=1)
+        elif self.divisor > 1:
+            total = total / self.divisor
+        return total.to(self.dtype)
+
+    def of_rows(self, rows: Tensor, values: Tensor, shape: torch.Size) -> Gradient:
+        """A result that lists distinct ascending ``rows`` (m,) with ``values`` (m, *row)."""
+        sizes = tuple(shape[: self.leading])
+        found = MaskedTensor(values, CoordinatePattern(places(rows, sizes), sizes))
+        if self.layout is not torch.sparse_coo:
+            try:
+                found = found.to_sparse(self.layout, blocksize=self.blocksize)
+            except ValueError:  # the matrices of a batch differ in their number of entries, now that ranks are added up
+                pass
+        return found if self.masked else found.to_sparse_tensor()
+
+
+def settle(facts: list[Facts], shape: torch.Size, op: str, way: str, present: int) -> Settlement | None:
+    """The decision for one slot, of which each rank told its :class:`Facts`; None if no rank has anything.
+
+    Args:
+        facts: one per rank.
+        shape: of the slot.
+        op: ``"sum"``, ``"avg"`` or ``"mean"``.
+        way: ``"dense"`` and ``"sparse"`` prescribe how rows travel; ``"auto"``: as fewer bytes.
+        present: by what ``"avg"`` divides.
+    """
+    kinds = {(bool(f.masked), LAYOUTS[f.layout], f.height, f.width) for f in facts if f.present}
+    if not kinds:
+        return None
+    dtype = functools.reduce(torch.promote_types, [DTYPES[f.dtype] for f in facts if f.present])
+    if dtype is torch.bool:
+        dtype = torch.int64
+    masked = any(kind[0] for kind in kinds)
+    whole = any(kind[1] is torch.strided for kind in kinds)
+    dense = (False, torch.strided, 0, 0) in kinds
+    leading = max(f.leading for f in facts)
+    counts = tuple(f.rows * prod(shape[f.leading : leading]) for f in facts)
+    divisor = {"sum": 1, "avg": present, "mean": 0}[op]
+    if whole:  # then every entry is a row by itself
+        return Settlement(
+            torch.strided, not dense, None, dtype, len(shape), (0,) * len(facts), False, divisor, not dense or not divisor
+        )
+    layouts = {kind[1:] for kind in kinds}
+    layout, height, width = layouts.pop() if len(layouts) == 1 else (torch.sparse_coo, 0, 0)
+    listed = way == "sparse" or (way == "auto" and _lists_are_shorter(counts, shape, leading, dtype))
+    blocksize = (height, width) if height else None
+    return Settlement(layout, masked, blocksize, dtype, leading, counts, listed, divisor, True)
+
+
+def _lists_are_shorter(counts: tuple[int, ...], shape: torch.Size, leading: int, dtype: torch.dtype) -> bool:
+    """Compare the bytes that each rank receives: from all others, or twice the whole in a ring."""
+    rows, row = prod(shape[:leading]), prod(shape[leading:]) * ProcessGroup.summable(dtype).itemsize
+    return sum(counts) * (row + 8) <= 2 * rows * (row + 4)

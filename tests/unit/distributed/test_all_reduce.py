@@ -1,0 +1,216 @@
+"""Tensors of every kind added up over two and four ranks, against dense sums and unions of masks."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import maskgrad as mg
+from tests.ranks import run_on_ranks
+from tests.unit.distributed.kinds_of_gradients import KINDS, Meaning, gradient, kind_of, meaning_of, wide
+
+PRESENT = [kind for kind in KINDS if kind != "none"]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64]
+
+
+def _reduced(rank: int, world_size: int, cases: list[tuple[Any, ...]]) -> list[Any]:
+    found = []
+    for kinds, dtype, op, way, async_op in cases:
+        x, _ = gradient(kinds[rank], rank, dtype)
+        result = mg.distributed.all_reduce(x, op, async_op=async_op, exchange=way)
+        if async_op:
+            assert isinstance(result, mg.distributed.AllReduce)
+            result = (result.wait(), result.wait())[1]
+        read = meaning_of(result)
+        assert read is not None
+        found.append((kind_of(result), result.dtype, *(part.tolist() for part in read)))
+    return found
+
+
+def _expected(kinds: tuple[str, ...], dtype: torch.dtype, op: str) -> Meaning:
+    meanings = [gradient(kind, rank, dtype)[1] for rank, kind in enumerate(kinds)]
+    total = torch.stack([m.values for m in meanings]).sum(0)
+    count = torch.stack([m.mask for m in meanings]).sum(0)
+    divisor = {"sum": torch.tensor(1), "avg": torch.tensor(len(kinds)), "mean": count.clamp(min=1)}[op]
+    return Meaning((total / divisor).to(dtype), count > 0)
+
+
+def _check(world_size: int, cases: list[tuple[Any, ...]]) -> list[list[Any]]:
+    answers = run_on_ranks(_reduced, world_size, cases)
+    for answer in answers[1:]:
+        assert answer == answers[0]  # bit for bit
+    for (kinds, dtype, op, *_), (_, found_dtype, values, mask) in zip(cases, answers[0], strict=True):
+        expected = _expected(kinds, dtype, op)
+        assert found_dtype is dtype
+        assert torch.equal(torch.tensor(mask, dtype=torch.bool).reshape(6, 4), expected.mask), kinds
+        assert torch.equal(torch.tensor(values, dtype=dtype).reshape(6, 4), expected.values), (kinds, op)
+    return answers
+
+
+@pytest.mark.parametrize("way", ["auto", "dense", "sparse"])
+def test_every_pair_of_kinds(way: str) -> None:
+    ops = itertools.cycle(["sum", "avg", "mean"])
+    _check(2, [(pair, torch.float32, next(ops), way, False) for pair in itertools.product(PRESENT, repeat=2)])
+
+
+def test_every_dtype_and_op() -> None:
+    kinds = [("dense", "rows"), ("rows", "rows"), ("mask", "rows"), ("csr", "csr"), ("dense", "dense")]
+    ops, ways = ["sum", "avg", "mean"], ["dense", "sparse"]
+    cases = itertools.product(kinds, DTYPES, ops, ways)
+    _check(2, [(*case, number % 2 == 0) for number, case in enumerate(cases)])
+
+
+def test_four_ranks_one_of_which_has_most() -> None:
+    few = ("empty rows", "rows", "empty rows", "empty rows")
+    cases = [(few, torch.float32, "sum", "sparse", False), (few, torch.float16, "mean", "sparse", True)]
+    cases += [(("csr", "csr", "csr", "csr"), torch.float64, "avg", way, False) for way in ("dense", "sparse")]
+    cases += [(("mask", "nothing specified", "rows", "masked bsr"), torch.bfloat16, "mean", "auto", False)]
+    _check(4, cases)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (("rows", "rows"), "sparse_coo"),
+        (("rows", "entries"), "sparse_coo"),
+        (("csr", "csr"), "sparse_csr"),
+        (("bsc", "bsc"), "sparse_bsc"),
+        (("csr", "csc"), "sparse_coo"),
+        (("dense", "rows"), "strided"),
+        (("bsr", "dense"), "strided"),
+        (("dense", "mask"), "strided"),
+        (("mask", "rows"), "masked strided"),
+        (("rows", "masked rows"), "masked sparse_coo"),
+        (("masked csr", "csr"), "masked sparse_csr"),
+        (("masked csr", "rows"), "masked sparse_coo"),
+    ],
+)
+def test_the_kind_of_the_result(kinds: tuple[str, str], expected: str) -> None:
+    for way in ("dense", "sparse"):
+        answers = _check(2, [(kinds, torch.float32, "sum", way, False)])
+        assert [answer[0][0] for answer in answers] == [expected, expected]
+
+
+def _integers(rank: int, world_size: int) -> list[Any]:
+    reduce = mg.distributed.all_reduce
+    made = [
+        torch.tensor([250, 1], dtype=torch.uint8),
+        torch.tensor([100, -100], dtype=torch.int16),
+        torch.tensor([True, rank == 0]),
+        torch.tensor(7),
+        torch.zeros(0, 3),
+        torch.zeros(3, 0).to_sparse_coo(),
+        torch.sparse_coo_tensor(torch.zeros(0, 2, dtype=torch.int64), [1, 2], (), check_invariants=True),
+    ]
+    results = [reduce(x) for x in made]
+    assert made[3].item() == 7  # left as it is
+    return [(r.dtype, r.shape, r.to_dense().tolist()) for r in results]
+
+
+def test_integers_and_odd_sizes() -> None:
+    for answer in run_on_ranks(_integers, 2):
+        assert answer == [
+            (torch.uint8, (2,), [244, 2]),
+            (torch.int16, (2,), [200, -200]),
+            (torch.int64, (2,), [2, 1]),
+            (torch.int64, (), 14),
+            (torch.float32, (0, 3), []),
+            (torch.float32, (3, 0), [[], [], []]),
+            (torch.int64, (), 6),
+        ]
+
+
+def _cheaper_way(rank: int, world_size: int, rows: int) -> int:
+    # Which way was taken shows in what travels: count the bytes given to all_gather and to all_reduce.
+    sizes = {"all_gather": 0, "all_reduce": 0}
+    originals = {name: getattr(torch.distributed, name) for name in sizes}
+
+    def counting(name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tensor = args[1] if name == "all_gather" else args[0]
+            sizes[name] += tensor.numel() * tensor.element_size()
+            return originals[name](*args, **kwargs)
+
+        return call
+
+    for name in sizes:
+        setattr(torch.distributed, name, counting(name))
+    try:
+        at = torch.arange(rows if rank == 0 else 0)[None]
+        x = torch.sparse_coo_tensor(at, torch.ones(at.shape[1], 8), (1000, 8), check_invariants=True)
+        total = mg.distributed.all_reduce(x)
+    finally:
+        for name, original in originals.items():
+            setattr(torch.distributed, name, original)
+    assert total.is_sparse
+    assert total.values().sum() == rows * 8
+    return sizes["all_reduce"]
+
+
+def test_few_rows_travel_as_rows_and_many_as_a_whole() -> None:
+    assert run_on_ranks(_cheaper_way, 2, 3) == [0, 0]
+    assert run_on_ranks(_cheaper_way, 2, 1000) == [0, 0]  # of one rank of two: a list is no longer than the whole
+    assert run_on_ranks(_cheaper_way, 4, 3) == [0] * 4
+
+
+def _refusals(rank: int, world_size: int, name: str) -> tuple[str, str]:
+    reduce = mg.distributed.all_reduce
+    broken = torch.sparse_coo_tensor([[9]], [1.0], (3,), check_invariants=False)
+    good: torch.Tensor = torch.ones(3).to_sparse()
+    bad: dict[str, Any] = {
+        "index": lambda: reduce(broken if rank else good),
+        "kind": lambda: reduce([1.0] if rank else good),
+        "shape": lambda: reduce(torch.ones(3 + rank)),
+        "dtype": lambda: reduce(torch.ones(3, dtype=torch.float64 if rank else torch.float32)),
+        "op": lambda: reduce(good, "max" if rank else "sum"),
+        "ops": lambda: reduce(good, "avg" if rank else "sum"),
+        "exchange": lambda: reduce(good, exchange="fast"),
+        "average": lambda: reduce(torch.ones(3, dtype=torch.int64), "avg"),
+    }
+    try:
+        bad[name]()
+    except Exception as error:
+        found = type(error).__name__, str(error)
+    assert reduce(good).to_dense().tolist() == [2.0, 2.0, 2.0]  # the group still works
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("index", "IndexError", ["rank 1 cannot go on", "index 9", "index 9"]),
+        ("kind", "TypeError", ["rank 1 cannot go on", "found list", "found list"]),
+        ("shape", "ValueError", ["do not mean the same", "(3,)", "(4,)"]),
+        ("dtype", "ValueError", ["do not mean the same", "torch.float32", "torch.float64"]),
+        ("op", "ValueError", ["rank 1 cannot go on", "'max'", "'max'"]),
+        ("ops", "ValueError", ["do not mean the same", "op='sum'", "op='avg'"]),
+        ("exchange", "ValueError", ["exchange must be one of", "'fast'", "'fast'"]),
+        ("average", "TypeError", ["torch.int64", "convert x to a float", "convert x to a float"]),
+    ],
+)
+def test_all_ranks_refuse_what_one_refuses(name: str, kind: str, words: list[str]) -> None:
+    answers = run_on_ranks(_refusals, 2, name)
+    assert [answer[0] for answer in answers] == [kind, kind]
+    first, second = (answer[1] for answer in answers)
+    assert words[0] in first
+    assert words[1] in first
+    assert words[2] in second
+
+
+def test_without_a_group_it_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        mg.distributed.all_reduce(torch.ones(2))
+
+
+def test_without_torch_distributed_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="this build of PyTorch lacks"):
+        mg.distributed.all_reduce(torch.ones(2))
+
+
+def test_the_oracle_is_wide_enough() -> None:
+    assert wide(torch.float16) is torch.float64
+    assert wide(torch.complex64) is torch.complex128
