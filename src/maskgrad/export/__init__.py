@@ -1,0 +1,1 @@
+"""Models that take or make MaskedTensors, written into files that run without Python."""

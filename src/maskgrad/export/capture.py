@@ -1,0 +1,185 @@
+"""Running a model once with placeholders: its graph on plain tensors, as a program of torch.export."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.errors import NotExportableError
+from maskgrad.export.ports import Ports, pack, unpack
+from maskgrad.kernels import use_kernels
+from maskgrad.masked_tensor import dispatch
+
+__all__ = ["DependsOnNumbersError", "Plain", "captured", "evaluating", "quiet"]
+
+#: Where the two libraries are: a frame elsewhere belongs to the user.
+LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+REMEDY = (
+    "Keep masks instead of selecting (x.filled(value) for x.compressed(), torch.where for `if`), or compute this "
+    "outside the exported function and pass it as a tensor"
+)
+
+
+class DependsOnNumbersError(NotExportableError):
+    """The course of a computation depends on numbers that are known in a run only."""
+
+
+class Plain(nn.Module):
+    """A model as a function of plain tensors, in the order of its ports, to a tuple of plain tensors.
+
+    Attributes:
+        results: how the latest results were taken apart.
+    """
+
+    def __init__(self, model: Callable[..., Any], ports: Ports) -> None:
+        super().__init__()
+        self.model: Any = model
+        # what a function brings along are parameters of the graph, too
+        if not isinstance(model, nn.Module):
+            self.behind = nn.ModuleList(modules_behind(model))
+        self.ports = ports
+        self.results: Ports | None = None
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        args, kwargs = pack(self.ports, tensors)
+        with use_kernels("reference"):
+            self.results, parts = unpack(self.model(*args, **kwargs), "output")
+        for place in self.results.places:
+            if place.kind == "constant" and place.constant is not None:
+                raise TypeError(
+                    f"the model returns {place.constant!r}, which does not depend on the tensors it gets; "
+                    "return tensors, MaskedTensors, None and containers of these"
+                )
+        return tuple(parts)
+
+
+def captured(
+    plain: Plain, tensors: Sequence[Tensor], dimensions: Sequence[dict[int, Any]], *, oblivious: bool
+) -> torch.export.ExportedProgram:
+    """Trace ``plain``.
+
+    Args:
+        plain: what is traced.
+        tensors: examples of its inputs.
+        dimensions: for each of them, which dimensions may vary.
+        oblivious: sizes of 0 and 1 are examples like any other; without it they are part of the graph.
+
+    Raises:
+        NotExportableError: the course of the computation depends on numbers that are known in a run only.
+    """
+    shapes = tuple([dict(d) or None for d in dimensions]) if any(dimensions) else None
+    try:
+        with torch.no_grad(), _sizes_are_examples(oblivious and shapes is not None):
+            return torch.export.export(
+                plain, tuple(tensors), dynamic_shapes=(shapes,) if shapes else None, strict=False
+            )
+    except Exception as error:
+        if _depends_on_numbers(error):
+            operation, where = _blamed(error)
+            raise DependsOnNumbersError(
+                operation, f"what comes next{where} depends on the numbers that a run will have", REMEDY
+            ) from error
+        raise
+
+
+def _sizes_are_examples(wanted: bool) -> contextlib.AbstractContextManager[Any]:
+    from torch.fx.experimental import _config
+
+    if wanted and hasattr(_config, "backed_size_oblivious"):
+        return _config.patch(backed_size_oblivious=True)  # type: ignore[no-any-return, attr-defined]
+    return contextlib.nullcontext()
+
+
+def _depends_on_numbers(error: BaseException) -> bool:
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    kinds = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, kinds):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _blamed(error: BaseException) -> tuple[str, str]:
+    """The operation of torch or method of ours under which it happened, and the line of the user's that called it."""
+    operation, where = "", ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if not code.co_filename.startswith((*LIBRARIES, "<")):
+            where = f" (in {code.co_name}, {Path(code.co_filename).name}:{line})"
+            operation = ""
+        elif not operation:
+            operation = _operation(frame, code)
+    return operation or "a value of a tensor, read in Python,", where
+
+
+def _operation(frame: FrameType, code: CodeType) -> str:
+    if code is dispatch.call.__code__:
+        return dispatch._name(frame.f_locals["function"])
+    owner = frame.f_locals.get("self")
+    if type(owner).__name__ == "MaskedTensor":
+        return f"MaskedTensor.{code.co_name}"
+    return ""
+
+
+@contextlib.contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """The modules behind ``model`` in evaluation mode, each back in its own mode afterwards."""
+    modules = [module for root in modules_behind(model) for module in root.modules()]
+    training = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module, mode in zip(modules, training, strict=True):
+            module.training = mode
+
+
+def modules_behind(model: Any) -> list[nn.Module]:
+    """The model itself, the module whose method it is, or the modules that a function closes over."""
+    if isinstance(model, nn.Module):
+        return [model]
+    found = [getattr(model, "__self__", None)]
+    for cell in getattr(model, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a cell that nothing has been put into
+            found.append(cell.cell_contents)
+    return [module for module in found if isinstance(module, nn.Module)]
+
+
+#: What PyTorch says about itself while it exports; none of it concerns the model.
+NOTICES = (
+    r".*isinstance\(treespec, LeafSpec\).*",
+    r".*torch\.jit\.\w+.*deprecated.*",
+    r".*TreeSpec.*deprecated.*",
+)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without PyTorch's notices about itself."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        for notice in NOTICES:
+            warnings.filterwarnings("ignore", notice)
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL)
+            yield
+        finally:
+            for logger, level in zip(loggers, before, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,229 @@
+"""Files in the ONNX format: MaskedTensors enter and leave them as data and mask (``pip install 'maskgrad[onnx]'``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.export.capture import DependsOnNumbersError, Plain, captured, evaluating, quiet
+from maskgrad.export.dynamic_dimensions import axis_names, batch_dimensions, given_dimensions, varying_sizes
+from maskgrad.export.files import checked_path, replaced_when_complete
+from maskgrad.export.names import Arguments, Given, argument_names, input_names_of, output_names_of
+from maskgrad.export.onnx_runtime import Session
+from maskgrad.export.packages import require
+from maskgrad.export.ports import Ports, unpack
+from maskgrad.export.translation import translated
+from maskgrad.export.verification import Tolerance, compared_with
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["ExportedFile", "Port", "export"]
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or an output of a file: its name, the dtype of ONNX, and its sizes, names where they may vary."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """What was written.
+
+    Attributes:
+        path: where.
+        inputs: in the order of the arguments; a mask follows its data.
+        outputs: in the order of the results.
+        opset_version: of ONNX's own operators.
+        compared: on which inputs ONNX Runtime and the model agreed, in words; empty with ``verify=False``.
+    """
+
+    path: Path
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    opset_version: int
+    compared: tuple[str, ...]
+
+
+def export(
+    model: Callable[..., Any],
+    args: Sequence[Any] | Tensor | MaskedTensor,
+    path: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = "batch",
+    input_names: Given = None,
+    output_names: Given = None,
+    opset_version: int | None = None,
+    verify: bool = True,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> ExportedFile:
+    """Write a model that takes or makes MaskedTensors into an ONNX file, which knows plain tensors only.
+
+    A MaskedTensor ``x`` is two inputs, ``x`` and ``x_mask`` (Boolean, True = specified); one that is returned is two
+    outputs, whose data is 0 where the mask is False. On a sparse layout it is ``x_values`` and ``x_indices`` (COO), or
+    ``x_values``, ``x_pointers`` and ``x_positions``; its sizes are part of the file, the number of its entries is not.
+    Masks are data of each run: nothing is known in the file about those of ``args``.
+
+    The file is written elsewhere, checked by ``onnx.checker``, run by ONNX Runtime and compared with the model: with
+    garbage under the masks, with nothing specified, with everything, with the complement, and with other batch sizes.
+    Only then is it put at ``path``; a file that is there is replaced at once or not at all.
+
+    Args:
+        model: ``nn.Module``, method of one, or function. It is exported in evaluation mode, and left in its own.
+        args: positional arguments, or the only one: tensors, MaskedTensors, numbers, strings, None, and lists, tuples
+            and dicts of these. What is no tensor becomes part of the file.
+        path: where to write.
+        kwargs: keyword arguments.
+        dynamic_shapes: ``"batch"``: the first dimension of everything may vary, unless the model ties it down (see
+            ``inputs`` of the result). None: no dimension may. Else as for ``torch.export.export``, by name or in order,
+            a MaskedTensor being one argument: ``{"x": {0: "batch", 1: "time"}}``; what cannot vary is then an error.
+        input_names: for each tensor or MaskedTensor, ``"x"`` or ``("x", "x_is_valid")``; from the signature if absent.
+        output_names: the same for results; ``output``, ``output_0``, …, or the keys of a dict if absent.
+        opset_version: of ONNX; PyTorch's preference if None.
+        verify: False leaves ONNX Runtime out: for files that only another runtime can run.
+        rtol: relative difference that is still agreement; from the dtype if None.
+        atol: absolute difference that is still agreement; from the dtype if None.
+
+    Returns:
+        :class:`ExportedFile`: inputs and outputs with names, dtypes and sizes. Files run forward only: no gradient.
+
+    Raises:
+        MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
+        TypeError: an argument or result is of a kind that graphs do not know (complex, a torch sparse tensor, numpy).
+        ValueError: names or dimensions contradict the arguments.
+        OSError: nothing can be written at ``path``.
+        NotExportableError: what the model does depends on numbers that are known in a run only (``item``, ``if``,
+            ``compressed``), or ONNX has no operators for it.
+        ExportMismatchError: the file gives other results than the model.
+
+    Dense equivalent: ``torch.onnx.export(model, args, path, dynamo=True)``.
+
+    Example:
+        >>> import os, tempfile, torch, maskgrad as mg
+        >>> x = mg.masked(torch.ones(2, 3), torch.ones(2, 3) > 0)
+        >>> path = os.path.join(tempfile.mkdtemp(), "mean.onnx")
+        >>> [(port.name, port.shape) for port in mg.onnx.export(lambda x: x.mean(1), x, path).inputs]
+        [('x', ('batch', 3)), ('x_mask', ('batch', 3))]
+
+    Source: https://docs.pytorch.org/docs/stable/onnx_export.html, https://onnx.ai/onnx/
+    """
+    require("writing an ONNX file", with_runtime=verify)
+    target = checked_path(path)
+    args, kwargs = _checked_call(model, args, kwargs)
+    forward = model.forward if isinstance(model, nn.Module) else model
+    arguments = argument_names(forward, len(args), kwargs)
+    ports, tensors = unpack((args, kwargs), "args")
+    if not tensors:
+        raise TypeError("args must hold a tensor or a MaskedTensor: a file without inputs always gives the same")
+    names = input_names_of(ports, arguments, input_names)
+    tensors = [t.detach() for t in tensors]
+    with evaluating(model), quiet(), replaced_when_complete(target) as draft:
+        plain = Plain(model, ports).eval()
+        with torch.no_grad():
+            plain(*[t.clone() for t in tensors])  # what is wrong with the model itself is said here
+        assert plain.results is not None
+        job = _Job(
+            plain=plain,
+            tensors=tensors,
+            names=names,
+            results=output_names_of(plain.results, output_names, names),
+            opset_version=opset_version,
+            tolerance=(rtol, atol) if verify else None,
+            draft=draft,
+        )
+        return replace(_first_that_works(job, _plans(dynamic_shapes, ports, tensors, arguments)), path=target)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What all attempts have in common; a tolerance of None stands for no comparison."""
+
+    plain: Plain
+    tensors: list[Tensor]
+    names: tuple[str, ...]
+    results: tuple[str, ...]
+    opset_version: int | None
+    tolerance: Tolerance | None
+    draft: Path
+
+
+#: For each tensor which dimensions may vary, and whether sizes of 0 and 1 are examples like any other.
+_Plan = tuple[list[dict[int, Any]], bool]
+
+
+def _plans(dynamic_shapes: Any, ports: Ports, tensors: Sequence[Tensor], arguments: Arguments) -> list[_Plan]:
+    """What is tried, the most general first; what the caller says himself is tried as he says it."""
+    fixed: list[dict[int, Any]] = [{} for _ in tensors]
+    if dynamic_shapes is None:
+        return [(fixed, False)]
+    if isinstance(dynamic_shapes, str):
+        if dynamic_shapes != "batch":
+            raise ValueError(
+                f'dynamic_shapes must be "batch", None, a dict or a tuple, found {dynamic_shapes!r}'
+            )
+        free = batch_dimensions(ports, tensors)
+        return [(free, True), (free, False), (fixed, False)]
+    return [(given_dimensions(dynamic_shapes, ports, tensors, arguments), True)]
+
+
+def _first_that_works(job: _Job, plans: Sequence[_Plan]) -> ExportedFile:
+    for plan in plans[:-1]:
+        try:
+            return _attempt(job, plan)
+        except DependsOnNumbersError:
+            raise
+        except Exception:  # noqa: S112, PERF203  (whatever it is, the last attempt has less to do, and reports)
+            continue
+    return _attempt(job, plans[-1])
+
+
+def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
+    import onnx
+
+    dimensions, oblivious = plan
+    program = captured(job.plain, job.tensors, dimensions, oblivious=oblivious)
+    varying = varying_sizes(program)
+    written = translated(program, job.names, job.results, job.opset_version)
+    written.rename_axes(axis_names(program, job.plain.ports, job.names))
+    written.save(job.draft)
+    onnx.checker.check_model(str(job.draft), full_check=True)
+    compared: tuple[str, ...] = ()
+    if job.tolerance is not None:
+        compared = compared_with(job.plain, Session(job.draft), job.tensors, varying, job.tolerance)
+    graph = written.model.graph
+    return ExportedFile(
+        path=job.draft,
+        inputs=tuple([_port(value) for value in graph.inputs]),
+        outputs=tuple([_port(value) for value in graph.outputs]),
+        opset_version=written.model.opset_imports[""],
+        compared=compared,
+    )
+
+
+def _port(value: Any) -> Port:
+    shape = tuple([size if isinstance(size, int) else str(size) for size in value.shape or ()])
+    return Port(str(value.name), str(value.dtype).lower(), shape)
+
+
+def _checked_call(model: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if not callable(model):
+        raise TypeError(f"model must be an nn.Module or a function, found {type(model).__name__}")
+    if isinstance(args, (Tensor, MaskedTensor)):
+        args = (args,)
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(
+            f"args must be a tuple of the positional arguments, found {type(args).__name__}; write (x,)"
+        )
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
+        raise TypeError(f"kwargs must be a dict of keyword arguments by name, found {kwargs!r}")
+    return tuple(args), dict(kwargs or {})
