@@ -12,6 +12,8 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, Kernel
 from maskgrad.kernels.reference import segment_products as reference
+from maskgrad.kernels.reference.reductions import HALVES
+from maskgrad.kernels.reference.segments import widened
 from maskgrad.kernels.selection import compiled, runs_compiled
 
 __all__ = ["KERNELS", "segment_prod"]
@@ -36,6 +38,8 @@ def _save_prod(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, 
 def _prod_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
     values, rest, zeros, pointers, order = ctx.saved_tensors
     again = torch.is_grad_enabled()
+    if not again and torch._C._len_torch_dispatch_stack() > 0:  # being traced: how deep a tree is cannot be
+        return reference.segment_prod_backward(grad, values, rest, zeros, pointers, order), None, None
     plain = not again and runs_compiled("segment_prod_backward", values, grad, rest, zeros, pointers, order)
     if not plain or not rest.isfinite().all():
         # A tree of products can be differentiated again, and multiplies the others where R / x would be NaN.
@@ -46,11 +50,22 @@ def _prod_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, No
     return compiled("segment_prod_backward", grad, values, rest, zeros, pointers, order), None, None
 
 
+def _fake_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The reference multiplies in a tree, whose depth depends on the numbers in ``pointers``."""
+    shape = (pointers.shape[0] - 1, *values.shape[1:])
+    if not (values.is_floating_point() or values.is_complex()):
+        return tuple(values.new_empty(shape, dtype=torch.int64) for _ in range(3))  # type: ignore[return-value]
+    product = values.float() if values.dtype in HALVES else values
+    rest = widened(values)
+    return product.new_empty(shape), rest.new_empty(shape), values.new_empty(shape, dtype=torch.int64)
+
+
 KERNELS = (
     Kernel(
         "segment_prod", "segment_products",
         "(Tensor values, Tensor pointers, Tensor? order) -> (Tensor, Tensor, Tensor)", REDUCIBLE, 8_192,
         "product of each segment, and what its derivative needs", backward=_prod_backward, save=_save_prod,
+        fake=_fake_prod,
     ),
     Kernel(
         "segment_prod_backward", "segment_products",

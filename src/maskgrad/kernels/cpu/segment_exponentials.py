@@ -73,26 +73,44 @@ def _add_powers(v: Any, shift: Any) -> float:
 
 
 @compiled
-def _logsumexp(
-    v: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
-) -> None:
+def _longest(pointers: Any, lo: int, hi: int) -> int:
     longest = 0
     for k in range(lo, hi):
         longest = max(longest, pointers[k + 1] - pointers[k])
-    # What does not lie together is brought together once, and read twice.
-    together = np.empty(longest if has_order or width > 1 else 0, v.dtype)
+    return longest
+
+
+@compiled
+def _gather(v: Any, places: Any, width: int, column: int, together: Any) -> None:
+    if width == 1:
+        for i in range(places.size):
+            together[i] = v[places[i]]
+    else:
+        for i in range(places.size):
+            together[i] = v[places[i] * width + column]
+
+
+@compiled
+def _logsumexp(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
+) -> None:
+    """What does not lie together is brought together first: exponentials are vector code."""
+    together = np.empty(0 if width == 1 and not has_order else _longest(pointers, lo, hi), v.dtype)
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
         for j in range(width):
             if start == stop:
                 out[k * width + j] = -np.inf
                 continue
-            if has_order or width > 1:
-                for i in range(start, stop):
-                    together[i - start] = v[(order[i] if has_order else i) * width + j]
-                segment = together[: stop - start]
-            else:
+            if width == 1 and not has_order:
                 segment = v[start:stop]
+            else:
+                segment = together[: stop - start]
+                if has_order:
+                    _gather(v, order[start:stop], width, j, segment)
+                else:
+                    for i in range(segment.size):
+                        segment[i] = v[(start + i) * width + j]
             shift = _largest(segment)
             if not np.isfinite(shift):
                 shift = v.dtype.type(0)
@@ -100,17 +118,35 @@ def _logsumexp(
 
 
 @compiled
+def _raise(out: Any, v: Any, total: Any, share: Any) -> None:
+    for i in range(out.size):
+        out[i] = exponential(v[i] - total) * share
+
+
+@compiled
+def _raise_row(out: Any, v: Any, totals: Any, shares: Any) -> None:
+    for j in range(out.size):
+        out[j] = exponential(v[j] - totals[j]) * shares[j]
+
+
+@compiled
 def _backward(
     v: Any, g: Any, total: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
 ) -> None:  # fmt: skip
+    """What does not lie together is brought together first, and put back."""
+    together = np.empty(0 if width > 1 or not has_order else _longest(pointers, lo, hi), v.dtype)
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
-        if width == 1 and not has_order:
-            result, segment, share, whole = out[start:stop], v[start:stop], g[k], total[k]
-            for i in range(segment.size):
-                result[i] = exponential(segment[i] - whole) * share
-            continue
-        for i in range(start, stop):
-            at = (order[i] if has_order else i) * width
-            for j in range(width):
-                out[at + j] = exponential(v[at + j] - total[k * width + j]) * g[k * width + j]
+        if width > 1:
+            shares, totals = g[k * width : (k + 1) * width], total[k * width : (k + 1) * width]
+            for i in range(start, stop):
+                at = (order[i] if has_order else i) * width
+                _raise_row(out[at : at + width], v[at : at + width], totals, shares)
+        elif has_order:
+            segment, places = together[: stop - start], order[start:stop]
+            _gather(v, places, 1, 0, segment)
+            _raise(segment, segment, total[k], g[k])
+            for i in range(places.size):
+                out[places[i]] = segment[i]
+        else:
+            _raise(out[start:stop], v[start:stop], total[k], g[k])

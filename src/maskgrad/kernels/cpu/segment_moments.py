@@ -132,17 +132,27 @@ def _vectors(
 
 
 @compiled
+def _deviate(out: Any, v: Any, share: float, mean: float) -> None:
+    for i in range(out.size):
+        out[i] = share * (v[i] - mean)
+
+
+@compiled
 def _backward(
     v: Any, share: Any, mean: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
 ) -> None:  # fmt: skip
     for k in range(lo, hi):
-        if width == 1:
+        start, stop = pointers[k], pointers[k + 1]
+        if width == 1 and not has_order:
+            _deviate(out[start:stop], v[start:stop], share[k], mean[k])
+        elif width == 1:
             s, m = share[k], mean[k]
-            for i in range(pointers[k], pointers[k + 1]):
-                at = order[i] if has_order else i
+            for at in order[start:stop]:
                 out[at] = s * (v[at] - m)
-            continue
-        for i in range(pointers[k], pointers[k + 1]):
-            at = (order[i] if has_order else i) * width
-            for j in range(width):
-                out[at + j] = share[k * width + j] * (v[at + j] - mean[k * width + j])
+        else:
+            factors, means = share[k * width : (k + 1) * width], mean[k * width : (k + 1) * width]
+            for i in range(start, stop):
+                at = (order[i] if has_order else i) * width
+                result, row = out[at : at + width], v[at : at + width]
+                for j in range(width):
+                    result[j] = factors[j] * (row[j] - means[j])

@@ -138,6 +138,15 @@ def _vector_sums(
 
 
 @compiled
+def _extreme(v: Any, turn: int) -> Any:
+    best = ordered(abs(v[0]), turn)
+    for i in range(v.size):
+        key = ordered(abs(v[i]), turn)
+        best = key if key > best else best
+    return best
+
+
+@compiled
 def _extremes(
     v: Any, pointers: Any, order: Any, has_order: bool, width: int, turn: int, out: Any, lo: int, hi: int
 ) -> None:
@@ -148,16 +157,46 @@ def _extremes(
             if start == stop:
                 out[k * width + j] = 0
                 continue
-            best = ordered(abs(v[(order[start] if has_order else start) * width + j]), turn)
-            if has_order or width > 1:
+            if width == 1 and not has_order:
+                best = _extreme(v[start:stop], turn)
+            else:
+                best = ordered(abs(v[(order[start] if has_order else start) * width + j]), turn)
                 for i in range(start, stop):
                     key = ordered(abs(v[(order[i] if has_order else i) * width + j]), turn)
                     best = key if key > best else best
-            else:
-                for x in v[start:stop]:
-                    key = ordered(abs(x), turn)
-                    best = key if key > best else best
             out[k * width + j] = restored(best, turn, out[0])
+
+
+# Signs are numbers, not branches: half of these would be mispredicted.
+
+
+@compiled
+def _scale(out: Any, v: Any, powers: Any, share: float, kind: int) -> None:
+    if kind == _TWO:
+        for i in range(out.size):
+            out[i] = v[i] * share
+    elif kind == _ONE:
+        for i in range(out.size):
+            out[i] = share * ((v[i] > 0) - np.float64(v[i] < 0))
+    else:
+        for i in range(out.size):
+            x = v[i]
+            out[i] = (share if x == 0 else share * powers[i]) * ((x > 0) - np.float64(x < 0))
+
+
+@compiled
+def _scale_places(out: Any, v: Any, powers: Any, places: Any, share: float, kind: int) -> None:
+    if kind == _TWO:
+        for at in places:
+            out[at] = v[at] * share
+    elif kind == _ONE:
+        for at in places:
+            x = v[at]
+            out[at] = share * ((x > 0) - np.float64(x < 0))
+    else:
+        for at in places:
+            x = v[at]
+            out[at] = (share if x == 0 else share * powers[at]) * ((x > 0) - np.float64(x < 0))
 
 
 @compiled
@@ -167,16 +206,50 @@ def _scaled(
 ) -> None:  # fmt: skip
     """The entry (2), its sign (1), or its sign times its power, times what its segment has."""
     for k in range(lo, hi):
-        for i in range(pointers[k], pointers[k + 1]):
+        start, stop = pointers[k], pointers[k + 1]
+        if width == 1 and not has_order:
+            _scale(out[start:stop], v[start:stop], powers[start:stop], share[k], kind)
+            continue
+        if width == 1:
+            _scale_places(out, v, powers, order[start:stop], share[k], kind)
+            continue
+        for i in range(start, stop):
             at = (order[i] if has_order else i) * width
             for j in range(width):
                 x, s = v[at + j], share[k * width + j]
                 if kind == _TWO:
                     out[at + j] = x * s
-                    continue
-                if kind == _POWER and x != 0:
-                    s *= powers[at + j]
-                out[at + j] = s if x > 0 else -s if x < 0 else s * 0
+                elif kind == _ONE:
+                    out[at + j] = s * ((x > 0) - np.float64(x < 0))
+                else:
+                    power = powers[at + j] if x != 0 else x
+                    out[at + j] = s * power * ((x > 0) - np.float64(x < 0))
+
+
+@compiled
+def _attain(out: Any, v: Any, best: Any, share: float) -> None:
+    ties = 0
+    for i in range(v.size):
+        size = abs(v[i])
+        ties += (size == best) | ((size != size) & (best != best))
+    s = share / max(ties, 1)
+    for i in range(v.size):
+        x = v[i]
+        hit = (abs(x) == best) | ((x != x) & (best != best))
+        out[i] = s * ((x > 0) - np.float64(x < 0)) if hit else 0.0
+
+
+@compiled
+def _attain_places(out: Any, v: Any, places: Any, best: Any, share: float) -> None:
+    ties = 0
+    for at in places:
+        size = abs(v[at])
+        ties += (size == best) | ((size != size) & (best != best))
+    s = share / max(ties, 1)
+    for at in places:
+        x = v[at]
+        hit = (abs(x) == best) | ((x != x) & (best != best))
+        out[at] = s * ((x > 0) - np.float64(x < 0)) if hit else 0.0
 
 
 @compiled
@@ -186,6 +259,12 @@ def _attained(
     """The sign of an entry of the extreme size, or of a NaN where that is NaN, times the part it has in it."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
+        if width == 1 and not has_order:
+            _attain(out[start:stop], v[start:stop], norm[k], share[k])
+            continue
+        if width == 1:
+            _attain_places(out, v, order[start:stop], norm[k], share[k])
+            continue
         for j in range(width):
             best, ties = norm[k * width + j], 0
             for i in range(start, stop):
@@ -196,4 +275,4 @@ def _attained(
                 at = (order[i] if has_order else i) * width + j
                 x = v[at]
                 hit = (abs(x) == best) | ((x != x) & (best != best))
-                out[at] = (s if x > 0 else -s if x < 0 else s * 0) if hit else 0.0
+                out[at] = s * ((x > 0) - np.float64(x < 0)) if hit else 0.0

@@ -79,17 +79,36 @@ def _products(
         start, stop = pointers[k], pointers[k + 1]
         if width == 1 and not has_order:
             rest[k], dull[k], zeros[k] = _multiply(v[start:stop], one)
-            continue
-        p, s = rest[k * width : (k + 1) * width], dull[k * width : (k + 1) * width]
-        z = zeros[k * width : (k + 1) * width]
-        p[:], s[:], z[:] = one, 0, 0
-        for i in range(start, stop):
-            at = (order[i] if has_order else i) * width
-            for j in range(width):
-                x = v[at + j]
-                p[j] *= x if x != 0 else one
-                s[j] += x * 0
-                z[j] += x == 0
+        elif width == 1:
+            product, nothing, few = one, one * 0, 0
+            for at in order[start:stop]:
+                x = v[at]
+                product *= x if x != 0 else one
+                nothing += x * 0
+                few += x == 0
+            rest[k], dull[k], zeros[k] = product, nothing, few
+        else:
+            p, s = rest[k * width : (k + 1) * width], dull[k * width : (k + 1) * width]
+            z = zeros[k * width : (k + 1) * width]
+            p[:], s[:], z[:] = one, 0, 0
+            for i in range(start, stop):
+                at = (order[i] if has_order else i) * width
+                row = v[at : at + width]
+                for j in range(width):
+                    x = row[j]
+                    p[j] *= x if x != 0 else one
+                    s[j] += x * 0
+                    z[j] += x == 0
+
+
+@compiled
+def _divide(out: Any, v: Any, share: float, zeros: int) -> None:
+    if zeros == 0:
+        for i in range(out.size):
+            out[i] = share / v[i]
+    else:
+        for i in range(out.size):
+            out[i] = share if (zeros == 1) & (v[i] == 0) else 0.0
 
 
 @compiled
@@ -97,7 +116,16 @@ def _backward(
     v: Any, share: Any, zeros: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
 ) -> None:  # fmt: skip
     for k in range(lo, hi):
-        for i in range(pointers[k], pointers[k + 1]):
+        start, stop = pointers[k], pointers[k + 1]
+        if width == 1 and not has_order:
+            _divide(out[start:stop], v[start:stop], share[k], zeros[k])
+            continue
+        if width == 1 and zeros[k] == 0:
+            s = share[k]
+            for at in order[start:stop]:
+                out[at] = s / v[at]
+            continue
+        for i in range(start, stop):
             at = (order[i] if has_order else i) * width
             for j in range(width):
                 x, s, z = v[at + j], share[k * width + j], zeros[k * width + j]

@@ -18,6 +18,10 @@ from maskgrad.kernels.cuda.normalization import masked_layer_norm, masked_layer_
 from maskgrad.kernels.cuda.norms import masked_norm, masked_norm_backward
 from maskgrad.kernels.cuda.prod import masked_prod, masked_prod_backward
 from maskgrad.kernels.cuda.reductions import masked_count, masked_mean, masked_spread, masked_sum
+from maskgrad.kernels.cuda.segment_exponentials import segment_logsumexp, segment_logsumexp_backward
+from maskgrad.kernels.cuda.segment_moments import segment_variance, segment_variance_backward
+from maskgrad.kernels.cuda.segment_norms import segment_norm, segment_norm_backward
+from maskgrad.kernels.cuda.segment_products import segment_prod, segment_prod_backward
 from maskgrad.kernels.cuda.segments import (
     segment_extremum,
     segment_softmax,
@@ -75,10 +79,18 @@ __all__ = [
     "rmsprop_rows_",
     "rowwise_adagrad_rows_",
     "segment_extremum",
+    "segment_logsumexp",
+    "segment_logsumexp_backward",
+    "segment_norm",
+    "segment_norm_backward",
+    "segment_prod",
+    "segment_prod_backward",
     "segment_softmax",
     "segment_softmax_backward",
     "segment_spread",
     "segment_sum",
+    "segment_variance",
+    "segment_variance_backward",
     "sgd_rows_",
     "sort_rows",
 ]

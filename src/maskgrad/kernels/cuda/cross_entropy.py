@@ -134,6 +134,9 @@ def _gradient(
     g = tl.load(grad + place(k, kept_sizes, g_kept), mask=k < kept, other=0).to(ACC)[:, None]
     n = tl.load(normalizer + place(k, kept_sizes, n_kept), mask=k < kept, other=0).to(ACC)[:, None]
     chosen = 1 - number_of(smoothing, ACC)
+    s = n
+    if SMOOTHED:
+        s = tl.load(share + place(k, kept_sizes, s_kept), mask=k < kept, other=0).to(ACC)[:, None]
     for first in range(start, stop, REDUCED):
         c = first + tl.arange(0, REDUCED)
         inside = (k < kept)[:, None] & (c < stop)[None, :]
@@ -141,8 +144,7 @@ def _gradient(
         x = tl.load(input + x_row + place(c, sizes, x_steps)[None, :], mask=inside, other=0).to(ACC)
         slope = tl.exp(x - n) - tl.where(c[None, :] == y, chosen, 0)
         if SMOOTHED:
-            s = tl.load(share + place(k, kept_sizes, s_kept), mask=k < kept, other=0).to(ACC)
-            slope = slope - s[:, None]
+            slope = slope - s
         result = tl.where(m, g * slope, 0)
         tl.store(
             out + o_row + place(c, sizes, o_steps)[None, :], result.to(out.dtype.element_ty), mask=inside

@@ -75,24 +75,18 @@ def pair_sums(
 
     Their type is that of ``center``.
     """
-    bits = mask.view(torch.int8)
-    tensors = (
-        spread_over(grad, values),
-        values.detach(),
-        bits,
-        *(spread_over(x, values) for x in (center, factor)),
-    )
-    order = (tensors[1], tensors[0], *tensors[2:])  # the layout of the values decides
-    view = table(order, dim)
+    few = (spread_over(x, values) for x in (center, factor))
+    tensors = values.detach(), spread_over(grad, values), mask.view(torch.int8), *few
+    view = table(tensors, dim)
     kept, reduced, tile = view.kept, view.reduced, view.tile
     sums, products = (
         torch.empty(kept.number * tile.pieces, dtype=torch.float64, device=values.device) for _ in range(2)
     )
     launch(
-        _pair_sums, -(-kept.number // tile.kept) * tile.pieces, *order, sums, products, kept.number, kept.sizes,
+        _pair_sums, -(-kept.number // tile.kept) * tile.pieces, *tensors, sums, products, kept.number, kept.sizes,
         *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece, tile.pieces,
         FACTORED=factor is not None, BOTH=both and factor is not None, ACC=precision(values.dtype),
-        INDEX=index_type(*order), KEPT=tile.kept, REDUCED=tile.reduced,
+        INDEX=index_type(*tensors), KEPT=tile.kept, REDUCED=tile.reduced,
     )  # fmt: skip
     found = (x.view(-1, tile.pieces).sum(1) if tile.pieces > 1 else x for x in (sums, products))
     first, second = (restored(x.to(center.dtype), view, True) for x in found)

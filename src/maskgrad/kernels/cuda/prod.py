@@ -122,7 +122,7 @@ def _backward(
     z_place = place(row, row_sizes, z_rows)[:, None] + place(column, sizes, z_steps)[None, :]
     o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
-    v = tl.load(values + v_place, mask=inside, other=1).to(ACC)
+    v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
     r = tl.load(rest + r_place, mask=inside, other=0).to(ACC)
     g = tl.load(grad + g_place, mask=inside, other=0).to(ACC)
     z = tl.load(zeros + z_place, mask=inside, other=0)

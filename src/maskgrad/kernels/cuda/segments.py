@@ -67,7 +67,7 @@ def merged(
     out = values.new_empty((pointers.shape[0] - 1, *values.shape[1:]), dtype=dtype)
     extreme = reduce in ("amax", "amin")
     wide = tl.float64 if values.is_floating_point() else tl.int64
-    _start(
+    walk_segments(
         _merge, values, pointers, order, len(values), (values, out), REDUCE=REDUCTIONS.index(reduce),
         ACC=precision(values.dtype) if extreme else wide, FLOAT=values.is_floating_point(),
     )  # fmt: skip
@@ -79,7 +79,7 @@ def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, numbe
     values = values.detach().contiguous()
     out = values.new_empty((number, *values.shape[1:]))
     if out.numel():
-        _start(_spread, out, pointers, order, number, (values, out))
+        walk_segments(_spread, out, pointers, order, number, (values, out))
     return out
 
 
@@ -88,7 +88,7 @@ def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, loga
     values = values.detach().contiguous()
     out = torch.empty_like(values)
     if out.numel():
-        _start(
+        walk_segments(
             _softmax, values, pointers, order, len(values), (values, out), LOGARITHM=logarithm,
             ACC=precision(values.dtype),
         )  # fmt: skip
@@ -104,14 +104,14 @@ def segment_softmax_backward(
     grad, output = grad.detach().contiguous(), output.detach().contiguous()
     out = torch.empty_like(output)
     if out.numel():
-        _start(
+        walk_segments(
             _softmax_backward, output, pointers, order, len(output), (grad, output, out), LOGARITHM=logarithm,
             ACC=precision(output.dtype),
         )  # fmt: skip
     return out
 
 
-def _start(
+def walk_segments(
     kernel: object, entries: Tensor, pointers: Tensor, order: Tensor | None, number: int,
     tensors: tuple[Tensor, ...], **constants: object,
 ) -> None:  # fmt: skip
@@ -128,7 +128,7 @@ def _start(
 
 
 @compiled
-def _places(
+def places_of(
     order: tl.tensor, entry: tl.tensor, stop: tl.tensor, width: tl.tensor, column: tl.tensor,
     ORDERED: tl.constexpr, INDEX: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
@@ -153,7 +153,7 @@ def _merge(
     longest = tl.max(stop - start, axis=0)
     one = tl.zeros((LANES, 1), INDEX)
     first = tl.load(
-        values + _places(order, start[:, None] + one, stop, width, column, ORDERED, INDEX),
+        values + places_of(order, start[:, None] + one, stop, width, column, ORDERED, INDEX),
         mask=(lane < number)[:, None], other=0,
     ).to(ACC)  # fmt: skip
     acc = tl.zeros((LANES, STEP), ACC)
@@ -163,7 +163,7 @@ def _merge(
     for done in range(0, longest, STEP):
         entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
         inside = entry < stop[:, None]
-        place = _places(order, entry, stop, width, column, ORDERED, INDEX)
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         v = tl.load(values + place, mask=inside, other=0).to(ACC)
         if REDUCE < 2:
             acc += v
@@ -203,7 +203,7 @@ def _spread(
     every = tl.broadcast_to(value[:, None], (LANES, STEP))
     for done in range(0, tl.max(stop - start, axis=0), STEP):
         entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
-        place = _places(order, entry, stop, width, column, ORDERED, INDEX)
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         tl.store(out + place, every, mask=entry < stop[:, None])
 
 
@@ -222,7 +222,7 @@ def _softmax(
     best = tl.full((LANES, STEP), float("-inf"), ACC)
     for done in range(0, longest, STEP):
         entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
-        place = _places(order, entry, stop, width, column, ORDERED, INDEX)
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         v = tl.load(values + place, mask=entry < stop[:, None], other=float("-inf")).to(ACC)
         best = tl.where(v > best, v, best)
     largest = tl.max(best, axis=1)[:, None]
@@ -230,7 +230,7 @@ def _softmax(
     for done in range(0, longest, STEP):
         entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
         inside = entry < stop[:, None]
-        place = _places(order, entry, stop, width, column, ORDERED, INDEX)
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         v = tl.load(values + place, mask=inside, other=0).to(ACC)
         total += tl.where(inside, tl.exp(v - largest).to(tl.float64), 0)
     share = tl.sum(total, axis=1).to(ACC)[:, None]
@@ -239,7 +239,7 @@ def _softmax(
     for done in range(0, longest, STEP):
         entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
         inside = entry < stop[:, None]
-        place = _places(order, entry, stop, width, column, ORDERED, INDEX)
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         shifted = tl.load(values + place, mask=inside, other=0).to(ACC) - largest
         result = shifted - share if LOGARITHM else tl.exp(shifted) / share
         tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)
@@ -260,7 +260,7 @@ def _softmax_backward(
     for done in range(0, longest, STEP):
         entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
         inside = entry < stop[:, None]
-        place = _places(order, entry, stop, width, column, ORDERED, INDEX)
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         g = tl.load(grad + place, mask=inside, other=0).to(tl.float64)
         if not LOGARITHM:
             g = g * tl.load(soft + place, mask=inside, other=0).to(tl.float64)
@@ -269,7 +269,7 @@ def _softmax_backward(
     for done in range(0, longest, STEP):
         entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
         inside = entry < stop[:, None]
-        place = _places(order, entry, stop, width, column, ORDERED, INDEX)
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         g = tl.load(grad + place, mask=inside, other=0).to(ACC)
         y = tl.load(soft + place, mask=inside, other=0).to(ACC)
         result = g - tl.exp(y) * added if LOGARITHM else y * (g - added)

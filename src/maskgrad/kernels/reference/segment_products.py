@@ -39,7 +39,7 @@ def plain_product(values: Tensor, pointers: Tensor, order: Tensor | None) -> Ten
     counts, number = pointers.diff(), values.shape[0]
     segments = counts.shape[0]
     index = torch.repeat_interleave(counts, output_size=number)
-    present = index.unique_consecutive()
+    present = (counts > 0).nonzero().squeeze(1)
     one = torch.ones((), dtype=values.dtype, device=values.device)
     while index.shape[0] > present.shape[0]:
         place = torch.arange(index.shape[0], device=index.device)

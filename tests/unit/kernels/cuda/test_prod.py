@@ -89,7 +89,7 @@ def test_long_reductions_are_put_together_from_pieces(shape, dim, monkeypatch):
 
 
 def test_any_strides_and_places_beyond_32_bits(device, monkeypatch):
-    for values, mask in layouts().values():
+    for values, mask in list(layouts().values())[::3]:  # the interpreter multiplies one by one
         check(values.to(device), mask.to(device), (0, 2))
     monkeypatch.setattr("maskgrad.kernels.cuda.compiler._NARROW", 10)
     check(factors(30, 7), torch.rand(30, 7) < 0.5, (0,))
