@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from maskgrad.distributed.all_reduce import AllReduce, all_reduce
+from maskgrad.distributed.batch_normalization import SyncBatchNorm
 from maskgrad.distributed.gradients import all_reduce_gradients
+from maskgrad.distributed.losses import global_losses
+from maskgrad.distributed.prepare import prepare
+from maskgrad.distributed.reductions import count, mean, std, sum, var
+from maskgrad.distributed.sampling import sampler_mask
 from maskgrad.distributed.sharding import (
     ShardedEmbedding,
     ShardedEmbeddingBag,
@@ -16,17 +23,39 @@ from maskgrad.distributed.sharding import (
     spread_tables,
 )
 
+if TYPE_CHECKING:
+    from maskgrad.distributed.data_parallel import DataParallel
+
 __all__ = [
     "AllReduce",
+    "DataParallel",
     "ShardedEmbedding",
     "ShardedEmbeddingBag",
     "ShardedTables",
+    "SyncBatchNorm",
     "all_reduce",
     "all_reduce_gradients",
+    "count",
+    "global_losses",
     "is_sharded",
     "load_checkpoint",
     "load_optimizer_state_dict",
+    "mean",
     "optimizer_state_dict",
+    "prepare",
+    "sampler_mask",
     "save_checkpoint",
     "spread_tables",
+    "std",
+    "sum",
+    "var",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # A subclass of what a build without torch.distributed lacks.
+    if name == "DataParallel":
+        from maskgrad.distributed.data_parallel import DataParallel
+
+        return DataParallel
+    raise AttributeError(f"module 'maskgrad.distributed' has no attribute {name!r}")

@@ -76,7 +76,7 @@ def all_reduce(
     Dense equivalent: ``torch.distributed.all_reduce``, in place.
 
     Example:
-        >>> import os; torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         >>> t = torch.sparse_coo_tensor([[1, 1]], [2., 3.], (3,), check_invariants=True)
         >>> mg.distributed.all_reduce(t).values()
         tensor([5.])

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.sparse import increasing, positions, prod, stored
@@ -30,6 +31,7 @@ from maskgrad.sparse import increasing, positions, prod, stored
 __all__ = ["DTYPES", "LAYOUTS", "Contribution", "Facts", "contribution_of", "nothing"]
 
 Gradient = Tensor | MaskedTensor
+_KINDS = (Tensor, MaskedTensor, PaddedRows)
 
 LAYOUTS = (
     torch.strided,
@@ -121,7 +123,7 @@ def nothing() -> Contribution:
     return Contribution(ABSENT)
 
 
-def contribution_of(gradient: Gradient | None, shape: torch.Size, name: str) -> Contribution:
+def contribution_of(gradient: Gradient | PaddedRows | None, shape: torch.Size, name: str) -> Contribution:
     """Read a gradient, after a look at everything that can be wrong with it.
 
     Args:
@@ -136,7 +138,7 @@ def contribution_of(gradient: Gradient | None, shape: torch.Size, name: str) -> 
     """
     if gradient is None:
         return nothing()
-    if not isinstance(gradient, (Tensor, MaskedTensor)):
+    if not isinstance(gradient, _KINDS):
         raise TypeError(f"{name} must be a tensor or a MaskedTensor, found {type(gradient).__name__}")
     if gradient.shape != shape:
         raise ValueError(f"{name} must have shape {tuple(shape)}, found {tuple(gradient.shape)}")
@@ -144,6 +146,10 @@ def contribution_of(gradient: Gradient | None, shape: torch.Size, name: str) -> 
         raise TypeError(f"{name} has dtype {gradient.dtype}, which cannot be added up; convert it first")
     gradient = gradient.detach()
     summed = ProcessGroup.summable(gradient.dtype)
+    if isinstance(gradient, PaddedRows):
+        used = gradient.checked(name).used
+        facts = Facts(1, 1, LAYOUTS.index(torch.sparse_coo), DTYPES.index(gradient.dtype), 0, 0, 0, 0)
+        return _of_rows(facts, gradient.rows[used][None], gradient.values[used].to(summed), shape, name)
     if isinstance(gradient, Tensor):
         if gradient.layout not in LAYOUTS:
             raise TypeError(

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from maskgrad.distributed.agreement import raise_everywhere
-from maskgrad.distributed.contributions import Contribution, Facts, Gradient, contribution_of, nothing
+from maskgrad.distributed.contributions import Facts, Gradient, contribution_of, nothing
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.distributed.settlement import Settlement, settle
-from maskgrad.distributed.transfers import DenseTransfer, SparseTransfer
-from maskgrad.sparse import prod
+from maskgrad.distributed.transfers import DenseTransfer, Item, SparseTransfer
+from maskgrad.gradients.padded_rows import PaddedRows
 
 __all__ = ["Exchange", "Op", "Slot", "Way"]
 
@@ -39,7 +38,7 @@ class Slot(NamedTuple):
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
-    gradient: Gradient | None
+    gradient: Gradient | PaddedRows | None
 
 
 class Exchange:
@@ -108,10 +107,16 @@ class Exchange:
             self.group.wait(self._works)
             numbers = [row + more for row, more in zip(numbers, rest.tolist(), strict=True)]
         width = len(Facts._fields)
-        present = self.group.size - sum(row[2] for row in told) if self._divide_by_present else self.group.size
+        present = (
+            self.group.size - sum(row[2] for row in told) if self._divide_by_present else self.group.size
+        )
         self.settlements: list[Settlement | None] = [
             settle(
-                [Facts(*row[i * width : (i + 1) * width]) for row in numbers], slot.shape, self.op, self.way, present
+                [Facts(*row[i * width : (i + 1) * width]) for row in numbers],
+                slot.shape,
+                self.op,
+                self.way,
+                present,
             )
             for i, slot in enumerate(self.slots)
         ]
@@ -120,7 +125,8 @@ class Exchange:
     def _send_by_device(self) -> None:
         devices = {self.group.transport(s.device) for s in self.slots}
         for device in sorted(devices, key=str):
-            dense, sparse = [], []
+            dense: list[Item] = []
+            sparse: list[Item] = []
             for slot, part, settled in zip(self.slots, self.parts, self.settlements, strict=True):
                 if settled is None or self.group.transport(slot.device) != device:
                     continue

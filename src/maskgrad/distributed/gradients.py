@@ -12,6 +12,7 @@ from maskgrad.distributed.all_reduce import checked_choice
 from maskgrad.distributed.contributions import Gradient
 from maskgrad.distributed.exchange import Exchange, Op, Slot, Way
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.distributed.sharding import is_sharded
 from maskgrad.gradients.attached import current_gradient, grad_dtype, keep_attached, set_grad_dtype
 from maskgrad.masked_tensor import MaskedTensor
 
@@ -36,7 +37,7 @@ def all_reduce_gradients(
 
     Args:
         params: a module, a parameter, or parameters in the same order on all ranks; leaf MaskedTensors may be
-            among them.
+            among them. DTensors and rows of sharded tables are left out: whoever sharded them reduces their gradients.
         group: a process group of any backend; None: the default one.
         op: ``"avg"``, ``"sum"``, or ``"mean"``: divided by the number of ranks that specify an entry.
         exchange: how sparse gradients travel. ``"sparse"``: lists of rows; ``"dense"``: the whole shape; ``"auto"``:
@@ -47,7 +48,7 @@ def all_reduce_gradients(
         and rounded once.
 
     Raises:
-        TypeError: something among ``params`` is no tensor, a set (which has no order), or a DTensor.
+        TypeError: something among ``params`` is no tensor, or ``params`` is a set, which has no order.
         ValueError: the ranks have parameters of different shapes or dtypes, or a parameter has an attached gradient and
             a ``.grad``.
         IndexError: an index of a sparse gradient lies outside its parameter.
@@ -145,10 +146,7 @@ def _listed(params: Parameters) -> list[Tensor]:
     for one in given:
         if not isinstance(one, (Tensor, MaskedTensor)):
             raise TypeError(f"params must be tensors, found {type(one).__name__}")
-        if is_distributed_tensor(one):
-            raise TypeError(
-                "params holds a DTensor, whose gradient is reduced by those who sharded it; leave it out"
-            )
         param = one._values if isinstance(one, MaskedTensor) else one
-        found.setdefault(id(param), param)
+        if not (is_distributed_tensor(param) or is_sharded(param)):
+            found.setdefault(id(param), param)
     return list(found.values())

@@ -6,6 +6,7 @@ the result dense, a Boolean mask makes it masked, and sparse ones stay sparse.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import NamedTuple
 
@@ -58,10 +59,9 @@ class Settlement(NamedTuple):
         sizes = tuple(shape[: self.leading])
         found = MaskedTensor(values, CoordinatePattern(places(rows, sizes), sizes))
         if self.layout is not torch.sparse_coo:
-            try:
+            # Added up, the matrices of a batch may differ in their number of entries: then it stays COO.
+            with contextlib.suppress(ValueError):
                 found = found.to_sparse(self.layout, blocksize=self.blocksize)
-            except ValueError:  # the matrices of a batch differ in their number of entries, now that ranks are added up
-                pass
         return found if self.masked else found.to_sparse_tensor()
 
 
@@ -88,9 +88,8 @@ def settle(facts: list[Facts], shape: torch.Size, op: str, way: str, present: in
     counts = tuple(f.rows * prod(shape[f.leading : leading]) for f in facts)
     divisor = {"sum": 1, "avg": present, "mean": 0}[op]
     if whole:  # then every entry is a row by itself
-        return Settlement(
-            torch.strided, not dense, None, dtype, len(shape), (0,) * len(facts), False, divisor, not dense or not divisor
-        )
+        none, partial = (0,) * len(facts), not dense or not divisor
+        return Settlement(torch.strided, not dense, None, dtype, len(shape), none, False, divisor, partial)
     layouts = {kind[1:] for kind in kinds}
     layout, height, width = layouts.pop() if len(layouts) == 1 else (torch.sparse_coo, 0, 0)
     listed = way == "sparse" or (way == "auto" and _lists_are_shorter(counts, shape, leading, dtype))

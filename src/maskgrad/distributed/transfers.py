@@ -21,7 +21,7 @@ from maskgrad.sparse import prod
 if TYPE_CHECKING:
     from maskgrad.distributed.exchange import Slot
 
-__all__ = ["DenseTransfer", "SparseTransfer"]
+__all__ = ["DenseTransfer", "Item", "SparseTransfer"]
 
 _BUCKET_BYTES = 32 << 20
 Item = tuple["Slot", Contribution, Settlement]
@@ -50,11 +50,9 @@ class DenseTransfer:
 
     def _add_up(self, bucket: list[Item], device: torch.device) -> None:
         values, counts = [], []
-        for slot, part, settled in bucket:
-            part = part.with_leading(settled.leading, slot.shape)
-            values.append(
-                part.whole_values(slot.shape, settled.summed, slot.device).reshape(-1).to(device)
-            )
+        for slot, brought, settled in bucket:
+            part = brought.with_leading(settled.leading, slot.shape)
+            values.append(part.whole_values(slot.shape, settled.summed, slot.device).reshape(-1).to(device))
             if settled.partial:
                 counts.append(_counted(slot, part, settled).reshape(-1).to(device))
         # Concatenation copies, also one tensor: the gradient itself must not change before all have answered.
@@ -79,12 +77,16 @@ class DenseTransfer:
             if settled.layout is torch.strided:
                 count = None if count is None else count.view(slot.shape)
                 values = settled.divided(total.view(slot.shape), count)
-                found[id(slot)] = of_entries(values, count > 0) if settled.masked and count is not None else values
+                found[id(slot)] = (
+                    of_entries(values, count > 0) if settled.masked and count is not None else values
+                )
                 continue
             assert count is not None
             rows = count.nonzero().view(-1)
             values = total.view(len(count), *slot.shape[settled.leading :])[rows]
-            found[id(slot)] = settled.of_rows(rows, settled.divided(values, _beside(count[rows], values)), slot.shape)
+            found[id(slot)] = settled.of_rows(
+                rows, settled.divided(values, _beside(count[rows], values)), slot.shape
+            )
         return found
 
 
@@ -149,7 +151,11 @@ def _counted(slot: Slot, part: Contribution, settled: Settlement) -> Tensor:
     if settled.layout is torch.strided:
         return part.specified(slot.shape, slot.device)
     number = _places(slot, settled)
-    return torch.zeros(number, dtype=torch.int32, device=slot.device) if part.rows is None else part.listed(number)
+    return (
+        torch.zeros(number, dtype=torch.int32, device=slot.device)
+        if part.rows is None
+        else part.listed(number)
+    )
 
 
 def _beside(count: Tensor, values: Tensor) -> Tensor:

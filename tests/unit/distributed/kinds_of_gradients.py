@@ -58,9 +58,7 @@ def gradient(kind: str, rank: int, dtype: torch.dtype = torch.float32) -> tuple[
         at = torch.stack([torch.randint(0, size, (7,), generator=draw) for size in SHAPE])
         values = random(draw, 7, dtype=dtype)
         mask = none.mask.index_put(tuple(at), torch.tensor(True))
-        meaning = Meaning(
-            none.values.index_put(tuple(at), values.to(wide(dtype)), accumulate=True), mask
-        )
+        meaning = Meaning(none.values.index_put(tuple(at), values.to(wide(dtype)), accumulate=True), mask)
         return torch.sparse_coo_tensor(at, values, SHAPE, check_invariants=True), meaning
     blocks = torch.rand(3, 2, generator=draw) < 0.5
     if kind == "nothing specified":

@@ -152,7 +152,10 @@ def _cheaper_way(rank: int, world_size: int, rows: int) -> int:
 
 def test_few_rows_travel_as_rows_and_many_as_a_whole() -> None:
     assert run_on_ranks(_cheaper_way, 2, 3) == [0, 0]
-    assert run_on_ranks(_cheaper_way, 2, 1000) == [0, 0]  # of one rank of two: a list is no longer than the whole
+    assert run_on_ranks(_cheaper_way, 2, 1000) == [
+        0,
+        0,
+    ]  # of one rank of two: a list is no longer than the whole
     assert run_on_ranks(_cheaper_way, 4, 3) == [0] * 4
 
 

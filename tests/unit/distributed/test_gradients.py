@@ -38,7 +38,9 @@ def _averaged(rank: int, world_size: int, pairs: list[tuple[str, str]], way: str
     for param in params:
         place, value = held(param)
         meaning = meaning_of(value)
-        found.append((place, kind_of(value), None if meaning is None else [part.tolist() for part in meaning]))
+        found.append(
+            (place, kind_of(value), None if meaning is None else [part.tolist() for part in meaning])
+        )
     return found
 
 
@@ -223,7 +225,8 @@ def trained(name: str, ranks: list[int], sparse: bool, average: Any = None) -> l
         optimizer.zero_grad()
         seldom = [step == 2 and rank == 1 for rank in ranks]
         losses = [
-            model(batch(step, rank), seldom=other).square().mean() for rank, other in zip(ranks, seldom, strict=True)
+            model(batch(step, rank), seldom=other).square().mean()
+            for rank, other in zip(ranks, seldom, strict=True)
         ]
         torch.stack(losses).mean().backward()
         if average is not None:

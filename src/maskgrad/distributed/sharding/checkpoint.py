@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -58,12 +61,8 @@ def save_checkpoint(
     # The optimizer's first: it brings rows up to date.
     parts: dict[str, Any] = {} if optimizer is None else {_OPTIMIZER: optimizer_state_dict(model, optimizer)}
     parts[_MODEL] = model.state_dict()
-    save(
-        parts,
-        storage_writer=FileSystemWriter(path),
-        process_group=process_group,
-        no_dist=not torch.distributed.is_initialized(),
-    )
+    with _perhaps_alone() as alone:
+        save(parts, storage_writer=FileSystemWriter(path), process_group=process_group, no_dist=alone)
 
 
 def load_checkpoint(
@@ -98,15 +97,19 @@ def load_checkpoint(
     if optimizer is not None:
         parts[_OPTIMIZER] = _room_for_states(model, optimizer, written)
     _require_match(parts, written)
-    load(
-        parts,
-        storage_reader=FileSystemReader(path),
-        process_group=process_group,
-        no_dist=not torch.distributed.is_initialized(),
-    )
+    with _perhaps_alone() as alone:
+        load(parts, storage_reader=FileSystemReader(path), process_group=process_group, no_dist=alone)
     model.load_state_dict(parts[_MODEL])
     if optimizer is not None:
         load_optimizer_state_dict(model, optimizer, parts[_OPTIMIZER])
+
+
+@contextlib.contextmanager
+def _perhaps_alone() -> Iterator[bool]:
+    """Whether there is no process group; PyTorch warns that it assumes so, even if it is told."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+        yield not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def _room_for_states(
@@ -123,9 +126,10 @@ def _room_for_states(
         if not key.startswith(prefix) or size is None:
             continue
         name = key.removeprefix(prefix).rpartition(".")[0]
-        if name not in params:
-            continue  # found by _require_match, if it matters
-        dtype, table = entry.properties.dtype, tables.get(name)
+        table = tables.get(name)
+        if name not in params or (table is not None and table.placement.lies_elsewhere):
+            continue
+        dtype = entry.properties.dtype
         stored: Any
         if table is None or not size:
             stored = torch.empty(size, dtype=dtype, device=params[name].device if size else "cpu")
@@ -133,8 +137,7 @@ def _room_for_states(
             leading = len(table.placement.grid(()))
             local = torch.empty(len(params[name]), *size[leading:], dtype=dtype, device=params[name].device)
             stored = shard_to_save(local, table.placement, table.ranks)
-        if stored is not None:
-            room[key.removeprefix(f"{_OPTIMIZER}.")] = stored
+        room[key.removeprefix(f"{_OPTIMIZER}.")] = stored
     return room
 
 

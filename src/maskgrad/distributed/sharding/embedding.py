@@ -115,7 +115,7 @@ class ShardedEmbedding(ShardedTable):
         """Whether a look-up is to give a row for each index, rather than for each distinct one."""
         return not isinstance(input, MaskedTensor)
 
-    def refusal(self, input: Any) -> Exception | None:  # noqa: ARG002  (the bag's has more)
+    def refusal(self, input: Any) -> Exception | None:  # noqa: ARG002
         """Why PyTorch would refuse these arguments, apart from what the look-up finds."""
         return None
 
@@ -123,8 +123,9 @@ class ShardedEmbedding(ShardedTable):
         """The row of each index, from rows (m, D) that stand at ``places``."""
         if not isinstance(places, MaskedTensor):
             return rows.view(*places.shape, *rows.shape[1:])
-        # The index under the mask is 0; there is a row 0 even if nothing was looked up.
-        found = rows if len(rows) else rows.new_zeros((1, *rows.shape[1:]))
+        # The index under the mask is 0, and there is a row 0 even if nothing was looked up: one that leads backward() to
+        # the exchange all the same.
+        found = rows if len(rows) else torch.cat([rows, rows.new_zeros((1, *rows.shape[1:]))])
         return F.embedding(places, found)  # type: ignore[arg-type]
 
     @classmethod

@@ -56,6 +56,11 @@ class Placement:
         return isinstance(self.arrangement, str)
 
     @property
+    def lies_elsewhere(self) -> bool:
+        """Whether another rank has all rows."""
+        return not self.is_split and self.rank != self.arrangement
+
+    @property
     def slots(self) -> int:
         """S, the length of the dimension that is dealt out."""
         if self.arrangement == "cyclic":

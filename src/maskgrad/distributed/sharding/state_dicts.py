@@ -63,12 +63,13 @@ def optimizer_state_dict(model: torch.nn.Module, optimizer: torch.optim.Optimize
         own = [names[id(param)] for param in live["params"]]
         groups.append({**group, "params": own})
         for number, name, param in zip(group["params"], own, live["params"], strict=True):
+            if name in tables and tables[name].placement.lies_elsewhere:
+                continue  # the rank that has the rows also has the number of steps
             for key, value in saved["state"].get(number, {}).items():
                 stored = value
                 if name in tables and _has_rows(value, param):
                     stored = shard_to_save(value, tables[name].placement, tables[name].ranks)
-                if stored is not None:
-                    flat[f"state.{name}.{key}"] = stored
+                flat[f"state.{name}.{key}"] = stored
     flat[_GROUPS] = groups
     return flat
 
@@ -123,7 +124,8 @@ def load_optimizer_state_dict(
                 for key, value in state.items()
                 if key.startswith(prefix) and "." not in key.removeprefix(prefix)
             }
-            if entry:
+            elsewhere = name in tables and tables[name].placement.lies_elsewhere
+            if entry and not elsewhere:
                 loaded["state"][order[-1]] = entry
         loaded[_GROUPS].append({**group, "params": order})
     optimizer.load_state_dict(loaded)

@@ -23,7 +23,7 @@ def shard_to_save(shard: Tensor, placement: Placement, ranks: Ranks) -> Any:
     The first dimension of ``shard`` is that of the table: a parameter, or a state of its optimizer.
     """
     if not placement.is_split:
-        return shard if ranks.rank == placement.arrangement else None
+        return None if placement.lies_elsewhere else shard
     grid = placement.grid(tuple(shard.shape[1:]))
     rows_here = shard.shape[0] // placement.places if placement.places else 0
     local = shard.view(rows_here, *grid[1:])

@@ -141,8 +141,7 @@ class ShardedTable(LookupTable):
     ) -> None:  # fmt: skip
         key = f"{prefix}weight"
         table = state_dict.get(key)
-        lies_elsewhere = not self.placement.is_split and self.ranks.rank != self.placement.arrangement
-        if lies_elsewhere:
+        if self.placement.lies_elsewhere:
             state_dict = {**state_dict, key: self.weight.detach()}
         elif table is not None:
             found = shard_of_loaded(table, self.weight, self.placement)

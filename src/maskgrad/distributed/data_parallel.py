@@ -1,0 +1,217 @@
+"""A module on several ranks: dense gradients through DistributedDataParallel, all others through our exchange."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
+
+from maskgrad.distributed.division_of_labour import Division, refuse_sparse_gradient
+from maskgrad.distributed.exchange import Way
+from maskgrad.distributed.overlap import OverlappedExchange
+from maskgrad.distributed.process_group import ProcessGroup
+
+__all__ = ["DataParallel"]
+
+
+class DataParallel(nn.Module, Joinable):
+    """What :func:`maskgrad.distributed.prepare` returns, around its argument, the attribute ``module``."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        ranks: ProcessGroup,
+        division: Division,
+        exchange: Way,
+        overlap: bool,
+        init_sync: bool,
+        timeout: datetime.timedelta | None,
+        ddp_options: dict[str, Any],
+    ) -> None:
+        nn.Module.__init__(self)
+        Joinable.__init__(self)
+        self.module = module
+        self._group, self._division = ranks.group, division
+        self._overlap, self.require_backward_grad_sync = overlap, True
+        self._notice: list[Any] = []
+        own = ProcessGroup(_new_group(ranks, timeout), "the exchange of gradients")
+        # In a tuple: neither a second copy in state_dict() nor one more level of modules.
+        self._dense: tuple[DistributedDataParallel, ...] = ()
+        if division.dense:
+            flat = _PlainOutputs(module)
+            flat._ddp_params_and_buffers_to_ignore = _names_for_ddp(module, division)  # type: ignore[assignment]
+            self._dense = (
+                DistributedDataParallel(flat, process_group=ranks.group, init_sync=init_sync, **ddp_options),
+            )
+            for name, param in division.dense.items():
+                param.register_hook(lambda gradient, name=name: refuse_sparse_gradient(name, gradient))
+        if init_sync:
+            self._send_from(own, 0)
+        self._exchange = OverlappedExchange(division.exchanged, own, exchange, overlap)
+
+    @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]  # what is inside is compiled
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        synchronize = torch.is_grad_enabled() and self.require_backward_grad_sync
+        self._exchange.arm(synchronize)
+        if self._join_config.enable:
+            self._announce(synchronize)
+        if not self._dense:
+            Join.notify_join_context(self)
+            output = self.module(*args, **kwargs)
+        else:
+            output = pytree.tree_unflatten(*self._dense[0](*args, **kwargs))
+        if synchronize:
+            for tensor in _tensors(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._backward_begins)
+        return output
+
+    def _backward_begins(self, _: Tensor) -> None:
+        self._exchange.backward_begins()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients on this rank; the first backward pass of a forward pass outside exchanges them all."""
+        before = self.require_backward_grad_sync
+        self.require_backward_grad_sync = False
+        try:
+            with self._dense[0].no_sync() if self._dense else contextlib.nullcontext():
+                yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Join:
+        """Train on inputs of which some ranks have more: a rank that has run out takes part with nothing.
+
+        Args:
+            divide_by_initial_world_size: divide by the number of all ranks; False: of those that still have input.
+            enable: False does nothing.
+            throw_on_early_termination: raise on all ranks as soon as one has run out.
+        """
+        return Join(
+            [*self._dense, self],
+            enable,
+            throw_on_early_termination,
+            divide_by_initial_world_size=divide_by_initial_world_size,
+        )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What a rank does that has run out of input."""
+        self._exchange.divide_by_present = not kwargs.get("divide_by_initial_world_size", True)
+        return _RunOut(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the ranks' number is counted."""
+        return self._exchange.group.device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The ranks."""
+        return self._group if self._group is not None else torch.distributed.group.WORLD
+
+    def _announce(self, synchronize: bool) -> bool:
+        """Tell ranks that have run out, who know nothing of this forward pass, whether an exchange follows."""
+        # Those ranks are busy with what DistributedDataParallel does at its end of backward; so is ours.
+        self._exchange.overlap = False
+        self._exchange.group.wait(self._notice)
+        self._told = torch.tensor([int(synchronize)], device=self._exchange.group.device)
+        self._exchange.group.largest(self._told, self._notice)
+        return synchronize
+
+    def _send_from(self, group: ProcessGroup, rank: int) -> None:
+        """Give all ranks the parameters, and without DistributedDataParallel the buffers, of one."""
+        tensors: list[Tensor] = list(self._division.exchanged.values())
+        if not self._dense:
+            own = {id(p) for p in self._division.local.values()} | {id(p) for p in tensors}
+            tensors += [p for p in self.module.parameters() if id(p) not in own]
+            tensors += [b for b in self.module.buffers() if b.layout is torch.strided]
+        works: list[Any] = []
+        with torch.no_grad():
+            sent = [t.detach().to(group.transport(t.device)).contiguous() for t in tensors]
+            for t in sent:
+                plain = torch.view_as_real(t) if t.is_complex() else t
+                group.send_from(rank, plain.view(-1).view(torch.uint8), works)
+            group.wait(works)
+            for t, arrived in zip(tensors, sent, strict=True):
+                if t.data_ptr() != arrived.data_ptr():
+                    t.copy_(arrived)
+
+
+class _RunOut(JoinHook):
+    """Mirrors the exchanges of the ranks that still have input."""
+
+    def __init__(self, model: DataParallel) -> None:
+        self.model = model
+
+    def main_hook(self) -> None:
+        """One iteration of the others."""
+        model = self.model
+        model._announce(False)
+        model._exchange.group.wait(model._notice)
+        if int(model._told):
+            model._exchange.take_part()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """All have run out: everyone gets the parameters of a rank that was among the last."""
+        model, group = self.model, self.model._exchange.group
+        group.wait(model._notice)
+        model._exchange.overlap = model._overlap
+        works: list[Any] = []
+        last = torch.tensor([group.rank if is_last_joiner else -1], device=group.device)
+        group.largest(last, works)
+        group.wait(works)
+        model._send_from(group, int(last))
+
+
+class _PlainOutputs(nn.Module):
+    """A module whose output DistributedDataParallel can look through: it knows nothing of MaskedTensors.
+
+    It also gives every parameter a name with a dot in it, without which DistributedDataParallel ignores none.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+        """The leaves of the output, and its structure."""
+        return pytree.tree_flatten(self.module(*args, **kwargs))
+
+
+def _names_for_ddp(module: nn.Module, division: Division) -> list[str]:
+    left_out = {id(p) for p in (*division.exchanged.values(), *division.local.values())}
+    return [
+        f"module.{name}" for name, p in module.named_parameters(remove_duplicate=False) if id(p) in left_out
+    ]
+
+
+def _new_group(ranks: ProcessGroup, timeout: datetime.timedelta | None) -> Any:
+    """A group of the same ranks, in which the exchange is not held up by what else is said."""
+    if ranks.group is None or ranks.group is torch.distributed.group.WORLD:
+        return torch.distributed.new_group(timeout=timeout)
+    members = torch.distributed.get_process_group_ranks(ranks.group)
+    return torch.distributed.new_group(members, timeout=timeout, use_local_synchronization=True)
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    for leaf in pytree.tree_leaves(output):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for part in dataclasses.fields(leaf):
+                yield from _tensors(getattr(leaf, part.name, None))

@@ -1,0 +1,120 @@
+"""Who reduces the gradient of which parameter: PyTorch's DistributedDataParallel, our exchange, or nobody here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.distributed.gradients import is_distributed_tensor
+from maskgrad.distributed.sharding import is_sharded
+
+__all__ = ["Division", "divided"]
+
+_LOCAL = "_ddp_params_and_buffers_to_ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Parameters that need a gradient, by name; a shared one by its first name."""
+
+    dense: dict[str, Tensor] = field(default_factory=dict)
+    """For DistributedDataParallel, which adds up whole tensors in buckets."""
+    exchanged: dict[str, Tensor] = field(default_factory=dict)
+    """For our exchange, which asks the gradients of what kind they are."""
+    local: dict[str, Tensor] = field(default_factory=dict)
+    """Left alone: DTensors, rows of sharded tables, and what a module says is its own."""
+
+    def described(self) -> str:
+        """A text that is the same on ranks that can train together."""
+        parts = []
+        for kind, params in (("dense", self.dense), ("exchanged", self.exchanged)):
+            for name, p in params.items():
+                parts.append(
+                    f"parameter {name!r} of shape {tuple(p.shape)} and {p.dtype} ({kind}, {p.device.type})"
+                )
+        return "; ".join(parts)
+
+
+def divided(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None) -> Division:
+    """Divide the parameters of ``module``.
+
+    Layers of ``torch.nn`` without ``sparse=True`` have dense gradients. What a class from elsewhere does with its own
+    parameters cannot be known, so they are exchanged by what their gradients turn out to be.
+
+    Args:
+        module: the module.
+        sparse: names, parameters or modules whose parameters are exchanged in any case; None: only those found.
+
+    Raises:
+        ValueError: a name or parameter that the module does not have.
+        TypeError: something that is none of the three.
+    """
+    everything: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    names = {id(p): name for name, p in reversed(everything.items())}
+    chosen = _chosen(everything, sparse)
+    chosen |= {
+        id(p)
+        for owner in module.modules()
+        for p in owner.parameters(recurse=False)
+        if not _dense_by_nature(owner)
+    }
+    own: set[int] = set()
+    for prefix, owner in module.named_modules():
+        for name in getattr(owner, _LOCAL, ()):
+            whole = f"{prefix}.{name}" if prefix else name
+            own |= {id(everything[whole])} if whole in everything else set()
+    found = Division()
+    for key, name in names.items():
+        p = everything[name]
+        if key in own or is_distributed_tensor(p) or is_sharded(p):
+            found.local[name] = p
+        elif p.requires_grad:
+            (found.exchanged if key in chosen else found.dense)[name] = p
+    order = list(everything)
+    for part in (found.dense, found.exchanged, found.local):
+        ordered = sorted(part.items(), key=lambda item: order.index(item[0]))
+        part.clear()
+        part.update(ordered)
+    return found
+
+
+def _chosen(everything: dict[str, Tensor], sparse: Iterable[str | Tensor | nn.Module] | None) -> set[int]:
+    if isinstance(sparse, (str, Tensor, nn.Module)):
+        sparse = [sparse]
+    known = {id(p) for p in everything.values()}
+    chosen: set[int] = set()
+    for one in sparse or ():
+        if isinstance(one, nn.Module):
+            found = {id(p) for p in one.parameters()}
+        elif isinstance(one, Tensor):
+            found = {id(one)}
+        elif isinstance(one, str):
+            found = {id(p) for name, p in everything.items() if name == one or name.startswith(f"{one}.")}
+            if not found:
+                raise ValueError(f"sparse names {one!r}, but the module has no such parameter or part")
+        else:
+            raise TypeError(f"sparse must hold names, parameters or modules, found {type(one).__name__}")
+        if not found <= known:
+            raise ValueError(
+                "sparse holds a parameter that the module does not have; take it from this module"
+            )
+        chosen |= found
+    return chosen
+
+
+def _dense_by_nature(owner: nn.Module) -> bool:
+    if getattr(owner, "sparse", False):
+        return False
+    return type(owner).__module__.startswith(("torch.nn.", "torch.ao.")) or type(owner) is nn.Module
+
+
+def refuse_sparse_gradient(name: str, gradient: Tensor) -> None:
+    """RuntimeError where a parameter of DistributedDataParallel, which cannot take it, has a sparse gradient."""
+    if gradient.layout is not torch.strided:
+        raise RuntimeError(
+            f"parameter {name!r} has a gradient of layout {gradient.layout}, although its layer is one of torch.nn "
+            f"whose gradients are dense; say so: mg.distributed.prepare(module, sparse=[{name!r}])"
+        )

@@ -1,0 +1,91 @@
+"""A mistake on one rank is an error on all of them, soon; so is the end of one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from maskgrad.distributed import ShardedEmbedding
+from tests.ranks import Failure, outcomes_on_fresh_ranks, run_on_ranks
+
+
+def attempts(rank: int, world_size: int) -> list[str]:
+    told: list[str] = []
+
+    def attempt(action: Any) -> None:
+        try:
+            action()
+        except (ValueError, TypeError, IndexError, RuntimeError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+
+    a, b = ShardedEmbedding(4, 2), ShardedEmbedding(5, 2)
+    ones = torch.tensor([[1]])
+    attempt(lambda: a(torch.tensor([[1], [4]]) if rank == 1 else ones))
+    attempt(lambda: a(torch.tensor([-1]) if rank == 0 else ones))
+    attempt(lambda: a(ones.double() if rank == 1 else ones))
+    attempt(lambda: a([1] if rank == 1 else ones))
+    attempt(lambda: a(ones.to("meta") if rank == 1 else ones))
+    attempt(lambda: (a if rank == 0 else b)(ones))
+    attempt(lambda: ShardedEmbedding(4 + rank, 2))
+    attempt(lambda: ShardedEmbedding(4, 2, padding_idx=9 if rank else None))
+    a.weight.requires_grad_(rank == 0)
+    attempt(lambda: a(ones))
+    a.weight.requires_grad_()
+    a(ones).sum().backward()  # the ranks still understand each other
+    assert a.weight.grad is not None
+    return told
+
+
+def test_a_mistake_on_one_rank_is_an_error_on_all() -> None:
+    here, there = run_on_ranks(attempts, 2)
+    outside = "ShardedEmbedding: index {} at position {} is outside the table (expected 0 <= index < 4)"
+    expected = [
+        ("IndexError", 1, outside.format(4, 1)),
+        ("IndexError", 0, outside.format(-1, 0)),
+        ("TypeError", 1, "indices must be int32 or int64, got torch.float64; index.long() converts"),
+        ("TypeError", 1, "indices must be a tensor, got list"),
+        ("ValueError", 1, "indices are on meta, the table is on cpu"),
+        ("RuntimeError", None, "the plans of the ranks are ["),
+        ("RuntimeError", None, "ShardedEmbedding: the plans of the ranks are ["),
+        ("ValueError", 1, "padding_idx must be one of the 4 rows; got 9"),
+        ("RuntimeError", None, "all with gradients or all without"),
+    ]
+    for (kind, culprit, text), *answers in zip(expected, here, there, strict=True):
+        for rank, told in enumerate(answers):
+            assert told.startswith(kind)
+            assert text in told
+            assert (f"rank {culprit} refuses its arguments" in told) == (culprit not in (None, rank))
+
+
+def one_rank_ends(rank: int, world_size: int) -> None:
+    table = ShardedEmbedding(4, 2)
+    if rank == 1:
+        os._exit(3)
+    table(torch.tensor([0, 3]))
+
+
+def one_rank_stays_away(rank: int, world_size: int) -> None:
+    table = ShardedEmbedding(4, 2)
+    found = table(torch.tensor([0, 3]))
+    if rank == 0:
+        found.sum().backward()
+
+
+def test_the_end_of_a_rank_is_an_error_within_the_timeout_of_the_group() -> None:
+    alive, dead = outcomes_on_fresh_ranks(one_rank_ends, 2, group_timeout_s=5.0, timeout_s=60.0)
+    assert isinstance(dead, Failure)
+    assert dead.died
+    assert isinstance(alive, Failure)
+    assert (
+        "RuntimeError: rank 0 of 2 could not exchange rows of a sharded table. Another rank has ended"
+        in alive.text
+    )
+
+
+def test_a_rank_that_stays_away_from_backward_is_missed() -> None:
+    waiting, _ = outcomes_on_fresh_ranks(one_rank_stays_away, 2, group_timeout_s=2.0, timeout_s=60.0)
+    assert isinstance(waiting, Failure)
+    assert not waiting.died
+    assert "an empty batch takes part like any other" in waiting.text
