@@ -8,6 +8,13 @@ import torch
 from torch import Tensor
 
 from maskgrad.nn.lookup import LookupTable, dense_gradient_needed
+from maskgrad.nn.padded_lookup import (
+    checked_capacity,
+    keeps_slots,
+    notice_of_gradients,
+    padded_lookup,
+    renormalized,
+)
 from maskgrad.nn.sparse_lookup import sparse_lookup
 
 __all__ = ["Embedding"]
@@ -34,14 +41,21 @@ class Embedding(LookupTable, torch.nn.Embedding):
         sparse: whether the gradient of ``weight`` is a COO tensor; None: yes, unless ``scale_grad_by_freq``.
         device: where the table is made.
         dtype: floating-point or complex.
+        capacity: keep the gradient in so many slots instead, a :class:`maskgrad.PaddedRows` of constant size that is
+            attached to ``weight`` (:func:`maskgrad.attach_gradient`): for graphs that must not be compiled again. As
+            many as there are look-ups between two steps always suffice, and so do ``num_embeddings``. On a device
+            without sparse tensors (XLA) None means one slot per look-up.
 
     Shapes: indices, int32 or int64, of any shape ``(*)`` give ``(*, embedding_dim)``.
 
     Gradient:
-        COO rows, one per look-up; duplicates are merged by the optimizer.
+        COO rows, one per look-up; duplicates are merged by the optimizer. With a ``capacity`` they are attached by
+        ``backward()``, and ``.grad`` stays None; where the weight is no leaf, or under ``torch.func``, it is dense.
 
     Raises:
-        ValueError: ``sparse=True`` with ``scale_grad_by_freq=True``.
+        TypeError: ``capacity`` is no integer.
+        ValueError: ``sparse=True`` or a ``capacity`` with ``scale_grad_by_freq=True``, or a ``capacity`` with
+            ``sparse=False`` or below 1; in a look-up or a backward pass, more rows than there is a slot for.
         IndexError: in a look-up, an index outside the table.
 
     Dense equivalent: ``torch.nn.Embedding`` under the optimizer of ``torch.optim``.
@@ -74,17 +88,27 @@ class Embedding(LookupTable, torch.nn.Embedding):
         _freeze: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        capacity: int | None = None,
     ) -> None:
         dense = dense_gradient_needed(sparse, "scale_grad_by_freq=True" if scale_grad_by_freq else None)
         torch.nn.Embedding.__init__(
             self, num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq,
-            not dense, _weight, _freeze, device, dtype,
+            not dense and capacity is None, _weight, _freeze, device, dtype,
         )  # fmt: skip
+        self.capacity = checked_capacity(
+            capacity, dense, "scale_grad_by_freq=True" if scale_grad_by_freq else "sparse=False"
+        )
+        self.register_buffer("_received", notice_of_gradients(self), persistent=False)
         self._register()
 
     def forward(self, input: Tensor) -> Tensor:
         """Look up; ``input`` holds indices."""
         input = self._ready(input)
+        if keeps_slots(self, input):
+            renormalized(self, input)
+            found = padded_lookup(self, input, self.padding_idx)
+            self._looked_up()
+            return found
         if self.sparse and self.max_norm is None:
             fused = sparse_lookup(self.weight, input, self.padding_idx)
             if fused is not None:
@@ -92,6 +116,10 @@ class Embedding(LookupTable, torch.nn.Embedding):
         found = super().forward(input)
         self._looked_up()
         return found
+
+    def extra_repr(self) -> str:
+        """As PyTorch writes it, and the capacity."""
+        return super().extra_repr() + ("" if self.capacity is None else f", capacity={self.capacity}")
 
     @classmethod
     def from_pretrained(
@@ -103,6 +131,7 @@ class Embedding(LookupTable, torch.nn.Embedding):
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
         sparse: bool | None = None,
+        capacity: int | None = None,
     ) -> Embedding:
         """A table with given rows, which it shares; frozen unless told otherwise.
 
@@ -119,4 +148,5 @@ class Embedding(LookupTable, torch.nn.Embedding):
         return cls(
             rows, columns, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
             scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, _weight=embeddings, _freeze=freeze,
+            capacity=capacity,
         )  # fmt: skip

@@ -8,6 +8,13 @@ import torch
 from torch import Tensor
 
 from maskgrad.nn.lookup import LookupTable, dense_gradient_needed
+from maskgrad.nn.padded_lookup import (
+    checked_capacity,
+    keeps_slots,
+    notice_of_gradients,
+    padded_bags,
+    renormalized,
+)
 
 __all__ = ["EmbeddingBag"]
 
@@ -32,15 +39,19 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         padding_idx: a row that belongs to no bag, and starts with zeros; may be negative.
         device: where the table is made.
         dtype: floating-point.
+        capacity: keep the gradient in so many slots, as in :class:`maskgrad.nn.Embedding`. The rows of all bags are
+            then in memory at once.
 
     Shapes: indices (B, N), or (N,) with ``offsets`` (B,), give (B, embedding_dim); ``per_sample_weights`` have the
     shape of the indices.
 
     Gradient:
-        COO rows, one per index; and for ``per_sample_weights``.
+        COO rows, one per index, or slots with a ``capacity``; and for ``per_sample_weights``.
 
     Raises:
-        ValueError: ``sparse=True`` with ``scale_grad_by_freq=True`` or ``mode="max"``.
+        TypeError: ``capacity`` is no integer.
+        ValueError: ``sparse=True`` or a ``capacity`` with ``scale_grad_by_freq=True`` or ``mode="max"``, or a
+            ``capacity`` with ``sparse=False`` or below 1; in a look-up or a backward pass, more rows than slots.
 
     Dense equivalent: ``torch.nn.EmbeddingBag`` under the optimizer of ``torch.optim``.
 
@@ -66,6 +77,7 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         padding_idx: int | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        capacity: int | None = None,
     ) -> None:
         reasons = [
             name
@@ -77,18 +89,29 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         ]
         dense = dense_gradient_needed(sparse, reasons[0] if reasons else None)
         torch.nn.EmbeddingBag.__init__(
-            self, num_embeddings, embedding_dim, max_norm, norm_type, scale_grad_by_freq, mode, not dense, _weight,
-            include_last_offset, padding_idx, device, dtype,
+            self, num_embeddings, embedding_dim, max_norm, norm_type, scale_grad_by_freq, mode,
+            not dense and capacity is None, _weight, include_last_offset, padding_idx, device, dtype,
         )  # fmt: skip
+        self.capacity = checked_capacity(capacity, dense, reasons[0] if reasons else "sparse=False")
+        self.register_buffer("_received", notice_of_gradients(self), persistent=False)
         self._register()
 
     def forward(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Tensor:
         """Look up and reduce; the arguments are those of ``torch.nn.EmbeddingBag``."""
-        found = super().forward(self._ready(input), offsets, per_sample_weights)
+        input = self._ready(input)
+        if keeps_slots(self, input):
+            renormalized(self, input)
+            found = padded_bags(self, input, offsets, per_sample_weights)
+        else:
+            found = super().forward(input, offsets, per_sample_weights)
         self._looked_up()
         return found
+
+    def extra_repr(self) -> str:
+        """As PyTorch writes it, and the capacity."""
+        return super().extra_repr() + ("" if self.capacity is None else f", capacity={self.capacity}")
 
     @classmethod
     def from_pretrained(
@@ -102,6 +125,7 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         sparse: bool | None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
+        capacity: int | None = None,
     ) -> EmbeddingBag:
         """A table with given rows, which it shares; frozen unless told otherwise.
 
@@ -118,7 +142,7 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         bag = cls(
             rows, columns, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq,
             mode=mode, sparse=sparse, _weight=embeddings, include_last_offset=include_last_offset,
-            padding_idx=padding_idx,
+            padding_idx=padding_idx, capacity=capacity,
         )  # fmt: skip
         bag.weight.requires_grad = not freeze
         return bag

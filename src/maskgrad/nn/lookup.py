@@ -17,7 +17,7 @@ from torch import Tensor
 from maskgrad.optim.catch_up import bring_up_to_date
 from maskgrad.optim.pending import pending_of, release
 
-__all__ = ["LookupTable", "dense_gradient_needed"]
+__all__ = ["LookupTable", "dense_gradient_needed", "table_of"]
 
 # Where compiled code finds a table: tensors reach it through the graph, what hangs on them does not.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
@@ -29,6 +29,8 @@ class LookupTable(torch.nn.Module):
 
     weight: Tensor
     max_norm: float | None
+    capacity: int | None = None
+    """How many slots the gradient has; None: it is a COO tensor, or dense."""
 
     def flush(self) -> None:
         """Bring every row up to date, before the weight is read or written as a whole. Others' rows are left alone."""
@@ -79,6 +81,11 @@ class LookupTable(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._register()
+
+
+def table_of(number: int) -> LookupTable | None:
+    """The table that a compiled graph knows by ``number``; None if it is gone."""
+    return _TABLES.get(number)
 
 
 def dense_gradient_needed(sparse: bool | None, reason: str | None) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from maskgrad.gradients.attached import attached_gradient, current_gradient, keep_attached
-from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.gradients.attached import AnyGradient, attached_gradient, current_gradient, keep_attached
 from maskgrad.optim.gradients import check_gradient
 
 __all__ = ["attach_gradient", "attached_gradient", "current_gradient"]
 
 
-def attach_gradient(param: Tensor, masked: MaskedTensor | Tensor | None) -> None:
+def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
     """Give a parameter a gradient of any kind, as ``param.grad = ...`` does for dense and COO ones.
 
     The optimizers of ``mg.optim`` update the specified entries, and only those. Like an assignment to
@@ -20,8 +19,8 @@ def attach_gradient(param: Tensor, masked: MaskedTensor | Tensor | None) -> None
 
     Args:
         param: the parameter, any shape.
-        masked: a MaskedTensor, or a strided, COO, CSR, CSC, BSR or BSC tensor, of the parameter's shape and
-            device; None removes. It is detached, not copied.
+        masked: a MaskedTensor, a :class:`maskgrad.PaddedRows`, or a strided, COO, CSR, CSC, BSR or BSC tensor, of
+            the parameter's shape and device; None removes. It is detached, not copied.
 
     Gradient:
         None flows through; it is one.

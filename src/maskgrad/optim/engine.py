@@ -16,8 +16,8 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.optim.fused import Fused
-from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows
-from maskgrad.optim.specified import EVERY, Listed, Specified, UnderMask
+from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows, Slots
+from maskgrad.optim.specified import EVERY, InSlots, Listed, Specified, UnderMask
 from maskgrad.sparse import increasing, places, prod
 
 __all__ = ["Update", "apply_update", "row_tables"]
@@ -55,6 +55,10 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
             _update_rows(update, tensors, gradient)
             return
         gradient = Dense(gradient.values.to(_compute_dtype(param, parts=False)).sum(0))
+    if isinstance(gradient, Slots):
+        if param.numel() and len(gradient.indices):
+            _update_slots(update, tensors, gradient)
+        return
     values = gradient.values
     if param.is_complex():
         tensors, values = [_real(t) for t in tensors], _pairs(values, param)
@@ -186,6 +190,31 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Rows) -> None:
         _run(update, rows, values, Listed(first[0]) if any(per_row) and leading > 1 else EVERY)
     for table, i, computed in zip(tables, ats, rows, strict=True):
         table[i] = computed.to(table.dtype)
+
+
+def _update_slots(update: Update, tensors: list[Tensor], gradient: Slots) -> None:
+    """Rows in slots; every size follows from sizes.
+
+    An unused slot does again what the first one does, and writes the same row again with the same numbers. Where all
+    are unused, they write what was there.
+    """
+    tables, values = _real_numbers(tensors, Rows(gradient.indices, gradient.values, 1))
+    dtype, last = _compute_dtype(tensors[0]), len(tensors[0]) - 1
+    used = gradient.indices <= last
+    rows = torch.where(used, gradient.indices, gradient.indices[:1]).clamp(max=last)
+    wide = used.view(-1, *(1 for _ in values.shape[1:]))
+    values = torch.where(wide, values, values[:1])
+    trained = None
+    if gradient.mask is not None:
+        trained = gradient.mask.index_select(0, rows)
+        trained = trained.unsqueeze(-1).expand_as(values) if tensors[0].is_complex() else trained
+        values = torch.where(trained, values, 0)
+    before = [t.index_select(0, rows) for t in tables]
+    after = [_widen(t, dtype).clone() for t in before]
+    _run(update, after, values, InSlots(wide, EVERY if trained is None else UnderMask(trained)))
+    for table, old, new in zip(tables, before, after, strict=True):
+        written = used[0] if trained is None else used[0] & _touched(trained, old)
+        table.index_copy_(0, rows, torch.where(written, new.to(table.dtype), old))
 
 
 def _compute_dtype(param: Tensor, parts: bool = True) -> torch.dtype:

@@ -1,12 +1,13 @@
 """Reading a gradient: which entries of the parameter it specifies, and their values. One adapter per layout.
 
-All layouts become one of three things, and a new layout is one more adapter that returns one of them:
+All layouts become one of four things, and a new layout is one more adapter that returns one of them:
 
-=================  =============================================  ====================================
+=================  =============================================  ==============================================
 :class:`Dense`     every entry                                    strided
 :class:`Masked`    the entries under a Boolean mask               MaskedTensor with a Boolean mask
-:class:`Rows`      listed rows (or single entries), maybe twice   COO, CSR, CSC, BSR, BSC; MaskedTensor on these
-=================  =============================================  ====================================
+:class:`Rows`      listed rows (or single entries), maybe twice   COO, CSR, CSC, BSR, BSC, or MaskedTensor on one
+:class:`Slots`     rows in a fixed number of slots                PaddedRows; :class:`Rows` where sizes may vary
+=================  =============================================  ==============================================
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.attached import AnyGradient
+from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.optim.compressed import read_blocks, read_compressed
 from maskgrad.sparse import positions, stored
 
-__all__ = ["Dense", "Gradient", "Masked", "Rows", "check_gradient", "read_gradient"]
+__all__ = ["Dense", "Gradient", "Masked", "Rows", "Slots", "check_gradient", "read_gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,23 @@ class Rows:
     mask: Tensor | None = None
 
 
-Gradient = Dense | Masked | Rows
-_TENSORS = (Tensor, MaskedTensor)
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Rows of the parameter, each in one slot, ascending; ``indices`` (n,) are the parameter's length in unused ones.
+
+    ``values`` is (n, *row), 0 in unused slots. ``mask`` as in :class:`Rows`.
+    """
+
+    indices: Tensor
+    values: Tensor
+    mask: Tensor | None = None
 
 
-def read_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> Gradient:
+Gradient = Dense | Masked | Rows | Slots
+_TENSORS = (Tensor, MaskedTensor, PaddedRows)
+
+
+def read_gradient(param: Tensor, grad: AnyGradient, name: str) -> Gradient:
     """Bring ``grad`` into one form, after a look at everything that can be wrong with it; nothing is written.
 
     Raises:
@@ -69,16 +84,18 @@ def read_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> Grad
         IndexError: an index outside the parameter.
     """
     check_gradient(param, grad, name)
+    if isinstance(grad, PaddedRows):
+        return _read_padded(param, grad.detach(), f"gradient of {name}")
     if isinstance(grad, MaskedTensor):
         return _read_masked(param, grad.detach(), f"gradient of {name}")
     return _ADAPTERS[grad.layout](param, grad.detach(), f"gradient of {name}")
 
 
-def check_gradient(param: Tensor, grad: Tensor | MaskedTensor, name: str) -> None:
+def check_gradient(param: Tensor, grad: AnyGradient, name: str) -> None:
     """What can be checked without a look at the entries; raises what :func:`read_gradient` does, bar IndexError."""
     where = f"gradient of {name}"
     if not isinstance(grad, _TENSORS):
-        raise TypeError(f"{where} must be a tensor or a MaskedTensor, got {type(grad).__name__}")
+        raise TypeError(f"{where} must be a tensor, a MaskedTensor or PaddedRows, got {type(grad).__name__}")
     if grad.shape != param.shape:
         raise ValueError(
             f"{where} has shape {tuple(grad.shape)}, but the parameter has shape {tuple(param.shape)}; "
@@ -105,6 +122,14 @@ def _read_masked(param: Tensor, grad: MaskedTensor, where: str) -> Masked | Rows
     return Rows(
         positions(listed.pattern.coordinates(), param.shape[:leading], where), listed.entries, leading
     )
+
+
+def _read_padded(param: Tensor, grad: PaddedRows, where: str) -> Rows | Slots:
+    if sizes_may_vary(param.device):
+        used = grad.checked(where).used
+        return Rows(grad.rows[used].to(torch.int64), grad.values[used], 1)
+    merged = grad.with_values(grad.values.to(torch.promote_types(grad.dtype, torch.float32))).merged()
+    return Slots(merged.rows, merged.values)
 
 
 def _read_strided(param: Tensor, grad: Tensor, where: str) -> Dense:

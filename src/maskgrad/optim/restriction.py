@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows
+from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows, Slots
 from maskgrad.sparse import places, prod
 
 __all__ = ["restricted"]
@@ -20,6 +22,8 @@ def restricted(gradient: Gradient, mask: Tensor | None) -> Gradient:
         return gradient
     if isinstance(gradient, Rows):
         return _restricted_rows(gradient, mask)
+    if isinstance(gradient, Slots):
+        return replace(gradient, mask=mask)
     values = torch.where(mask, gradient.values, 0)
     return Masked(values, mask if isinstance(gradient, Dense) else gradient.mask & mask)
 

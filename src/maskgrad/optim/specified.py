@@ -13,7 +13,7 @@ import abc
 import torch
 from torch import Tensor
 
-__all__ = ["EVERY", "Every", "Listed", "Specified", "UnderMask"]
+__all__ = ["EVERY", "Every", "InSlots", "Listed", "Specified", "UnderMask"]
 
 
 class Specified(abc.ABC):
@@ -115,6 +115,25 @@ class Listed(Specified):
     def norm(self, x: Tensor) -> Tensor:
         """Euclidean norm; only specified entries are listed."""
         return _norm(x)
+
+
+class InSlots(Specified):
+    """Rows in slots, of which only those with ``used`` hold one; the others repeat the first, and count once."""
+
+    def __init__(self, used: Tensor, in_row: Specified) -> None:
+        self.used, self.in_row = used, in_row
+
+    def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
+        """Mean over the specified entries of each row."""
+        return self.in_row.row_mean(x, like)
+
+    def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
+        """Maximum over the specified entries of each row."""
+        return self.in_row.row_amax(x, like)
+
+    def norm(self, x: Tensor) -> Tensor:
+        """Euclidean norm of the specified entries of the rows that are there."""
+        return self.in_row.norm(torch.where(self.used, x, 0))
 
 
 EVERY = Every()

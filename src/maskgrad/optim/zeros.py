@@ -9,7 +9,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.engine import Update, apply_update
-from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows
+from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows, Slots
 from maskgrad.optim.numbers import Numbers
 from maskgrad.optim.pending import begin_pending, pending_of
 from maskgrad.optim.row_access import computing_dtype, finer_rows
@@ -88,6 +88,9 @@ def _everywhere(gradient: Gradient, param: Tensor, mask: Tensor | None) -> Gradi
         values = merged.values.new_zeros(prod(param.shape[: merged.leading]), *merged.values.shape[1:])
         values.index_add_(0, merged.indices, merged.values)
         values = values.view(param.shape)
+    elif isinstance(gradient, Slots):
+        values = gradient.values.new_zeros(len(param) + 1, *param.shape[1:])
+        values = values.index_add(0, gradient.indices, gradient.values)[:-1]
     else:
         values = gradient.values
     return Dense(values) if mask is None else Masked(values, mask)

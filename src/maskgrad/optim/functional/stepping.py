@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.gradients.attached import AnyGradient
 from maskgrad.optim.engine import apply_update
 from maskgrad.optim.gradients import read_gradient
 from maskgrad.optim.hyperparameters import finite
@@ -22,7 +22,7 @@ def step_(
     kind: type[MaskedOptimizer],
     group: dict[str, Any],
     param: Tensor,
-    grad: Tensor | MaskedTensor,
+    grad: AnyGradient,
     given: Mapping[str, Tensor | None],
     *,
     step: float | Tensor = 1,

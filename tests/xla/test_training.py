@@ -1,0 +1,121 @@
+"""Training: what a step of the optimizers costs, with dense, masked and row-sparse gradients in slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.unit.optim.optimizers import NAMES, WITH_ROW_STATE
+from tests.xla.steps import STEPS, assert_one_graph, run
+
+NAN = float("nan")
+WARM = 6  # steps in which states are created, and after which RAdam changes its rule
+
+Step = Callable[[int], Any]
+
+
+# PyTorch keeps two learning rates of ASGD on the device, and so do we: they are read in every step.
+NEVER_READ = [name for name in NAMES if name != "ASGD"]
+
+
+def compare(
+    build: Callable[[torch.device], tuple[Step, Callable[[], list[Tensor]]]], device: torch.device
+) -> None:
+    """Train on the CPU and on ``device``: the same parameters, one graph after the first steps, nothing copied."""
+    step, parameters = build(torch.device("cpu"))
+    for k in range(WARM + STEPS):
+        step(k)
+    expected = [p.detach().clone() for p in parameters()]
+    step, parameters = build(device)
+    run(lambda k: (step(k), parameters()), WARM)
+    found, cost = run(lambda k: (step(k), parameters()), STEPS, first=WARM)
+    assert_one_graph(cost, compilations=0)
+    for ours, theirs in zip(found[-1][1], expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=1e-5)
+
+
+def optimizer_of(name: str, params: Any, **options: Any) -> mg.optim.MaskedOptimizer:
+    return getattr(mg.optim, name)(params, lr=1.0 if name == "Adadelta" else 0.05, **options)
+
+
+@pytest.mark.parametrize("name", NEVER_READ)
+def test_layers_with_missing_targets(name: str, device: torch.device) -> None:
+    def build(on: torch.device) -> tuple[Step, Callable[[], list[Tensor]]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)).to(on)
+        optimizer = optimizer_of(name, model.parameters())
+
+        def step(k: int) -> Any:
+            torch.manual_seed(k)
+            x, mask = torch.randn(8, 5).to(on), (torch.rand(8, 2) < (k + 1) / 9).to(on)
+            target = torch.where(mask, torch.randn(8, 2).to(on), NAN)
+            optimizer.zero_grad()
+            F.mse_loss(model(x), mg.masked(target, mask)).backward()
+            optimizer.step()
+
+        return step, lambda: list(model.parameters())
+
+    compare(build, device)
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "LAMB"])
+@pytest.mark.parametrize("options", [{}, {"state": "row"}, {"unspecified": "zero"}], ids=str)
+def test_masked_gradients(name: str, options: dict[str, Any], device: torch.device) -> None:
+    def build(on: torch.device) -> tuple[Step, Callable[[], list[Tensor]]]:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(6, 3).to(on))
+        optimizer = optimizer_of(name, [weight], **options)
+
+        def step(k: int) -> Any:
+            torch.manual_seed(k)
+            mask = torch.rand(6, 3) < (k + 1) / 12
+            gradient = torch.where(mask, torch.randn(6, 3), NAN)
+            mg.attach_gradient(weight, mg.masked(gradient.to(on), mask.to(on)))
+            optimizer.step()
+
+        return step, lambda: [weight]
+
+    compare(build, device)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        (name, options)
+        for name in NEVER_READ
+        for options in ({}, {"state": "row"}, {"unspecified": "zero"})
+        if name in WITH_ROW_STATE or "state" not in options
+    ],
+    ids=str,
+)
+def test_rows_in_slots(name: str, options: dict[str, Any], device: torch.device) -> None:
+
+    def build(on: torch.device) -> tuple[Step, Callable[[], list[Tensor]]]:
+        torch.manual_seed(0)
+        table = mg.nn.Embedding(9, 3, padding_idx=4, capacity=8).to(on)
+        optimizer = optimizer_of(name, table.parameters(), **options)
+
+        def step(k: int) -> Any:
+            torch.manual_seed(k)
+            rows = torch.randint(9, (4, 2))
+            rows = torch.where(
+                torch.arange(8).view(4, 2) <= k, rows, 4
+            )  # ever more of them; the rest is padding
+            optimizer.zero_grad()
+            (table(rows.to(on)) ** 2).sum().backward()
+            mg.clip_grad_norm_(table.parameters(), 1.0)
+            optimizer.step()
+
+        def parameters() -> list[Tensor]:
+            optimizer.flush()
+            return [table.weight]
+
+        return step, parameters
+
+    compare(build, device)
