@@ -10,19 +10,29 @@ demo_extras := cli,plot,examples
 dev_extras  := dev,cli,plot,examples,interop,onnx
 docs_extras := docs,dev,plot,interop
 bench_extras := bench
+# Other versions of PyTorch, each in an environment of its own: .venv-oldest and .venv-xla.
+oldest_extras := dev,cli,plot,examples,interop,onnx
+xla_extras := dev
+xla_packages := torch-xla
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench record docs clean
+.PHONY: help demo test test-oldest test-xla lint bench record docs clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.stamp-demo  ## train a recommender on ratings with holes, and draw what was learnt
 	$(BIN)/maskgrad demo movielens
 
 test: $(VENV)/.stamp-dev  ## run the tests, and every example in docstrings, README.md and docs/
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+test-oldest: .venv-oldest/.stamp  ## run the tests on the oldest PyTorch that is supported; installs some gigabytes
+	.venv-oldest/bin/python -m pytest
+
+test-xla: .venv-xla/.stamp  ## run the tests on PyTorch/XLA, on the CPU; installs some gigabytes
+	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/xla
 
 lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -42,14 +52,16 @@ docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and run thei
 	$(BIN)/python -m pytest -q docs README.md
 	@echo "open docs/_build/html/index.html"
 
-clean:  ## remove what was built, but keep .venv
+clean:  ## remove what was built, but keep .venv and its like
 	rm -rf build dist docs/_build docs/generated demo-report benchmark-report .coverage
 	rm -rf __pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests docs benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
+NEW_ENOUGH := 'import sys; sys.exit("maskgrad needs Python 3.10 or newer: make PYTHON=python3.12 …" if sys.version_info < (3, 10) else 0)'
+
 # `python -m venv` completes a directory that exists, so this is safe to repeat.
 $(VENV)/.stamp-venv:
-	@$(PYTHON) -c 'import sys; sys.exit("maskgrad needs Python 3.10 or newer: make PYTHON=python3.12 …" if sys.version_info < (3, 10) else 0)'
+	@$(PYTHON) -c $(NEW_ENOUGH)
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
@@ -57,4 +69,14 @@ $(VENV)/.stamp-venv:
 $(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 	@echo "installing maskgrad[$($*_extras)] into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$($*_extras)]'
+	@touch $@
+
+# What constraints-NAME.txt names takes the place of the same in constraints.txt.
+.venv-%/.stamp: pyproject.toml constraints.txt constraints-%.txt
+	@$(PYTHON) -c $(NEW_ENOUGH)
+	$(PYTHON) -m venv $(@D)
+	@sed -n 's/^\([a-z-]*\)==.*/^\1[=<]/p' constraints-$*.txt > $(@D)/named
+	@(grep -v -f $(@D)/named constraints.txt; cat constraints-$*.txt) > $(@D)/constraints.txt
+	@echo "installing maskgrad[$($*_extras)] $($*_packages) into $(@D) (several minutes the first time)"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt -e '.[$($*_extras)]' $($*_packages)
 	@touch $@

@@ -24,6 +24,8 @@ def _names_in_docstrings(doctest_namespace: dict[str, Any]) -> None:
 
 
 collect_ignore = ["docs/conf.py", "benchmarks"]
+if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environment of its own
+    collect_ignore.append("tests/xla")
 if find_spec("triton") is None:  # there is none for macOS and Windows
     collect_ignore += ["src/maskgrad/kernels/cuda", "tests/unit/kernels/cuda"]
 

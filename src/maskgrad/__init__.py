@@ -31,6 +31,7 @@ from maskgrad.gradients import (
     per_sample_grad_norms,
     reverse_gradient,
 )
+from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.interop import (
     from_arrow,
     from_nested,
@@ -41,11 +42,13 @@ from maskgrad.interop import (
 )
 from maskgrad.kernels import kernels_in_use, use_kernels
 from maskgrad.masked_tensor import MaskedTensor, from_lengths, from_nan, from_numpy, from_sparse, masked
+from maskgrad.masked_tensor.torchscript import refuse_scripts as _refuse_scripts
 from maskgrad.optim import attach_gradient, train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:
-    from maskgrad import plot
+    from maskgrad import distributed, plot
+    from maskgrad.export import onnx
 
 __version__ = "0.1.0"
 
@@ -55,6 +58,7 @@ __all__ = [
     "MaskedTensor",
     "MaskgradError",
     "MissingDependencyError",
+    "PaddedRows",
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedOperationError",
@@ -69,6 +73,7 @@ __all__ = [
     "clip_grad_value_",
     "clipped_backward",
     "count_recompiles",
+    "distributed",
     "errors",
     "find_coupling",
     "from_arrow",
@@ -91,6 +96,7 @@ __all__ = [
     "mask_gradient",
     "masked",
     "nn",
+    "onnx",
     "optim",
     "per_sample_grad",
     "per_sample_grad_norms",
@@ -102,11 +108,16 @@ __all__ = [
     "use_kernels",
 ]
 
+_refuse_scripts(globals().get(_name) for _name in __all__)
+_refuse_scripts(getattr(_part, _name) for _part in (functional, nn) for _name in _part.__all__)
+
 
 def __getattr__(name: str) -> object:
-    # matplotlib is imported by those who draw
-    if name == "plot":
+    # matplotlib is imported by those who draw, and so on; several processes are not everybody's
+    lazy = {"distributed": "maskgrad.distributed", "onnx": "maskgrad.export.onnx", "plot": "maskgrad.plot"}
+    module = lazy.get(name)
+    if module is not None:
         import importlib
 
-        return importlib.import_module("maskgrad.plot")
+        return importlib.import_module(module)
     raise AttributeError(f"module 'maskgrad' has no attribute {name!r}")

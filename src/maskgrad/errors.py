@@ -2,6 +2,8 @@
 
 - :class:`UndefinedOnMaskedError`: never; the operation has no meaning on incomplete data.
 - :class:`UnsupportedOperationError`: not yet; nobody has told maskgrad what the operation means.
+- :class:`NotExportableError`: the operation runs here, but has no place in a file or a graph.
+- :class:`ExportMismatchError`: what was to be written gives other results than the model.
 - :class:`UnspecifiedValueError`: a plain number was asked of an entry that has none.
 - :class:`CoupledSamplesError`: a gradient for each sample was asked of samples that influence each other.
 - :class:`MissingDependencyError`: an optional package is absent; the message names the extra.
@@ -15,8 +17,10 @@ from __future__ import annotations
 
 __all__ = [
     "CoupledSamplesError",
+    "ExportMismatchError",
     "MaskgradError",
     "MissingDependencyError",
+    "NotExportableError",
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedAttributeError",
@@ -51,6 +55,18 @@ class UnsupportedOperationError(MaskgradError, TypeError):
 
 class UnsupportedAttributeError(UnsupportedOperationError, AttributeError):
     """The same for a method or property that ``torch.Tensor`` has; ``hasattr`` is False for it."""
+
+
+class NotExportableError(UnsupportedOperationError):
+    """The operation runs here, but has no place in a file or a graph: which one, why, and what to do instead."""
+
+    def __init__(self, operation: str, reason: str, remedy: str) -> None:
+        self.operation, self.reason, self.remedy = operation, reason, remedy
+        TypeError.__init__(self, f"{operation} cannot be exported: {reason}. {remedy}")
+
+
+class ExportMismatchError(MaskgradError, RuntimeError):
+    """What was to be written gives other results than the model does; nothing was written."""
 
 
 class UnspecifiedValueError(MaskgradError, ValueError):

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.conformance.programs import Program
 from tests.laws.comparison import assert_close
 
-__all__ = ["Outcome", "assert_same", "outcome_of"]
+__all__ = ["Outcome", "assert_same", "outcome_of", "outcomes_of", "together"]
 
 
 class Outcome(NamedTuple):
@@ -21,18 +21,36 @@ class Outcome(NamedTuple):
     gradients: tuple[Tensor | None, ...]
 
 
-def outcome_of(program: Program, function: Callable[..., tuple[Tensor, ...]], kind: str) -> Outcome:
-    """Run ``function``, the program or what was made of it, forward and backward on one kind of masks."""
-    inputs = program.inputs(kind, differentiable=True)
+def together(programs: Sequence[Program]) -> Callable[..., list[tuple[Tensor, ...]]]:
+    """Several programs as one function of the inputs of each: one graph costs less than many."""
+    functions = [program.function for program in programs]
+
+    def function(*inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        return [one(*its) for one, its in zip(functions, inputs, strict=True)]
+
+    return function
+
+
+def outcomes_of(
+    programs: Sequence[Program], function: Callable[..., list[tuple[Tensor, ...]]], kind: str
+) -> list[Outcome]:
+    """Run ``function``, the programs together or what was made of it, forward and backward on one kind of masks."""
+    inputs = [program.inputs(kind, differentiable=True) for program in programs]
     torch.manual_seed(1)
     results = function(*inputs)
-    ends = [result for result in results if result.requires_grad]
-    if not ends:
-        return Outcome(results, ())
+    ends = [result for found in results for result in found if result.requires_grad]
+    moving = [its[at] for program, its in zip(programs, inputs, strict=True) for at in program.moving]
     weights = [torch.linspace(0.5, 1.5, end.numel()).reshape(end.shape).to(end.dtype) for end in ends]
-    moving = [inputs[at] for at in program.moving]
-    gradients = torch.autograd.grad(ends, moving, weights, allow_unused=True)
-    return Outcome(results, tuple(dense(gradient) for gradient in gradients))
+    gradients = iter(torch.autograd.grad(ends, moving, weights, allow_unused=True) if ends else ())
+    return [
+        Outcome(tuple(found), tuple(dense(next(gradients)) for _ in program.moving))
+        for program, found in zip(programs, results, strict=True)
+    ]
+
+
+def outcome_of(program: Program, function: Callable[..., tuple[Tensor, ...]], kind: str) -> Outcome:
+    """The same for one program."""
+    return outcomes_of([program], lambda inputs: [function(*inputs)], kind)[0]
 
 
 def dense(gradient: Tensor | None) -> Tensor | None:
@@ -50,7 +68,9 @@ def assert_same(found: Outcome, expected: Outcome, program: Program, what: str) 
             here = f"{program.name}, {what}, {kind}[{i}]"
             if kind == "gradients" and (one is None or other is None):
                 known = one if one is not None else other
-                assert known is None or not known.count_nonzero(), f"{here}: one is missing, the other not zero"
+                assert known is None or not known.count_nonzero(), (
+                    f"{here}: one is missing, the other not zero"
+                )
                 continue
             assert one is not None, here
             assert other is not None, here
@@ -68,4 +88,6 @@ def assert_nothing_leaks(found: Outcome, program: Program, what: str) -> None:
     for data, mask in program.masked:
         gradient = gradients.get(data)
         if gradient is not None:
-            assert not gradient[~inputs[mask]].count_nonzero(), f"{program.name}, {what}: gradient under the mask"
+            assert not gradient[~inputs[mask]].count_nonzero(), (
+                f"{program.name}, {what}: gradient under the mask"
+            )

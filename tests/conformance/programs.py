@@ -11,7 +11,8 @@ The interface, on which the tests of this folder are built:
     ``kind`` is one of ``MASKS``: shapes, dtypes and everything but masks and what lies under them never change with it.
     Garbage lies under the masks. ``differentiable`` makes leaves of the operands for which there is a derivative.
 ``program.function(*inputs)``
-    A tuple of plain tensors: for each masked result its values, zeros where unspecified, and its mask; others as they are.
+    A tuple of plain tensors: for each masked result its values, zeros where unspecified, and its mask; the others as
+    they are.
     It closes over nothing but constants, so it can be compiled, exported, and transformed by ``torch.func``.
 ``program.module()``
     The same as an ``nn.Module``.
@@ -150,7 +151,7 @@ RANDOM_ELSEWHERE = (
     "nn.functional.fractional_max_pool2d",
     "nn.functional.fractional_max_pool3d",
     "nn.functional.gumbel_softmax",
-    "nn.functional.rrelu",
+    "rrelu",
     "rand_like",
     "randn_like",
     "randint_like",
@@ -203,7 +204,9 @@ def _function_of(entry: Entry) -> Callable[..., Any]:
     code = getattr(entry.info.op, "__code__", None)
     if code is None or "wrapper_set_seed" not in code.co_names:
         return entry.function
-    named: Any = functools.reduce(lambda where, part: getattr(where, part, None), entry.name.split("."), torch)
+    named: Any = functools.reduce(
+        lambda where, part: getattr(where, part, None), entry.name.split("."), torch
+    )
     return entry.readable(named if callable(named) else _method(entry.name))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import maskgrad as mg
-from tests.conformance.outcomes import assert_same, outcome_of
-from tests.conformance.programs import DATA_DEPENDENT, MASKS, RECORDS, program_of
+from maskgrad.semantics.registry import OPERATIONS
+from tests.conformance.outcomes import assert_same, outcomes_of, together
+from tests.conformance.programs import DATA_DEPENDENT, MASKS, RECORDS, Program, program_of
 
 #: What torch.compile does not take, each with its reason. Each is tried: what begins to work must leave this list.
 UNCOMPILED: dict[str, str] = {
@@ -18,20 +21,51 @@ UNCOMPILED: dict[str, str] = {
     "nn.functional.ctc_loss": "torch.compile does not take torch's own: the size of an intermediate result is data",
     "random_": "torch.compile does not take torch's own",
     "slice_inverse": "torch's own cannot be traced: its fake body refuses two tensors",
-    **dict.fromkeys(("as_strided", "as_strided_scatter"), "a graph knows nothing of the storage of its inputs"),
+    **dict.fromkeys(
+        ("as_strided", "as_strided_scatter"), "a graph knows nothing of the storage of its inputs"
+    ),
 }
 
 COMPILED = [name for name in RECORDS if name not in UNCOMPILED]
 
+#: How many programs are compiled together: one graph of eight takes half as long as eight graphs.
+TOGETHER = 8
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_one_graph_for_all_masks_forward_and_backward(name: str) -> None:
-    program = program_of(name)
-    fast = torch.compile(program.function, backend="aot_eager", fullgraph=True)
+
+def groups() -> list[Any]:
+    """The programs of each family, a few at a time."""
+    families: dict[str, list[str]] = {}
+    for operation in OPERATIONS:
+        if operation.name in COMPILED:
+            families.setdefault(operation.family, []).append(operation.name)
+    return [
+        pytest.param(names[start : start + TOGETHER], id=f"{family}, from {names[start]}")
+        for family, names in families.items()
+        for start in range(0, len(names), TOGETHER)
+    ]
+
+
+@pytest.mark.parametrize("names", groups())
+def test_one_graph_for_all_masks_forward_and_backward(names: list[str]) -> None:
+    try:
+        check([program_of(name) for name in names])
+    except Exception:
+        for name in names:  # alone, so that the traceback names it
+            torch._dynamo.reset()
+            check([program_of(name)])
+        raise
+
+
+def check(programs: list[Program]) -> None:
+    alike = together(programs)
+    fast = torch.compile(alike, backend="aot_eager", fullgraph=True)
     with mg.count_recompiles() as compilations:
         for kind in MASKS:
-            found = outcome_of(program, fast, kind)
-            assert_same(found, outcome_of(program, program.function, kind), program, f"{kind}, compiled")
+            expected = outcomes_of(programs, alike, kind)
+            for program, ours, theirs in zip(
+                programs, outcomes_of(programs, fast, kind), expected, strict=True
+            ):
+                assert_same(ours, theirs, program, f"{kind}, compiled")
     assert compilations.number == 1, compilations.reasons
 
 

@@ -94,14 +94,16 @@ WRITTEN: dict[str, WrittenCall] = {
     "nn.functional.affine_grid": call(
         lambda theta: F.affine_grid(theta, [2, 1, 3, 2], align_corners=False), (2, 2, 3)
     ),
-    "grid_sampler": call(lambda x, grid: torch.grid_sampler(x, grid, 0, 0, False), (1, 2, 3, 3), (1, 2, 2, 2)),
-    "adjoint": call(lambda x: torch.adjoint(x), (2, 3)),
+    "grid_sampler": call(
+        lambda x, grid: torch.grid_sampler(x, grid, 0, 0, False), (1, 2, 3, 3), (1, 2, 2, 2)
+    ),
+    "adjoint": call(torch.adjoint, (2, 3)),
     "select_copy": call(lambda x: torch.select_copy(x, 0, 1), (3, 4)),
     "slice_copy": call(lambda x: torch.slice_copy(x, 1, 1, 3), (3, 4)),
     "slice_inverse": call(lambda x: torch.slice_inverse(x, torch.ones(3, 2), 1, 0, 2), (3, 2)),
     "unsafe_split_with_sizes": call(lambda x: torch.unsafe_split_with_sizes(x, [1, 2]), (3, 4)),
     "detach": call(lambda x: x.detach() * x, (3, 4)),
-    "detach_copy": call(lambda x: torch.detach_copy(x), (3, 4), differentiable=False),
+    "detach_copy": call(torch.detach_copy, (3, 4), differentiable=False),
     "native_channel_shuffle": call(
         lambda x: torch.native_channel_shuffle(x, 2), (1, 4, 2, 2), differentiable=False
     ),
@@ -135,8 +137,10 @@ WRITTEN: dict[str, WrittenCall] = {
             "geometric_": lambda x: x.clone().geometric_(0.5),
         }.items()
     },
-    "poisson": call(lambda x: torch.poisson(x), (4, 6), differentiable=False),
-    "binomial": call(lambda n, p: torch.binomial(n.round(), p.clamp(0, 1)), (4, 6), (4, 6), differentiable=False),
+    "poisson": call(torch.poisson, (4, 6), differentiable=False),
+    "binomial": call(
+        lambda n, p: torch.binomial(n.round(), p.clamp(0, 1)), (4, 6), (4, 6), differentiable=False
+    ),
     **{kind: sequences(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     **{kind: cell(kind) for kind in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")},
     "_safe_softmax": call(lambda x: torch.ops.aten._safe_softmax(x, -1), (3, 4)),

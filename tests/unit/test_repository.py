@@ -97,10 +97,13 @@ def test_every_extra_that_a_target_installs_exists() -> None:
 
 
 def test_every_version_make_installs_is_bounded() -> None:
-    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    lines = [line.strip() for line in constraints.splitlines() if line.strip() and not line.startswith("#")]
-    assert all(re.fullmatch(r"[\w-]+(==|<)[\d.]+", line) for line in lines)
-    assert any(line.startswith("torch==") for line in lines)
+    for other in ("constraints-oldest.txt", "constraints-xla.txt", "constraints.txt"):
+        constraints = (ROOT / other).read_text(encoding="utf-8")
+        lines = [
+            line.strip() for line in constraints.splitlines() if line.strip() and not line.startswith("#")
+        ]
+        assert all(re.fullmatch(r"[\w-]+(==|<)[\d.]+", line) for line in lines)
+        assert any(line.startswith("torch==") for line in lines)
     named = {re.split(r"==|<", line)[0] for line in lines}
     required = importlib.metadata.requires("maskgrad") or []
     assert {re.split(r"[<>=;\[ ]", entry)[0] for entry in required} <= named

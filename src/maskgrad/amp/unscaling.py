@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from maskgrad.gradients.around_step import parameters_of
 from maskgrad.gradients.attached import (
+    AnyGradient,
     attached_gradient,
     current_gradient,
     grad_dtype,
@@ -25,7 +26,6 @@ from maskgrad.gradients.attached import (
 )
 from maskgrad.gradients.merging import MergedGradient, is_half, merged_gradient
 from maskgrad.gradients.train_only import trained_entries
-from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.optimizer import MaskedOptimizer
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "write_unscaled",
 ]
 
-Gradient = Tensor | MaskedTensor
+Gradient = AnyGradient
 
 
 class OnDevices:

@@ -87,7 +87,7 @@ class _SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, ranks: ProcessGroup, share: float, witness: Tensor, *parts: Tensor
+        ctx: Any, ranks: ProcessGroup, share: float, _: Tensor, *parts: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.ranks, ctx.share = ranks, share
         totals = _summed(ranks, parts)
@@ -98,7 +98,7 @@ class _SumOverRanks(torch.autograd.Function):
     def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
         chosen = [g for g in incoming if g is not None and (g.is_floating_point() or g.is_complex())]
         witness = torch.zeros((), requires_grad=True)
-        summed = iter(_SumOverRanks.apply(ctx.ranks, ctx.share, witness, *chosen) if chosen else ())  # type: ignore[no-untyped-call]
+        summed = iter(_SumOverRanks.apply(ctx.ranks, 1.0, witness, *chosen) if chosen else ())  # type: ignore[no-untyped-call]
         back = [
             next(summed) * ctx.share if g is not None and (g.is_floating_point() or g.is_complex()) else None
             for g in incoming

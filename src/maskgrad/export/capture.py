@@ -51,6 +51,7 @@ class Plain(nn.Module):
         self.results: Ports | None = None
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The model on what these tensors make up, by the reference kernels."""
         args, kwargs = pack(self.ports, tensors)
         with use_kernels("reference"):
             self.results, parts = unpack(self.model(*args, **kwargs), "output")

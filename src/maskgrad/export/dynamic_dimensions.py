@@ -93,7 +93,9 @@ def _inside(spec: Any, step: str, where: str) -> Any:
         return None
     if isinstance(spec, (tuple, list)) and step.isdigit() and int(step) < len(spec):
         return spec[int(step)]
-    raise ValueError(f"{where} must have the structure of the argument, which has a member {step!r}; found {spec!r}")
+    raise ValueError(
+        f"{where} must have the structure of the argument, which has a member {step!r}; found {spec!r}"
+    )
 
 
 def _dimensions(spec: Any, number: int, where: str, dims: dict[str, Any]) -> Dimensions:
@@ -158,7 +160,9 @@ def axis_names(program: torch.export.ExportedProgram, ports: Ports, names: Seque
         for at, size in enumerate(shape):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                 symbol = str(size.node.expr)
-                if of_stored:  # data and indices have one name: they belong together, even if the graph does not care
+                if (
+                    of_stored
+                ):  # data and indices have one name: they belong together, even if the graph does not care
                     entries.setdefault(symbol, f"{name.rpartition('_')[0] or name}_entries")
                 else:
                     sizes.setdefault(symbol, f"{name}_dim_{at}")

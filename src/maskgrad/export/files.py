@@ -15,14 +15,22 @@ __all__ = ["checked_path", "replaced_when_complete"]
 def checked_path(path: str | os.PathLike[str]) -> Path:
     """The path, if something can be written there."""
     if not isinstance(path, (str, os.PathLike)) or not str(os.fspath(path)):
-        raise TypeError(f"path must be a string or a path, found {path!r}; write the name of a file, 'model.onnx'")
+        raise TypeError(
+            f"path must be a string or a path, found {path!r}; write the name of a file, 'model.onnx'"
+        )
     target = Path(os.fspath(path)).absolute()
     if target.is_dir():
-        raise IsADirectoryError(f"path must name a file, but {str(path)!r} is a folder; append a name, 'model.onnx'")
+        raise IsADirectoryError(
+            f"path must name a file, but {str(path)!r} is a folder; append a name, 'model.onnx'"
+        )
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"path must lie in a folder that exists; there is no {str(target.parent)!r}: make it")
+        raise FileNotFoundError(
+            f"path must lie in a folder that exists; there is no {str(target.parent)!r}: make it"
+        )
     if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"path must lie in a folder that can be written to, {str(target.parent)!r} cannot")
+        raise PermissionError(
+            f"path must lie in a folder that can be written to, {str(target.parent)!r} cannot"
+        )
     return target
 
 

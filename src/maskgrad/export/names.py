@@ -101,7 +101,9 @@ def _given(places: list[Place], given: Any, argument: str, taken: set[str]) -> t
         )
     found: list[str] = []
     for place, name in zip(places, given, strict=True):
-        several = [name] if isinstance(name, str) else list(name) if isinstance(name, Sequence) else [None]
+        several: list[Any] = (
+            [name] if isinstance(name, str) else list(name) if isinstance(name, Sequence) else [None]
+        )
         if isinstance(name, str):
             several = [f"{name}_{role}" if role else name for role in place.roles]
         if len(several) != len(place.roles) or not all(isinstance(n, str) and n for n in several):

@@ -124,7 +124,9 @@ def export(
     arguments = argument_names(forward, len(args), kwargs)
     ports, tensors = unpack((args, kwargs), "args")
     if not tensors:
-        raise TypeError("args must hold a tensor or a MaskedTensor: a file without inputs always gives the same")
+        raise TypeError(
+            "args must hold a tensor or a MaskedTensor: a file without inputs always gives the same"
+        )
     names = input_names_of(ports, arguments, input_names)
     tensors = [t.detach() for t in tensors]
     with evaluating(model), quiet(), replaced_when_complete(target) as draft:
@@ -177,14 +179,16 @@ def _plans(dynamic_shapes: Any, ports: Ports, tensors: Sequence[Tensor], argumen
 
 
 def _first_that_works(job: _Job, plans: Sequence[_Plan]) -> ExportedFile:
-    for plan in plans[:-1]:
-        try:
-            return _attempt(job, plan)
-        except DependsOnNumbersError:
-            raise
-        except Exception:  # noqa: S112, PERF203  (whatever it is, the last attempt has less to do, and reports)
-            continue
-    return _attempt(job, plans[-1])
+    plan, *others = plans
+    if not others:
+        return _attempt(job, plan)
+    try:
+        return _attempt(job, plan)
+    except DependsOnNumbersError:
+        raise
+    except Exception:  # noqa: S110  (whatever it is, the last attempt asks for less, and reports)
+        pass
+    return _first_that_works(job, others)
 
 
 def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
@@ -224,6 +228,8 @@ def _checked_call(model: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], 
         raise TypeError(
             f"args must be a tuple of the positional arguments, found {type(args).__name__}; write (x,)"
         )
-    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
+    if kwargs is not None and not (
+        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
+    ):
         raise TypeError(f"kwargs must be a dict of keyword arguments by name, found {kwargs!r}")
     return tuple(args), dict(kwargs or {})

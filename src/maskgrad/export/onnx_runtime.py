@@ -61,7 +61,7 @@ BFLOAT16 = 16
 
 def _tensor(value: Any) -> Tensor:
     if value.element_type() == BFLOAT16:
-        return torch.from_dlpack(value._get_c_value().to_dlpack())  # type: ignore[attr-defined, no-any-return]
+        return torch.from_dlpack(value._get_c_value().to_dlpack())  # type: ignore[attr-defined]
     return torch.from_numpy(value.numpy().copy())
 
 

@@ -14,7 +14,11 @@ PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 def require(purpose: str, *, with_runtime: bool) -> None:
     """Raise the error that names the extra, if a package cannot be imported; the runtime only if something runs."""
     for package in PACKAGES if with_runtime else PACKAGES[:-1]:
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise MissingDependencyError(package, "onnx", purpose) from None
+        _import(package, purpose)
+
+
+def _import(package: str, purpose: str) -> None:
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        raise MissingDependencyError(package, "onnx", purpose) from None

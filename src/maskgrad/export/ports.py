@@ -23,7 +23,19 @@ from maskgrad.patterns.conversion import pattern_of_facts
 __all__ = ["Place", "Ports", "pack", "unpack"]
 
 #: What may stand among the arguments besides tensors, and is written into the graph as it is.
-CONSTANTS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, enum.Enum)
+CONSTANTS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    enum.Enum,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,11 @@ class Place:
         if self.kind == "masked":
             return ("", "mask")
         assert self.facts is not None
-        return ("values", "indices") if self.facts.layout == "sparse_coo" else ("values", "pointers", "positions")
+        return (
+            ("values", "indices")
+            if self.facts.layout == "sparse_coo"
+            else ("values", "pointers", "positions")
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +108,9 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
         path = tuple([_word(key) for key in keys])
         if isinstance(leaf, MaskedTensor):
             parts = _parts(leaf, filled=what == "output")
-            places.append(Place(path, "masked" if stored_of(leaf) is None else "stored", leaf._pattern.facts()))
+            places.append(
+                Place(path, "masked" if stored_of(leaf) is None else "stored", leaf._pattern.facts())
+            )
         elif isinstance(leaf, Tensor):
             _check_tensor(leaf, path, what)
             parts = [leaf]
@@ -102,8 +120,8 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
             places.append(Place(path, "constant", constant=leaf))
         else:
             raise TypeError(
-                f"{_where(what, path)} must be a torch.Tensor, a MaskedTensor, a number, a string, None, or a container "
-                f"of these, found {type(leaf).__name__}; convert it (torch.as_tensor, mg.from_numpy, …), or let the "
+                f"{_where(what, path)} must be a torch.Tensor, a MaskedTensor, a number, a string, None or a "
+                f"container of these, found {type(leaf).__name__}; convert it (torch.as_tensor, …), or let the "
                 "model hold it"
             )
         for part in parts:

@@ -10,6 +10,7 @@ import torch
 
 from maskgrad.errors import NotExportableError
 from maskgrad.export.decompositions import decomposed
+from maskgrad.export.translations import translations
 
 __all__ = ["translated"]
 
@@ -34,6 +35,7 @@ def translated(
             input_names=list(input_names),
             output_names=list(output_names),
             opset_version=opset_version,
+            custom_translation_table=translations(),
             verbose=False,
         )
     except torch.onnx.errors.OnnxExporterError as error:

@@ -57,7 +57,12 @@ def compared_with(
 
 
 def _compare(
-    run: Any, plain: Plain, inputs: Sequence[Tensor], expected: Sequence[Tensor], words: str, tolerance: Tolerance
+    run: Any,
+    plain: Plain,
+    inputs: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    words: str,
+    tolerance: Tolerance,
 ) -> None:
     assert plain.results is not None
     ports = plain.results
@@ -83,7 +88,9 @@ def _compare(
     )
 
 
-def _difference(ports: Ports, found: list[Tensor], expected: list[Tensor], tolerance: Tolerance) -> str | None:
+def _difference(
+    ports: Ports, found: list[Tensor], expected: list[Tensor], tolerance: Tolerance
+) -> str | None:
     """What differs first, in words; masks before values, values where they are specified."""
     names = ["/".join(place.path) or "output" for place in ports.places if place.roles]
     groups = [

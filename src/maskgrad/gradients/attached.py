@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = [
+    "AnyGradient",
     "attached_gradient",
     "current_gradient",
     "grad_dtype",
@@ -17,22 +19,24 @@ __all__ = [
     "set_grad_dtype",
 ]
 
+AnyGradient = Tensor | MaskedTensor | PaddedRows
+
 _ATTRIBUTE = "_maskgrad_gradient"
 _HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in every PyTorch that is supported
 
 
-def attached_gradient(param: Tensor) -> MaskedTensor | Tensor | None:
+def attached_gradient(param: Tensor) -> AnyGradient | None:
     """What :func:`maskgrad.attach_gradient` gave to ``param``, or None.
 
     Example:
         >>> mg.optim.attached_gradient(torch.nn.Parameter(torch.ones(3))) is None
         True
     """
-    attached: MaskedTensor | Tensor | None = getattr(param, _ATTRIBUTE, None)
+    attached: AnyGradient | None = getattr(param, _ATTRIBUTE, None)
     return attached
 
 
-def keep_attached(param: Tensor, gradient: MaskedTensor | Tensor | None) -> None:
+def keep_attached(param: Tensor, gradient: AnyGradient | None) -> None:
     """Attach a gradient that is known to fit, detached; None removes what is attached."""
     if gradient is not None:
         setattr(param, _ATTRIBUTE, gradient.detach())
@@ -40,7 +44,7 @@ def keep_attached(param: Tensor, gradient: MaskedTensor | Tensor | None) -> None
         delattr(param, _ATTRIBUTE)
 
 
-def current_gradient(param: Tensor, name: str) -> MaskedTensor | Tensor | None:
+def current_gradient(param: Tensor, name: str) -> AnyGradient | None:
     """The gradient a step uses: the attached one, or ``.grad``; both at once are refused, none is None."""
     attached = attached_gradient(param)
     if attached is None:
@@ -53,12 +57,12 @@ def current_gradient(param: Tensor, name: str) -> MaskedTensor | Tensor | None:
     return attached
 
 
-def gradient_or_none(param: Tensor) -> MaskedTensor | Tensor | None:
+def gradient_or_none(param: Tensor) -> AnyGradient | None:
     """:func:`current_gradient` for those who do not know the parameter by a name."""
     return current_gradient(param, "a parameter")
 
 
-def replace_gradient(param: Tensor, gradient: MaskedTensor | Tensor) -> None:
+def replace_gradient(param: Tensor, gradient: AnyGradient) -> None:
     """Put ``gradient`` where the parameter's present one is, in ``.grad`` or attached.
 
     ``.grad`` refuses another dtype than ``param.grad_dtype``, and that cannot be changed while there is a

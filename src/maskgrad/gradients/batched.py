@@ -14,6 +14,7 @@ from maskgrad.gradients.backward_passes import BackwardPasses
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
 from maskgrad.gradients.coupling import check_coupling_argument, directions, require_independent
 from maskgrad.gradients.diagonal_blocks import diagonal_blocks
+from maskgrad.gradients.third_derivatives import require_third_derivatives
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["Manner", "batched_grad", "batched_hessian", "jacobian_rows", "reached"]
@@ -154,6 +155,8 @@ def batched_hessian(
 
     Raises:
         CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`.
+        NotImplementedError: with ``create_graph``, outputs pass through a normalization of layers or batches, whose
+            third derivatives are wrong in PyTorch.
 
     Dense equivalent: ``torch.func.vmap(torch.func.hessian(f))(inputs)`` for the function of one sample.
 
@@ -172,6 +175,9 @@ def batched_hessian(
     )  # fmt: skip
     manner = Manner(create_graph, chunk_size, memory_budget, coupling, True, True)
     afters, nest = input_nodes(inputs)
+    if create_graph:
+        for output in output_nodes(outputs)[0]:
+            require_third_derivatives(output, afters)
     gradients, nest_of_gradients = pytree.tree_flatten(first, is_leaf=_is_leaf)
 
     def second(gradient: Any) -> Any:

@@ -14,15 +14,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import gradient_or_none, replace_gradient
+from maskgrad.gradients.attached import AnyGradient, gradient_or_none, replace_gradient
 from maskgrad.gradients.merging import MergedGradient, is_half, merged_gradient
+from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "grad_norm"]
 
 Parameters = Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
-Gradient = Tensor | MaskedTensor
+Gradient = AnyGradient
 
 
 def grad_norm(
@@ -226,6 +227,8 @@ def _what_counts(part: MergedGradient | Tensor, order: float) -> Tensor:
 
 def _scaled(gradient: Gradient, part: MergedGradient, factor: Tensor) -> Gradient:
     factor = factor.to(gradient.device)
+    if isinstance(gradient, PaddedRows) and is_half(gradient):
+        return gradient.with_values((gradient.values.to(factor.dtype) * factor).to(gradient.dtype))
     if isinstance(gradient, Tensor) and gradient.layout is torch.sparse_coo and is_half(gradient):
         contributions = (gradient._values().to(factor.dtype) * factor).to(gradient.dtype)
         return torch.sparse_coo_tensor(

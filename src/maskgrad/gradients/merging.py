@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
 
@@ -28,7 +29,7 @@ class MergedGradient:
     """In at least float32; 0 where a Boolean mask says that nothing is specified. Perhaps the gradient itself."""
     counted: Tensor | None
     """Boolean, of the shape of ``values``: specified, and trained according to ``mg.train_only``. None: all."""
-    rebuilt: Callable[[Tensor], Tensor | MaskedTensor]
+    rebuilt: Callable[[Tensor], Tensor | MaskedTensor | PaddedRows]
     """The same kind of gradient around other values."""
 
     def to(self, dtype: torch.dtype) -> MergedGradient:
@@ -45,12 +46,14 @@ class MergedGradient:
 
 
 def merged_gradient(
-    gradient: Tensor | MaskedTensor, trained: Tensor | None = None, factor: Tensor | None = None
+    gradient: Tensor | MaskedTensor | PaddedRows,
+    trained: Tensor | None = None,
+    factor: Tensor | None = None,
 ) -> MergedGradient:
     """Merge ``gradient``, of any layout, multiplied by ``factor`` before anything is added up.
 
     Args:
-        gradient: MaskedTensor, or strided, COO, CSR, CSC, BSR or BSC tensor.
+        gradient: MaskedTensor, PaddedRows, or strided, COO, CSR, CSC, BSR or BSC tensor.
         trained: the mask of ``mg.train_only``, in the shape of the gradient; None: everything is trained.
         factor: 0-dim float32 tensor on the gradient's device.
 
@@ -60,6 +63,8 @@ def merged_gradient(
         ValueError: compressed indices contradict each other.
     """
     gradient = gradient.detach()
+    if isinstance(gradient, PaddedRows):
+        return _of_padded(gradient, trained, factor)
     if isinstance(gradient, MaskedTensor):
         return _of_masked(gradient, trained, factor, lambda m: m)
     if gradient.layout is torch.strided:
@@ -72,7 +77,7 @@ def merged_gradient(
     return _of_masked(from_sparse(gradient), trained, factor, lambda m: m.to_sparse_tensor())
 
 
-def is_half(gradient: Tensor | MaskedTensor) -> bool:
+def is_half(gradient: Tensor | MaskedTensor | PaddedRows) -> bool:
     """Whether it is float16 or bfloat16."""
     return gradient.dtype in _HALVES
 
@@ -106,3 +111,13 @@ def _of_masked(
         None if trained is None else pattern.gathered(trained[tuple(pattern.coordinates())]),
         lambda values: finished(MaskedTensor(values, pattern)),
     )
+
+
+def _of_padded(gradient: PaddedRows, trained: Tensor | None, factor: Tensor | None) -> MergedGradient:
+    if sizes_may_vary(gradient.device):
+        gradient.checked("a gradient")
+    merged = gradient.with_values(_wide(gradient.values, factor)).merged()
+    counted = merged.used.view(-1, *(1 for _ in merged.shape[1:])).expand_as(merged.values)
+    if trained is not None and merged.capacity:
+        counted = counted & trained.index_select(0, merged.rows.clamp(max=merged.shape[0] - 1))
+    return MergedGradient(merged.values, counted, merged.with_values)

@@ -15,13 +15,13 @@ from maskgrad.gradients.per_sample_passes import Method, Pass, PerSample, Random
 __all__ = ["clipped_backward", "per_sample_grad", "per_sample_grad_norms"]
 
 
-@torch.no_grad()
 def per_sample_grad(
     model: nn.Module,
     loss_fn: Callable[..., Any],
     inputs: Any,
     targets: Any = None,
     *,
+    create_graph: bool = False,
     chunk_size: int | None = None,
     randomness: Randomness = "different",
     method: Method = "auto",
@@ -41,6 +41,8 @@ def per_sample_grad(
             any kind. Every tensor or MaskedTensor in it has the samples in its first dimension; anything else is
             passed as it is.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
+        create_graph: the result can be differentiated again, by parameters, inputs and targets. It is then computed
+            without the shorter ways that some layers have.
         chunk_size: how many samples are looked at together; None: all. Fewer need less memory for activations.
         randomness: of dropout and the like: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
         method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
@@ -51,12 +53,14 @@ def per_sample_grad(
         parameter that takes no part has zeros. A table looked up with ``sparse=True`` has a COO tensor (B, V, D), with
         two sparse dimensions and only the rows that each sample looked up, merged.
 
-    Samples whose loss is unspecified contribute exact zeros, whatever their inputs hold. Gradient: none, the result is
-    no part of a graph; for other nodes and higher derivatives see ``mg.batched_grad``.
+    Samples whose loss is unspecified contribute exact zeros, whatever their inputs hold. Gradient: with
+    ``create_graph``, otherwise the result is no part of a graph; for other nodes than parameters see
+    ``mg.batched_grad``.
 
     Raises:
         CoupledSamplesError: a BatchNorm in training mode: a sample has no gradient of its own.
-        TypeError: ``model`` is no module, ``inputs`` holds no tensor, ``loss_fn`` returns no tensor.
+        TypeError: ``model`` is no module, ``inputs`` holds no tensor, ``loss_fn`` returns no tensor, or with
+            ``create_graph`` a table is looked up with ``sparse=True``.
         ValueError: tensors do not hold equally many samples, ``loss_fn`` returns more than one number per sample, no
             parameter requires a gradient, or an option is unknown.
 
@@ -75,7 +79,13 @@ def per_sample_grad(
     Source: Goodfellow, "Efficient per-example gradient computations", 2015; Rochette et al., "Efficient per-example
     gradient computations in convolutional neural networks", 2019.
     """
-    task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
+    with torch.set_grad_enabled(create_graph):
+        return _gradients(
+            PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method, create_graph)
+        )
+
+
+def _gradients(task: PerSample) -> dict[str, Tensor]:
     size = task.batch.size
     found: dict[str, list[Tensor]] = {name: [] for name in task.parameters}
     written: dict[str, Tensor] = {}
@@ -85,7 +95,7 @@ def per_sample_grad(
             if contribution is None:
                 contribution = task.nothing(name, part.stop - part.start)
             gradients = contribution.gradients()
-            if gradients.layout is torch.strided and part.stop - part.start < size:
+            if gradients.layout is torch.strided and part.stop - part.start < size and not task.create_graph:
                 if name not in written:  # not a list to be concatenated, which would take twice the memory
                     written[name] = gradients.new_zeros((size, *gradients.shape[1:]))
                 written[name][part.start : part.stop] = gradients
@@ -104,13 +114,13 @@ def per_sample_grad(
     return result
 
 
-@torch.no_grad()
 def per_sample_grad_norms(
     model: nn.Module,
     loss_fn: Callable[..., Any],
     inputs: Any,
     targets: Any = None,
     *,
+    create_graph: bool = False,
     chunk_size: int | None = None,
     randomness: Randomness = "different",
     method: Method = "auto",
@@ -125,14 +135,16 @@ def per_sample_grad_norms(
         loss_fn: one number per sample.
         inputs: a batch of B samples.
         targets: theirs.
+        create_graph: the norms can be differentiated, which takes the gradients themselves.
         chunk_size: how many samples are looked at together; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
     Returns:
-        (B,), in at least float32; 0 for a sample whose loss is unspecified. Gradient: none.
+        (B,), in at least float32; 0 for a sample whose loss is unspecified.
 
-    Weights of linear maps and convolutions and tables need no more memory than the activations.
+    Weights of linear maps and convolutions and tables need no more memory than the activations. Gradient: with
+    ``create_graph``; where a norm is zero, so is its gradient.
 
     Raises:
         CoupledSamplesError, TypeError, ValueError: as :func:`maskgrad.per_sample_grad`.
@@ -150,11 +162,12 @@ def per_sample_grad_norms(
     Source: Goodfellow, "Efficient per-example gradient computations", 2015; Li et al., "Large language models can be
     strong differentially private learners", 2022.
     """
-    task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
-    norms = [_norms(task, part) for part in task.passes()]
-    if not norms:
-        return torch.zeros(0, device=next(iter(task.parameters.values())).device)
-    return torch.cat(norms)
+    with torch.set_grad_enabled(create_graph):
+        task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method, create_graph)
+        norms = [_norms(task, part) for part in task.passes()]
+        if not norms:
+            return torch.zeros(0, device=next(iter(task.parameters.values())).device)
+        return torch.cat(norms)
 
 
 @torch.no_grad()
@@ -242,7 +255,12 @@ def _norms(task: PerSample, part: Pass) -> Tensor:
     if not squares:
         device = next(iter(task.parameters.values())).device
         return torch.zeros(part.stop - part.start, device=device)
-    return torch.stack(_promoted(squares)).sum(0).sqrt()
+    total = torch.stack(_promoted(squares)).sum(0)
+    if not total.requires_grad:
+        return total.sqrt()
+    positive = total > 0
+    # Both sides of the choice are finite, and so are their gradients.
+    return torch.where(positive, torch.where(positive, total, 1).sqrt(), 0)
 
 
 def _promoted(tensors: list[Tensor]) -> list[Tensor]:
@@ -263,7 +281,9 @@ def _sum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _one_after_another(parts: list[Tensor], size: int) -> Tensor:
-    """COO tensors of consecutive samples as one, merged as they are."""
+    """Gradients of consecutive samples as one; COO tensors are merged already."""
+    if parts[0].layout is torch.strided:
+        return torch.cat(parts)
     offset, indices = 0, []
     for part in parts:
         moved = part._indices().clone()

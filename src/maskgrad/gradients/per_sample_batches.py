@@ -26,8 +26,8 @@ class Batch:
     size: int
 
     @classmethod
-    def of(cls, inputs: Any, targets: Any) -> Batch:
-        """Check and flatten.
+    def of(cls, inputs: Any, targets: Any, in_graph: bool = False) -> Batch:
+        """Check and flatten; ``in_graph``: gradients may flow to what is given.
 
         Raises:
             TypeError: no tensor among ``inputs``.
@@ -61,7 +61,7 @@ class Batch:
                     f"{tuple(value.shape)}; what all samples share belongs into the model or loss_fn, as with "
                     "functools.partial"
                 )
-            leaves.append(value.detach())
+            leaves.append(value if in_graph else value.detach())
             others.append(_LEAF)
         if size is None:
             raise TypeError(f"inputs must hold at least one tensor, found {type(inputs).__name__}")

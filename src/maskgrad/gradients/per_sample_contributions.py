@@ -65,6 +65,9 @@ class Full(Contribution):
         if not self.values.numel():
             return _zeros(len(self.values), self.values)
         rows = self.values.reshape(len(self.values), -1)
+        if rows.requires_grad:  # the norm has no second derivative at zero
+            parts = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+            return parts.to(wide_dtype(parts.dtype)).square().sum(1)
         norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=wide_dtype(self.values.dtype))
         return norms.square()
 

@@ -36,6 +36,12 @@ class Pass:
     stop: int
 
 
+_NOT_TWICE = (
+    "gives sparse gradients, which PyTorch cannot differentiate a second time; look up with sparse=False, or leave out "
+    "create_graph"
+)
+
+
 class _LossAloneError(Exception):
     """``vmap`` takes the model, but not the loss."""
 
@@ -55,6 +61,7 @@ class PerSample:
         chunk_size: int | None,
         randomness: Randomness,
         method: Method,
+        create_graph: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, found {type(model).__name__}")
@@ -68,7 +75,8 @@ class PerSample:
         if not self.parameters:
             raise ValueError("model has no parameter that requires a gradient; call requires_grad_() on one")
         self.model, self.loss_fn = model, loss_fn
-        self.batch = Batch.of(inputs, targets)
+        self.batch = Batch.of(inputs, targets, in_graph=create_graph)
+        self.create_graph = create_graph
         self.chunk_size, self.randomness, self.method = chunk_size or self.batch.size, randomness, method
         #: tables whose gradient is sparse also where nothing was looked up: their sizes
         self.tables: dict[int, tuple[int, int]] = {}
@@ -86,6 +94,8 @@ class PerSample:
                     "module into evaluation mode with .eval()"
                 )
         elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            if module.sparse and self.create_graph:
+                raise TypeError(f"model: {name or 'it'} ({type(module).__name__}) {_NOT_TWICE}")
             if module.sparse:
                 self.tables[id(module.weight)] = module.num_embeddings, module.embedding_dim
             if callable(getattr(module, "flush", None)):
@@ -139,7 +149,7 @@ class PerSample:
     ) -> tuple[dict[str, Contribution], Tensor | None]:
         if self._hooked:  # it must see one sample's gradient, and would not be called at all under vmap
             raise NotBatchedError(f"{self._hooked} has a backward hook")
-        watch = Watch(self.parameters, batch.size, RULES)
+        watch = Watch(self.parameters, batch.size, RULES, self.create_graph)
         masked = False
         # Not the model's own: what a forward pass writes into them is no business of a gradient.
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
@@ -224,7 +234,10 @@ class PerSample:
                 specified.append(bool(loss.mask.all()) if isinstance(loss, MaskedTensor) else True)
                 if plain.requires_grad:
                     connected = True
-                    found.append(list(torch.autograd.grad(plain.reshape(()), parameters, allow_unused=True)))
+                    gradients = torch.autograd.grad(
+                        plain.reshape(()), parameters, create_graph=self.create_graph, allow_unused=True
+                    )
+                    found.append(list(gradients))
                 else:
                     found.append([None] * len(parameters))
         finally:
@@ -237,7 +250,8 @@ class PerSample:
                 "it?"
             )
         columns = zip(names, zip(*found, strict=True), strict=True)
-        kept = {name: _stacked(column) for name, column in columns if any(g is not None for g in column)}
+        stacked = _stacked_in_graph if self.create_graph else _stacked
+        kept = {name: stacked(column) for name, column in columns if any(g is not None for g in column)}
         return kept, torch.tensor(specified, device=parameters[0].device) if masked else None
 
     def _loss(self, output: Any, targets: Any) -> Any:
@@ -268,6 +282,15 @@ def _stacked(column: tuple[Tensor | None, ...]) -> Contribution:
         if gradient is not None:
             stacked[i] = gradient if gradient.layout is torch.strided else gradient.to_dense()
     return Full(stacked)
+
+
+def _stacked_in_graph(column: tuple[Tensor | None, ...]) -> Contribution:
+    """The same, to be differentiated again."""
+    present = [g for g in column if g is not None]
+    if any(g.layout is not torch.strided for g in present):
+        raise TypeError(f"model: a look-up {_NOT_TWICE}")
+    zeros = torch.zeros_like(present[0])
+    return Full(torch.stack([zeros if g is None else g for g in column]))
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

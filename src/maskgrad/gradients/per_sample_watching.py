@@ -12,7 +12,7 @@ from __future__ import annotations
 import abc
 import types
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -91,14 +91,26 @@ class Watch(TorchFunctionMode):
         parameters: those that a gradient is wanted of.
         batch: number of samples.
         rules: what to do about a function; given the watch and the function's arguments.
+        create_graph: the gradients are differentiated again, so there are no rules, which keep numbers.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], batch: int, rules: Mapping[Any, Rule]) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: int,
+        rules: Mapping[Any, Rule],
+        create_graph: bool = False,
+    ) -> None:
         super().__init__()
         self.parameters = parameters
-        self.copies = {
-            name: p.detach().expand(batch, *p.shape).requires_grad_() for name, p in parameters.items()
-        }
+        self.create_graph = create_graph
+        if create_graph:
+            rules = {}
+            self.copies = {name: p.expand(batch, *p.shape) for name, p in parameters.items()}
+        else:
+            self.copies = {
+                name: p.detach().expand(batch, *p.shape).requires_grad_() for name, p in parameters.items()
+            }
         device = next(iter(parameters.values())).device
         self.numbers = torch.arange(batch, device=device)
         #: what every tap hangs on, so that backward visits it
@@ -159,9 +171,17 @@ class Watch(TorchFunctionMode):
         Raises:
             NotBatchedError: a parameter was used behind our back.
         """
-        originals = list(self.parameters.values())
-        found = torch.autograd.grad(loss, [self.anchor, *self.copies.values(), *originals], allow_unused=True)
-        if any(gradient is not None for gradient in found[1 + len(self.copies) :]):
+        if self.create_graph:
+            copies = list(self.copies.values())
+            unseen = _reaches(loss, self.parameters.values(), without=copies)
+            found = (None, *torch.autograd.grad(loss, copies, create_graph=True, allow_unused=True))
+        else:
+            originals = list(self.parameters.values())
+            found = torch.autograd.grad(
+                loss, [self.anchor, *self.copies.values(), *originals], allow_unused=True
+            )
+            unseen = any(gradient is not None for gradient in found[1 + len(self.copies) :])
+        if unseen:
             raise NotBatchedError(
                 "a parameter is used where it cannot be seen, by a reference kept elsewhere"
             )
@@ -221,6 +241,22 @@ _HOOKS = (Tensor.register_hook, Tensor.retain_grad)
 _PLAIN = (Tensor, torch.nn.Parameter)
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _FUSED_LOSS = getattr(torch.nn.functional, "linear_cross_entropy", None)
+
+
+def _reaches(loss: Tensor, leaves: Iterable[Tensor], without: Iterable[Tensor]) -> bool:
+    """Whether the graph of ``loss`` leads to one of ``leaves`` by a way around the nodes of ``without``."""
+    wanted = {id(leaf) for leaf in leaves}
+    seen: set[Any] = {x.grad_fn for x in without}
+    waiting: list[Any] = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if id(getattr(node, "variable", None)) in wanted:
+            return True
+        waiting.extend(following for following, _ in node.next_functions)
+    return False
 
 
 def _is_in_graph(x: Tensor) -> bool:

@@ -4,8 +4,10 @@ from maskgrad.masked_tensor import (
     autograd,
     batching,
     foreign_functions,
+    function_transforms,
     methods,
     module_hooks,
+    old_module_hooks,
     pytree,
     storage,
     tracing,
@@ -21,6 +23,8 @@ pytree.install()
 batching.install()
 tracing.install()
 module_hooks.install()
+old_module_hooks.install()
 foreign_functions.install()
+function_transforms.install()
 
 __all__ = ["MaskedTensor", "from_lengths", "from_nan", "from_numpy", "from_sparse", "masked"]

@@ -188,6 +188,8 @@ callbacks.provide(wrap, unwrap)
 
 def _name(function: Any) -> str:
     """The public name of a function of torch, for messages."""
+    if torch.compiler.is_compiling():  # resolve_name cannot be traced
+        return str(getattr(function, "__qualname__", function))
     return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.errors import UnsupportedOperationError
+from maskgrad.masked_tensor.reentrant_checkpoints import apply_on_parts, is_checkpoint
 from maskgrad.masked_tensor.tensor import MaskedTensor
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ __all__ = ["install", "reason_and_remedy"]
 
 def _guarded(apply: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if is_checkpoint(cls):
+            return apply_on_parts(apply, cls, args)
         for argument in args:
             if type(argument) is MaskedTensor:
                 raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))
@@ -38,8 +41,6 @@ def _guarded(apply: Callable[..., Any]) -> Callable[..., Any]:
 def reason_and_remedy(cls: type) -> str:
     """Why a MaskedTensor is refused by this class, and what to do."""
     lost = "torch.autograd.Function takes it for a constant and would return a result without a gradient"
-    if cls.__module__ == "torch.utils.checkpoint":
-        return f"{lost}; call torch.utils.checkpoint.checkpoint with use_reentrant=False"
     return f"{lost}; derive {cls.__name__} from mg.Function and declare its pattern"
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.operators import TypedOperators
+from maskgrad.masked_tensor.torchscript import refuse_trace
 from maskgrad.patterns import BooleanPattern, Facts, Pattern, StoredPattern
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import pattern_of_facts
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["MaskedTensor", "of_entries", "stored_of"]
+
+_trace = torch._C._get_tracing_state
 
 
 class MaskedTensor(TypedOperators):
@@ -51,6 +54,8 @@ class MaskedTensor(TypedOperators):
     _pattern: Pattern
 
     def __init__(self, values: Tensor, pattern: Pattern) -> None:
+        if _trace() is not None:
+            refuse_trace()
         self._values = values
         self._pattern = pattern
 

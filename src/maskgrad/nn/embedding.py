@@ -11,7 +11,6 @@ from maskgrad.nn.lookup import LookupTable, dense_gradient_needed
 from maskgrad.nn.padded_lookup import (
     checked_capacity,
     keeps_slots,
-    notice_of_gradients,
     padded_lookup,
     renormalized,
 )
@@ -98,7 +97,6 @@ class Embedding(LookupTable, torch.nn.Embedding):
         self.capacity = checked_capacity(
             capacity, dense, "scale_grad_by_freq=True" if scale_grad_by_freq else "sparse=False"
         )
-        self.register_buffer("_received", notice_of_gradients(self), persistent=False)
         self._register()
 
     def forward(self, input: Tensor) -> Tensor:

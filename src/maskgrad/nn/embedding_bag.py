@@ -11,7 +11,6 @@ from maskgrad.nn.lookup import LookupTable, dense_gradient_needed
 from maskgrad.nn.padded_lookup import (
     checked_capacity,
     keeps_slots,
-    notice_of_gradients,
     padded_bags,
     renormalized,
 )
@@ -93,7 +92,6 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
             not dense and capacity is None, _weight, include_last_offset, padding_idx, device, dtype,
         )  # fmt: skip
         self.capacity = checked_capacity(capacity, dense, reasons[0] if reasons else "sparse=False")
-        self.register_buffer("_received", notice_of_gradients(self), persistent=False)
         self._register()
 
     def forward(

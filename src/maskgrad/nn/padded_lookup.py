@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, cast
 
 import torch
@@ -18,41 +19,60 @@ __all__ = [
     "add_padded_gradient",
     "checked_capacity",
     "keeps_slots",
-    "notice_of_gradients",
     "padded_bags",
     "padded_lookup",
     "renormalized",
 ]
 
 
+# A compiled backward pass keeps what a gradient depends on, and nothing else. What it leaves behind elsewhere it tells
+# with a zero, which counts as the gradient of this.
+_EFFECT = torch.zeros((), requires_grad=True)
+_CALLS = itertools.count()
+
+
 class _PaddedLookup(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, rows: Tensor, received: Tensor, padding: int | None, number: int
+        ctx: Any,
+        weight: Tensor,
+        rows: Tensor,
+        effect: Tensor | None,  # noqa: ARG004
+        padding: int | None,
+        number: int,
+        call: int,
     ) -> Tensor:
-        ctx.save_for_backward(rows, received)
-        ctx.height, ctx.padding, ctx.number = weight.shape[0], padding, number
+        ctx.save_for_backward(rows)
+        ctx.height, ctx.padding, ctx.number, ctx.call = weight.shape[0], padding, number, call
         if not torch.compiler.is_compiling() and kernels.lookup_pays(weight, rows):
             return kernels.lookup_rows(weight, rows.reshape(-1)).view(*rows.shape, *weight.shape[1:])
         return F.embedding(rows, weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
-        rows, received = ctx.saved_tensors
-        rows = rows.reshape(-1).long()
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows = ctx.saved_tensors[0].reshape(-1).long()
         if ctx.padding is not None:
             rows = torch.where(rows == ctx.padding, ctx.height, rows)
         values = grad.reshape(-1, grad.shape[-1])
         if torch.compiler.is_compiling():
-            torch.ops.maskgrad.add_padded_gradient(received, rows, values, ctx.number)
-        else:
-            if torch.is_grad_enabled():
-                raise RuntimeError(
-                    "a gradient in slots cannot be differentiated again (create_graph=True); give the table "
-                    "sparse=False and no capacity, or leave its weight out of the derivative"
-                )
-            add_padded_gradient(table_of(ctx.number), rows, values)
-        return None, None, None, None, None
+            effect = torch.ops.maskgrad.add_padded_gradient(rows, values, ctx.number, ctx.call)
+            return None, None, effect, None, None, None
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a gradient in slots cannot be differentiated again (create_graph=True); give the table sparse=False "
+                "and no capacity, or leave its weight out of the derivative"
+            )
+        add_padded_gradient(table_of(ctx.number), rows, values)
+        return None, None, None, None, None, None
+
+
+def _number_of_call() -> int:
+    """Another number for each look-up in a graph: two that are equal in all else must not become one."""
+    return next(_CALLS)
+
+
+# What torch.compiler.assume_constant_result does, which would import the compiler.
+_number_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def keeps_slots(table: Any, rows: Tensor) -> bool:
@@ -71,11 +91,6 @@ def keeps_slots(table: Any, rows: Tensor) -> bool:
     )
 
 
-def notice_of_gradients(table: Any) -> Tensor | None:
-    """What a compiled graph writes to, so that it counts as having an effect, if ``table`` has a capacity."""
-    return None if table.capacity is None else torch.zeros((), dtype=torch.int64, device=table.weight.device)
-
-
 def renormalized(table: Any, rows: Tensor) -> None:
     """Scale rows down to ``max_norm``, in place, as the look-ups of torch do."""
     if table.max_norm is not None:
@@ -88,8 +103,11 @@ def renormalized(table: Any, rows: Tensor) -> None:
 def padded_lookup(table: Any, rows: Tensor, padding: int | None) -> Tensor:
     """Rows of ``table``; a backward pass attaches a :class:`maskgrad.PaddedRows` to its weight."""
     _check_places(table, rows.numel())
-    received = rows if table.capacity is None else table._received
-    found = _PaddedLookup.apply(table.weight, rows, received, padding, table._number)  # type: ignore[no-untyped-call]
+    weight, number = table.weight, table._number
+    if torch.compiler.is_compiling():
+        found = _PaddedLookup.apply(weight, rows, _EFFECT, padding, number, _number_of_call())  # type: ignore[no-untyped-call]
+    else:
+        found = _PaddedLookup.apply(weight, rows, None, padding, number, 0)  # type: ignore[no-untyped-call]
     return cast("Tensor", found)
 
 
@@ -119,7 +137,7 @@ def padded_bags(
     position = torch.arange(len(rows), device=rows.device)
     owner = torch.searchsorted(starts, position.to(starts.dtype), right=True) - 1
     number = len(starts) - 1
-    owner = torch.where((owner >= 0) & (owner < number), owner, number)  # behind the last offset: in no bag
+    owner = owner.clamp(max=max(number - 1, 0))  # PyTorch ignores where the last bag is said to end
     sums = values.new_zeros(number + 1, values.shape[1]).index_add(0, owner, values)[:-1]
     if table.mode == "mean":
         count = sums.new_zeros(number + 1).index_add(0, owner, taken.to(wide))[:-1]
@@ -186,21 +204,22 @@ def checked_capacity(capacity: Any, dense: bool, reason: str) -> int | None:
     return capacity
 
 
-def _add_from_a_graph(received: Tensor, rows: Tensor, values: Tensor, number: int) -> None:
-    received.add_(1)
+def _add_from_a_graph(rows: Tensor, values: Tensor, number: int, call: int) -> Tensor:
     # copies, for a graph may use its memory again
     add_padded_gradient(table_of(number), rows.clone(), values.clone())
+    return torch.zeros(())
 
 
-def _nothing(received: Tensor, rows: Tensor, values: Tensor, number: int) -> None: ...
+def _fake(rows: Tensor, values: Tensor, number: int, call: int) -> Tensor:
+    return torch.zeros(())
 
 
 # A recording of CUDA work would leave out what is done here in Python.
 _TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
 torch.library.define(
     "maskgrad::add_padded_gradient",
-    "(Tensor(a!) received, Tensor rows, Tensor values, SymInt number) -> ()",
+    "(Tensor rows, Tensor values, SymInt number, int call) -> Tensor",
     tags=_TAGS,
 )
 torch.library.impl("maskgrad::add_padded_gradient", "default", _add_from_a_graph)
-torch.library.register_fake("maskgrad::add_padded_gradient", _nothing)
+torch.library.register_fake("maskgrad::add_padded_gradient", _fake)

@@ -25,6 +25,7 @@ from maskgrad.semantics.normalization import (
     standardize,
     without_rows,
 )
+from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +195,7 @@ def _body(
     rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], training: bool
 ) -> Callable[..., Any]:
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = {"training": training, **dict(zip(orders[function], args, strict=False)), **kwargs}
+        found = {"training": training, **paired(orders[function], args), **kwargs}
         found.pop("cudnn_enabled", None)
         if "use_input_stats" in found:
             found["training"] = found.pop("use_input_stats")
@@ -208,7 +209,8 @@ def _native(given: Arguments) -> tuple[Entries, ...]:
     mean, variance, weight, bias, training, momentum, eps = given.safe(given.training)
     if training:  # it would write to them
         mean, variance = (None if running is None else running.clone() for running in (mean, variance))
-    sample = out.values.new_zeros((1, out.values.shape[1]))  # a batch of size 0 is refused here
+    # a batch of size 0 is refused here, one of size 1 when a graph is traced
+    sample = out.values.new_zeros((2, out.values.shape[1]))
     _, *like = torch.native_batch_norm(sample, weight, bias, mean, variance, training, momentum, eps)
     return out, *(Entries(e.values.to(t.dtype), e.mask) for e, t in zip(statistics, like, strict=True))
 

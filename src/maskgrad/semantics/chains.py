@@ -42,9 +42,12 @@ def cheapest_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
             options = {
                 k: cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j)
             }
-            # among equals torch takes the last split of three matrices, the first of more
-            order = reversed(options) if count == 3 else options
-            split[i, j] = min(order, key=options.__getitem__)
+            best = i
+            for k in range(i + 1, j):
+                # among equals torch takes the last split of three matrices, the first of more
+                if options[k] < options[best] or (count == 3 and options[k] == options[best]):
+                    best = k
+            split[i, j] = best
             cost[i, j] = options[split[i, j]]
     return split
 

@@ -16,7 +16,7 @@ from maskgrad.semantics.entries import Entries, fill, intersection
 from maskgrad.semantics.equations import Equation, einsum_call, letters, written_out
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.products import any_product, bias_mask, safe, sum_of_products, values_of
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.signatures import bound, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,8 @@ def tensordot(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         letter
         for term, side in ((left, 0), (right, 1))
         for i, letter in enumerate(term)
-        if i not in [pair[side] % ranks[side] for pair in pairs]
+        # ==: with dynamic sizes torch.compile makes symbols of numbers, and finds a symbol in no list
+        if not any(pair[side] % ranks[side] == i for pair in pairs)
     )
     for i, j in pairs:
         right[j] = left[i]
@@ -182,7 +183,7 @@ def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable
         # the old form has the numbers among the tensors: addmm(beta, input, alpha, mat1, mat2)
         tensors = tuple(arg for arg in args if isinstance(arg, (Entries, Tensor)))
         numbers = [arg for arg in args if not isinstance(arg, (Entries, Tensor))]
-        arguments = dict(zip(("beta", "alpha"), numbers, strict=False)) | bound(names, tensors, kwargs)
+        arguments = paired(("beta", "alpha"), numbers) | bound(names, tensors, kwargs)
         input, left, right = (arguments.pop(name) for name in names.split())
         values = sum_of_products(lambda a, b: function(safe(input), a, b, **arguments), (left, right), pure)
         mask = any_product(equation, (left, right), values.shape)

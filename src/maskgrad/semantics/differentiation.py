@@ -12,6 +12,7 @@ import torch
 
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.stored.cotangents import cotangent
 from maskgrad.semantics.stored.entries import Stored
 
@@ -59,10 +60,10 @@ def _alike(gradient: Any, input: Any) -> Any:
 def grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.autograd.grad``: gradients of (masked) outputs with respect to (masked) inputs."""
     names = ("outputs", "inputs", "grad_outputs")
-    called = dict(zip(names, args, strict=False)) | kwargs
+    called = paired(names, args) | kwargs
     outputs, inputs = _several(called.pop("outputs")), _several(called.pop("inputs"))
     cotangents = called.pop("grad_outputs", None)
-    rest = dict(zip(("retain_graph", "create_graph", "only_inputs", "allow_unused"), args[3:], strict=False))
+    rest = paired(("retain_graph", "create_graph", "only_inputs", "allow_unused"), args[3:])
     sent = [_sent(output) for output in outputs]
     seeds = _seeds(outputs, cotangents)
     gradients = torch.autograd.grad(sent, [_plain(i) for i in inputs], seeds, **rest, **called)
@@ -71,9 +72,7 @@ def grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 def backward(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """``torch.autograd.backward``: accumulate gradients of (masked) tensors in the leaves."""
-    called = (
-        dict(zip(("tensors", "grad_tensors", "retain_graph", "create_graph"), args, strict=False)) | kwargs
-    )
+    called = paired(("tensors", "grad_tensors", "retain_graph", "create_graph"), args) | kwargs
     seeds = called.pop("grad_tensors", None)
     inputs = called.pop("inputs", None)
     tensors = _several(called.pop("tensors"))

@@ -79,8 +79,9 @@ def isin(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     flat, known = tests.values.reshape(-1), tests.mask.reshape(-1)
     if flat.numel():
         # an unspecified test element repeats a specified one: a set does not notice
-        one = known.to(torch.uint8).argmax()
-        flat = torch.where(known, flat, torch.where(known[one], flat[one], filler_as(flat.dtype, 0)))
+        one = known.to(torch.uint8).argmax(0, keepdim=True)  # no number that a graph would have to know
+        repeated = torch.where(known.gather(0, one), flat.gather(0, one), filler_as(flat.dtype, 0))
+        flat = torch.where(known, flat, repeated)
         arguments.pop("assume_unique", None)
     found = torch.isin(values, flat, **arguments)
     nothing = torch.full_like(found, bool(arguments.get("invert", False)))

@@ -18,6 +18,7 @@ from maskgrad.kernels.selection import is_transformed
 from maskgrad.semantics.entries import Entries, fill, intersection, specified
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.products import values_of
+from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +108,7 @@ def _records(operand: Any) -> bool:
 
 def per_channel(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``prelu``: the weight belongs to dimension 1 of the input, so its mask is laid along that dimension."""
-    names = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+    names = paired(("input", "weight"), args) | kwargs
     x, weight = names["input"], names["weight"]
     shape = x.values.shape if isinstance(x, Entries) else x.shape
     mask = (

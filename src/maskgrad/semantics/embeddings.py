@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.bags import Bags, pooled, split_offsets
 from maskgrad.semantics.entries import Entries, intersection
@@ -54,13 +55,25 @@ def embedding(
         values = _rows_of_known(indices, known, table, padding_idx, scale_grad_by_freq, sparse)
     else:
         # The gradient of an unspecified result is exactly 0: that is what row 0 receives for it.
-        values = F.embedding(
-            indices, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse
-        )
+        values = _rows(indices, table, padding_idx, scale_grad_by_freq, sparse)
     masks = [] if known is None else [known.unsqueeze(-1).expand(values.shape)]
     if present is not None:
         masks.append(F.embedding(indices, present))
     return Entries(values, masks[0] if len(masks) == 1 else masks[0] & masks[1])
+
+
+def _rows(
+    indices: Tensor, table: Tensor, padding_idx: int | None, scale_grad_by_freq: bool, sparse: bool
+) -> Tensor:
+    """``F.embedding``. Under vmap torch joins the tables, and forgets the padding of all but the first."""
+    transformed = torch.compiler.is_compiling() or is_transformed()
+    if padding_idx is None or sparse or scale_grad_by_freq or not transformed:
+        return F.embedding(indices, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    if not -table.shape[0] <= padding_idx < table.shape[0]:
+        F.embedding(indices, table, padding_idx)  # torch says what is wrong with it
+    values = F.embedding(indices, table)
+    padded = (indices == padding_idx % table.shape[0]).unsqueeze(-1)
+    return torch.where(padded, values.detach(), values)
 
 
 def _rows_of_known(

@@ -12,7 +12,7 @@ from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
 from maskgrad.semantics.entries import fill as fill_operand
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.signatures import named, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ def _extremum_or_pair(
         assert mask is not None
         filled = [fill_operand(a, mask, 1) for a in (*args, *kwargs.values())]
         return specified((torch.maximum if largest else torch.minimum)(*filled), mask)
-    arguments = dict(zip(("input", "dim", "keepdim"), args, strict=False)) | kwargs
+    arguments = paired(("input", "dim", "keepdim"), args) | kwargs
     input, dim = arguments["input"], arguments.get("dim")
     if dim is None:
         return _extremum(input, None, False, largest)

@@ -85,7 +85,9 @@ def masked_select(function: Callable[..., Any], args: tuple[Any, ...], kwargs: d
             "torch.masked_select",
             "mask must be a plain tensor: whether its unspecified entries select is not known",
         )
-    return Entries(torch.masked_select(x.values, chosen), torch.masked_select(x.mask, chosen))
+    # of one shape, because torch.compile believes that no more is selected than the first operand has entries
+    values, mask, chosen = torch.broadcast_tensors(x.values, x.mask, chosen)
+    return Entries(torch.masked_select(values, chosen), torch.masked_select(mask, chosen))
 
 
 def nonzero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, intersection, specified
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     """``torch.where(condition, a, b)``: specified where the condition is and the chosen side is."""
     names = ("input", "condition", "other") if function is Tensor.where else ("condition", "input", "other")
     synonyms = {"self": "input"}
-    arguments = dict(zip(names, args, strict=False)) | {synonyms.get(k, k): v for k, v in kwargs.items()}
+    arguments = paired(names, args) | {synonyms.get(k, k): v for k, v in kwargs.items()}
     if len(arguments) == 1:
         raise TypeError(
             "torch.where(condition) of a MaskedTensor has no meaning: whether unspecified entries are listed is not "
@@ -108,7 +109,7 @@ def _mask_of(operand: Any, device: torch.device) -> Tensor:
 
 def masked_fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Write ``value`` where ``mask`` says so: those entries become specified, the others stay as they are."""
-    arguments = dict(zip(("input", "mask", "value"), args, strict=False)) | kwargs
+    arguments = paired(("input", "mask", "value"), args) | kwargs
     x, where_to, value = arguments["input"], arguments["mask"], arguments["value"]
     known = intersection((where_to,))
     chosen = where_to.values if isinstance(where_to, Entries) else where_to
@@ -124,7 +125,7 @@ def masked_fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 def index_select(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """Rows, columns, … by position."""
-    arguments = dict(zip(("input", "dim", "index"), args, strict=False)) | kwargs
+    arguments = paired(("input", "dim", "index"), args) | kwargs
     x, dim, index = arguments["input"], arguments["dim"], _plain_index(arguments["index"])
     return Entries(x.values.index_select(dim, index), x.mask.index_select(dim, index))
 

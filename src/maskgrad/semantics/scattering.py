@@ -79,9 +79,22 @@ def _with_spare_slice(
     )
 
 
+def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """``torch.select_scatter``, which under vmap sends a wrong gradient to ``src``."""
+    size = input.shape[dim]
+    if not -size <= index < size:
+        raise IndexError(f"select_scatter(): index must be from {-size} to {size - 1}, found {index}")
+    start = index % size
+    return torch.slice_scatter(input, src.unsqueeze(dim), dim, start, start + 1)
+
+
+#: Functions called in place of torch's.
+MENDED = {"select_scatter": _select_scatter}
+
+
 def _write(name: str) -> Callable[..., Any]:
     names, bringing = WRITES[name]
-    torch_function = getattr(torch, name)
+    torch_function = MENDED.get(name) or getattr(torch, name)
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
         arguments = bound(names, args, kwargs)

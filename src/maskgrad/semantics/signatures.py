@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["bound", "named"]
+__all__ = ["bound", "named", "paired"]
 
 #: numpy's names, which torch accepts too.
 SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}
@@ -27,4 +27,12 @@ def named(rule: Callable[..., Any]) -> Callable[..., Any]:
 def bound(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by torch's names for them, in the order of ``names``; synonyms are translated."""
     called = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
-    return dict(zip(names.split(), args, strict=False)) | called
+    return paired(names.split(), args) | called
+
+
+def paired(names: Sequence[str], args: Sequence[Any]) -> dict[str, Any]:
+    """The arguments that there are under the first of ``names``.
+
+    No ``zip(..., strict=False)``, which torch.compile of PyTorch 2.9 takes for strict.
+    """
+    return {names[k]: value for k, value in enumerate(args[: len(names)])}

@@ -12,7 +12,7 @@ from maskgrad.kernels.reference.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import SYNONYMS, named
+from maskgrad.semantics.signatures import SYNONYMS, named, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def _with_dim(rule: Callable[..., Entries]) -> Callable[..., Entries]:
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         named = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
         level = named.pop("_stacklevel", 3)
-        named |= zip(("input", "dim"), args[:2], strict=False)
+        named |= paired(("input", "dim"), args)
         for extra in args[2:]:
             if isinstance(extra, int):
                 level = extra

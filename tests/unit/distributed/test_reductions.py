@@ -41,7 +41,9 @@ def _reduced(rank: int, world_size: int, cases: list[Case]) -> list[Any]:
     for function, case, dim, dtype, gradients in cases:
         values, mask = part(case, rank, dtype)
         leaf = values.requires_grad_()
-        with torch.autograd.set_detect_anomaly(True):
+        # PyTorch's own variance of a single entry is NaN, and so is its gradient; nothing else may be.
+        lonely = bool((together(case, world_size, dtype)[1].sum(dim) == 1).any())
+        with torch.autograd.set_detect_anomaly(not (lonely and function in ("var", "std"))):
             result = getattr(mg.distributed, function)(mg.masked(leaf, mask), dim, gradients=gradients)
             (result.float() * 3).sum().backward()
         plain = mg.distributed.count(mg.masked(values.detach(), mask), dim)
@@ -81,12 +83,16 @@ def test_as_one_process_forward_and_backward() -> None:
         for case in ("uneven", "empty", "nothing", "masked away")
         for dim, gradients in ((None, "averaged"), (0, "summed"))
     ]
-    cases += [("mean", "uneven", 0, dtype, "averaged") for dtype in (torch.float64, torch.float16, torch.bfloat16)]
+    cases += [
+        ("mean", "uneven", 0, dtype, "averaged") for dtype in (torch.float64, torch.float16, torch.bfloat16)
+    ]
     _check(2, cases)
 
 
 def test_four_ranks() -> None:
-    _check(4, [("mean", "uneven", 0, torch.float32, "averaged"), ("std", "empty", None, torch.float64, "summed")])
+    _check(
+        4, [("mean", "uneven", 0, torch.float32, "averaged"), ("std", "empty", None, torch.float64, "summed")]
+    )
 
 
 def _other_arguments(rank: int, world_size: int) -> None:
@@ -97,10 +103,15 @@ def _other_arguments(rank: int, world_size: int) -> None:
     assert d.mean(x.half(), dtype=torch.float64).dtype is torch.float64
     assert d.sum(torch.tensor([True, False])).item() == 2
     assert d.sum(mg.masked(torch.tensor([7, 9]), torch.tensor([rank == 0, False]))).item() == 7
-    assert d.var(x, correction=0).item() == torch.cat([x - 10 * rank, x - 10 * rank + 10]).var(correction=0).item()
+    assert (
+        d.var(x, correction=0).item()
+        == torch.cat([x - 10 * rank, x - 10 * rank + 10]).var(correction=0).item()
+    )
     assert d.mean(torch.zeros(0)).isnan()
     assert d.mean(torch.tensor([1 + 2j, 3 - 1j])).item() == 2 + 0.5j
-    torch.testing.assert_close(d.var(torch.tensor([1 + 2j, 3 - 1j])), torch.tensor([1 + 2j, 3 - 1j] * 2).var())
+    torch.testing.assert_close(
+        d.var(torch.tensor([1 + 2j, 3 - 1j])), torch.tensor([1 + 2j, 3 - 1j] * 2).var()
+    )
     for layout in (torch.sparse_coo, torch.sparse_csr):
         stored = mg.masked(x, torch.tensor([[True, False], [False, True]])).to_sparse(layout)
         assert d.mean(stored).item() == 6.5

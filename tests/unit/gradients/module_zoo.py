@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.testing._internal.common_modules import module_db
 
-__all__ = ["ABSENT", "Specimen", "graph_of", "specimens", "whole_jacobian"]
+__all__ = [
+    "ABSENT",
+    "Specimen",
+    "diagonal",
+    "graph_of",
+    "graph_with_parameters",
+    "is_coupled",
+    "specimens",
+    "variant_zero",
+    "whole_jacobian",
+]
 
 D = torch.float64
 #: variants of one module, in each mode
@@ -50,7 +60,8 @@ class _WeightedBag(nn.EmbeddingBag):
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """Bags of two rows, weighted by the input."""
-        return super().forward(torch.tensor([[3, 0], [3, 3], [1, 2]]), per_sample_weights=x)
+        rows = torch.tensor([[3, 0], [3, 3], [1, 2]])
+        return super().forward(rows[: len(x)], per_sample_weights=x)
 
 
 #: modules that PyTorch's database lacks, or has without a batch, with an input
@@ -192,6 +203,12 @@ def _by_hand(build: Any, training: bool) -> Any:
 
 def graph_of(specimen: Specimen) -> tuple[Tensor, Tensor] | None:
     """Some outputs (B, k) of the module, and its first input (B, ...); None where there is nothing to differentiate."""
+    found = graph_with_parameters(specimen)
+    return None if found is None else found[:2]
+
+
+def graph_with_parameters(specimen: Specimen) -> tuple[Tensor, Tensor, list[nn.Parameter]] | None:
+    """The same, and the parameters of the module."""
     torch.manual_seed(0)
     module, args, kwargs = specimen.build()
     first = args[0] if args else None
@@ -204,7 +221,23 @@ def graph_of(specimen: Specimen) -> tuple[Tensor, Tensor] | None:
     if not y.requires_grad or not y.ndim or y.shape[0] != x.shape[0] or x.shape[0] < 2:
         return None
     flat = y.reshape(y.shape[0], -1)
-    return flat[:, :: max(1, flat.shape[1] // OUTPUTS)], x
+    return flat[:, :: max(1, flat.shape[1] // OUTPUTS)], x, list(module.parameters())
+
+
+def variant_zero(specimen: Specimen) -> bool:
+    """Whether this is the first variant of its module, or the only one: for what is too dear to ask of all."""
+    return "," not in specimen.name or specimen.name.endswith(", 0")
+
+
+def diagonal(whole: Tensor) -> Tensor:
+    """(B, k, B, *I) -> (B, k, *I)."""
+    return torch.stack([whole[b, :, b] for b in range(len(whole))])
+
+
+def is_coupled(whole: Tensor) -> bool:
+    """Whether an output of one sample depends on another."""
+    blocks = [whole[b, :, c] for b in range(len(whole)) for c in range(len(whole)) if b != c]
+    return bool((torch.stack(blocks).nan_to_num() != 0).any())
 
 
 def whole_jacobian(y: Tensor, x: Tensor, create_graph: bool = False) -> Tensor:

@@ -16,6 +16,9 @@ def samples():
     norm, zeros = torch.rand(3) + 0.5, torch.tensor([0, 0, 1])
     plain, halves = entries.detach(), vectors.detach().half()
     return [
+        ("segment_mean", (entries, pointers, None), {}),
+        ("segment_mean", (vectors, pointers, order), {}),
+        ("segment_mean", (halves, pointers, order), {}),
         ("segment_variance", (entries, pointers, None, 0.0), {}),
         ("segment_variance", (vectors, pointers, order, 0.5), {}),
         ("segment_variance", (halves, pointers, order, 0.0), {}),

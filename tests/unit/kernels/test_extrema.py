@@ -210,3 +210,23 @@ def test_mistakes_are_named():
     values, mask = torch.ones(3, dtype=torch.complex64), torch.ones(3, dtype=torch.bool)
     with pytest.raises(RuntimeError, match="extrema are not defined for complex"):
         kernels.masked_extremum(values, mask, (0,), False, True)
+
+
+@pytest.mark.parametrize("body", ["reference", "cpu"])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("garbage", oracles.GARBAGE)
+def test_an_infinite_winner_shares_with_nobody_under_the_mask(body, largest, garbage):
+    """Under the mask lies what never wins, which is the winner here; PyTorch's own derivative would count it."""
+    worst = -inf if largest else inf
+    mask = torch.tensor([[True, False, False], [True, True, False], [True, True, True], [False] * 3])
+    rows = torch.tensor([[worst, 5, 5], [worst, worst, 5], [1.0, 2, 2], [0, 0, 0]])
+    values = oracles.soiled(rows, mask, garbage)
+    half = [0, 0.5, 0.5] if largest else [1, 0, 0]
+    with use_kernels(body):
+        for kept, expected in ((rows, [[1, 0, 0], [0.5, 0.5, 0], half, [0, 0, 0]]), (rows[2:3], [half])):
+            x = (values if kept is rows else values[2:3]).clone().requires_grad_()
+            m = mask if kept is rows else mask[2:3]
+            best, present = kernels.masked_extremum(x, m, (1,), False, largest)
+            assert present.tolist() == m.any(1).tolist()
+            (slope,) = torch.autograd.grad(best[present].sum(), x)
+            assert slope.tolist() == expected

@@ -1,4 +1,4 @@
-"""Variances of segments: each body against PyTorch on each segment, derivatives of two orders."""
+"""Means and variances of segments: each body against PyTorch on each segment, derivatives of two orders."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ def test_variance_mean_and_gradient(dtype, dense):
                     lambda v, o=order, p=pointers, c=correction: expected(variance(c), 0, v, p, o),
                     values,
                 )
+            gradients_agree(
+                lambda v, o=order, p=pointers: kernels.segment_mean(v, p, o),
+                lambda v, o=order, p=pointers: expected(lambda part: part.mean(0), 0, v, p, o),
+                values,
+            )
             _, mean = kernels.segment_variance(values, pointers, order)
             close(mean, expected(lambda p: p.mean(0), 0, values.double(), pointers, order), torch.float32)
             assert not mean.requires_grad
@@ -59,6 +64,8 @@ def test_what_is_not_finite_stays_in_its_segment(strange):
     values = torch.randn(90)
     values[50], values[70] = strange, 1.0
     for order in (None, torch.cat([torch.randperm(45), 45 + torch.randperm(45)])):
+        mean = kernels.segment_mean(values, pointers_of([45, 45]), order)
+        close(mean, torch.stack([values[:45].mean(), values[45:].mean()]), torch.float32)
         found, _ = kernels.segment_variance(values, pointers_of([45, 45]), order)
         first = torch.var(values[:45].double(), 0)
         close(found[0], first, torch.float32)
@@ -89,8 +96,12 @@ def test_first_and_second_derivatives(dense):
         def f(v, order=order):
             return kernels.segment_variance(v, pointers, order)[0]
 
-        assert torch.autograd.gradcheck(f, values, fast_mode=True)
-        assert torch.autograd.gradgradcheck(f, values, fast_mode=True)
+        def g(v, order=order):
+            return kernels.segment_mean(v * v, pointers, order)
+
+        for function in (f, g):
+            assert torch.autograd.gradcheck(function, values, fast_mode=True)
+            assert torch.autograd.gradgradcheck(function, values, fast_mode=True)
 
 
 def test_transforms_and_complex_numbers():
@@ -108,6 +119,8 @@ def test_transforms_and_complex_numbers():
     found, mean = kernels.segment_variance(x, pointers, order, 0)
     torch.testing.assert_close(found, expected(variance(0), 0, x, pointers, order))
     assert mean.is_complex()
+    wanted = expected(lambda part: part.mean(0), 0, x, pointers, order)
+    torch.testing.assert_close(kernels.segment_mean(x, pointers, order), wanted)
 
 
 @pytest.mark.parametrize("_body", ["cpu"], indirect=True)
@@ -116,3 +129,5 @@ def test_many_threads_find_what_one_finds():
     pointers, order, _ = cpu.sort_rows(index, 700)
     found = cpu.segment_variance(values, pointers, order, 1.0)
     torch.testing.assert_close(found, reference.segment_variance(values, pointers, order, 1.0))
+    mean = reference.segment_mean(values, pointers, order)
+    torch.testing.assert_close(cpu.segment_mean(values, pointers, order), mean)

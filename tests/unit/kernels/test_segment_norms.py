@@ -59,8 +59,10 @@ def test_what_is_not_finite_stays_in_its_segment(length, ord):
         values[segment * length + 2] = strange
     values[4 * length : 5 * length] = 0
     pointers = pointers_of([length] * 6)
-    for order in (None, torch.cat([torch.randperm(length) + k * length for k in range(6)])):
-        ours, theirs = (x.clone().requires_grad_() for x in (values, values.double()))
+    rows = torch.stack([values, values.flip(0)], -1)
+    shuffled = torch.cat([torch.randperm(length) + k * length for k in range(6)])
+    for x, order in ((values, None), (values, shuffled), (rows, None), (rows, shuffled)):
+        ours, theirs = (v.clone().requires_grad_() for v in (x, x.double()))
         found, wanted = (
             kernels.segment_norm(ours, pointers, order, ord),
             expected(norm(ord), 0, theirs, pointers, order),

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import grad
-from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
 from maskgrad.masked_tensor import foreign_functions
@@ -53,11 +52,6 @@ def test_also_in_second_place_and_by_name() -> None:
         OldStyle.apply(leaf(1.0), poisoned([1.0]))
     with pytest.raises(mg.UnsupportedOperationError, match=r"NewStyle.apply does not support MaskedTensor"):
         NewStyle.apply(x=poisoned([1.0]))
-
-
-def test_reentrant_checkpoints_name_the_other_kind() -> None:
-    with pytest.raises(TypeError, match="use_reentrant=False"):
-        checkpoint(lambda x: x * 2, poisoned([1.0, None], requires_grad=True), use_reentrant=True)
 
 
 def test_plain_tensors_are_served_as_before() -> None:

@@ -11,12 +11,13 @@ from torch import nn
 import maskgrad as mg
 
 
-def test_the_signature_is_pytorchs() -> None:
+def test_the_signature_is_pytorchs_and_a_capacity() -> None:
     for ours, theirs in (
         (mg.nn.EmbeddingBag.__init__, nn.EmbeddingBag.__init__),
         (mg.nn.EmbeddingBag.from_pretrained, nn.EmbeddingBag.from_pretrained),
     ):
-        assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+        names = list(inspect.signature(theirs).parameters)
+        assert list(inspect.signature(ours).parameters) == [*names, "capacity"]
 
 
 def test_the_gradient_is_sparse_where_pytorch_has_one() -> None:

@@ -119,12 +119,12 @@ class ShardedEmbedding(ShardedTable):
         """Why PyTorch would refuse these arguments, apart from what the look-up finds."""
         return None
 
-    def result(self, rows: Tensor, places: Any, input: Any) -> Tensor | MaskedTensor:  # noqa: ARG002
+    def result(self, rows: Tensor, places: Any, _: Any) -> Tensor | MaskedTensor:
         """The row of each index, from rows (m, D) that stand at ``places``."""
         if not isinstance(places, MaskedTensor):
             return rows.view(*places.shape, *rows.shape[1:])
-        # The index under the mask is 0, and there is a row 0 even if nothing was looked up: one that leads backward() to
-        # the exchange all the same.
+        # The index under the mask is 0, and there is a row 0 even if nothing was looked up. It leads backward() to the
+        # exchange, in which this rank takes part all the same.
         found = rows if len(rows) else torch.cat([rows, rows.new_zeros((1, *rows.shape[1:]))])
         return F.embedding(places, found)  # type: ignore[arg-type]
 

@@ -89,6 +89,11 @@ class Placement:
         """How many rows lie here."""
         return self.first_row(self.rank + 1) - self.first_row(self.rank)
 
+    @property
+    def largest_shard(self) -> int:
+        """The most rows that lie on one rank."""
+        return -(-self.slots // self.world_size) * self.places if self.is_split else self.rows
+
     def physical(self, rows: Tensor) -> Tensor:
         """The place of ``rows`` (*) in the grid; ascending with the rank that has them."""
         if self.arrangement != "cyclic":

@@ -65,15 +65,17 @@ def find_route(
     distinct, places, counts = [], [], []
     for placement, index in zip(placements, indices, strict=True):
         merged, inverse = torch.unique(placement.physical(index.long()), return_inverse=True)
-        distinct.append(merged)
+        ends = placement.boundaries(index.device)
+        by_rank = torch.searchsorted(merged, ends).diff()
+        # Rows travel as numbers within a shard, for which 32 bits do where the shard is no giant.
+        local = merged - ends[:-1].repeat_interleave(by_rank)
+        distinct.append(local.int() if placement.largest_shard < 2**31 else local)
         places.append(inverse)
-        counts.append(torch.searchsorted(merged, placement.boundaries(index.device)).diff())
+        counts.append(by_rank)
     asked = torch.stack(counts, 1)  # (W, T)
     asking = announce(ranks, asked, plan, refusal, what)
     wanted, served = asked.T.tolist(), asking.T.tolist()
-    firsts = [placement.first_row(placement.rank) for placement in placements]
-    physical = _exchange(ranks, distinct, wanted, served)
-    rows = [row - first if first else row for row, first in zip(physical, firsts, strict=True)]
+    rows = [row.long() for row in _exchange(ranks, distinct, wanted, served)]
     return Route(ranks, wanted, served, rows, places)
 
 

@@ -10,6 +10,7 @@ import torch
 from maskgrad import kernels
 from maskgrad.kernels.selection import runs_compiled
 from maskgrad.semantics.entries import Entries, intersection, mask_of
+from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.products import values_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def fused(
     assert mask is not None  # dispatch calls a rule only with masked arguments
     if reduction == "none":
         return Entries(kernels.masked_loss(x, t, mask, kind, numbers), mask)
-    total, count = kernels.masked_loss_sum(x, t, mask, kind, numbers)
+    total, count = added_up(*kernels.masked_loss_sum(x, t, mask, kind, numbers))
     if reduction == "mean":
         total = total / count.clamp(min=1)
     return Entries(total.to(x.dtype), count.to(torch.bool))

@@ -122,11 +122,16 @@ def _plain_linear(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return F.linear(*args)
 
 
+# Not in every PyTorch that is supported.
 OPERATIONS: tuple[Operation, ...] = (
-    loss_record(
-        F.linear_cross_entropy,
-        linear_cross_entropy,
-        "that of cross_entropy, through the layer",
-        pattern=PATTERN,
-    ),
+    (
+        loss_record(
+            F.linear_cross_entropy,
+            linear_cross_entropy,
+            "that of cross_entropy, through the layer",
+            pattern=PATTERN,
+        ),
+    )
+    if hasattr(F, "linear_cross_entropy")
+    else ()
 )

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import _reduction as _Reduction
 
+from maskgrad import kernels
 from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.reductions import mean, sum
 from maskgrad.semantics.signatures import bound
 
@@ -34,7 +36,16 @@ def reduction_named(size_average: bool | None, reduce: bool | None, reduction: s
 
 def reduce_loss(loss: Entries, reduction: str) -> Entries:
     """Reduce a loss per position over the specified positions."""
-    return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
+    if reduction == "none":
+        return loss
+    if not adds_up():
+        return mean(loss) if reduction == "mean" else sum(loss)
+    values, dims = loss.values, tuple(range(loss.values.ndim))
+    wide = torch.float32 if values.dtype in HALVES else None
+    total, count = added_up(*kernels.masked_sum(values, loss.mask, dims, False, wide))
+    if reduction == "mean":
+        total = total / count.clamp(min=1)
+    return Entries(total.to(values.dtype), count > 0)
 
 
 def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Entries:
@@ -45,8 +56,18 @@ def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Entries:
     wide = torch.float32 if loss.values.dtype in HALVES else None
     total = sum(loss, dtype=wide)
     share = sum(Entries(weight, loss.mask), dtype=wide)
+    if adds_up():
+        known = total.mask
+        parts = (
+            torch.where(known, total.values, 0),
+            torch.where(known, share.values, 0),
+            known.to(torch.int64),
+        )
+        of_loss, of_weight, some = added_up(*parts)
+        total = Entries(of_loss, some > 0)
+        share = Entries(of_weight, some > 0)
     divisor = torch.where(share.mask, share.values, 1)
-    if repeated != 1:
+    if repeated > 1:  # 0 where there is nothing
         divisor = divisor / repeated
     return Entries((total.values / divisor).to(loss.values.dtype), total.mask)
 

@@ -14,6 +14,7 @@ from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.dimensions import mask_of_any
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified
+from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.losses.fused import ABSOLUTE, SQUARED, fused, huber, smooth
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
 from maskgrad.semantics.products import values_of
@@ -247,12 +248,13 @@ def kl_div(
         return reduce_loss(loss, reduction_named(size_average, reduce, reduction))
     total, shape = sum(loss), values_of(input).shape
     if not shape:
-        return total
+        return reduce_loss(loss, "sum")
     # A row of the input, which broadcasting may have repeated.
     row = loss.mask.ndim - len(shape)
     others = tuple(d for d in range(loss.mask.ndim) if d != row or shape[0] == 1)
     rows = mask_of_any(loss.mask, others, False).sum()
-    return Entries(total.values / rows.clamp(min=1), total.mask)
+    summed, rows, known = added_up(torch.where(total.mask, total.values, 0), rows, total.mask.to(torch.int64))
+    return Entries(summed / rows.clamp(min=1), known > 0)
 
 
 def kl_div_by_number(input: Operand, target: Operand, reduction: str, log_target: bool = False) -> Entries:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.stored.elementwise import apply
 from maskgrad.semantics.stored.entries import Stored, flat, from_places, shape_of
 from maskgrad.semantics.stored.views import expand
@@ -22,9 +23,7 @@ __all__ = ["RULES"]
 def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Between two sides of which both are stored, or by a stored condition; else the result would be dense."""
     names = ("input", "condition", "other") if function is Tensor.where else ("condition", "input", "other")
-    arguments = dict(zip(names, args, strict=False)) | {
-        {"self": "input"}.get(k, k): v for k, v in kwargs.items()
-    }
+    arguments = paired(names, args) | {{"self": "input"}.get(k, k): v for k, v in kwargs.items()}
     if len(arguments) < 3:
         raise TypeError("where of a MaskedTensor needs a condition and two sides")
     condition, a, b = (arguments[n] for n in ("condition", "input", "other"))

@@ -17,6 +17,7 @@ from maskgrad.patterns.algebra import find
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.patterns.stored import StoredPattern, keys_of
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.stored.entries import Stored, flat, from_places, shape_of
 from maskgrad.semantics.stored.views import expand
 
@@ -169,7 +170,7 @@ def _sorted(pattern: StoredPattern) -> tuple[Tensor, Tensor | None]:
 
 def prelu(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``prelu``: the weight belongs to dimension 1 of the input."""
-    arguments = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+    arguments = paired(("input", "weight"), args) | kwargs
     x, weight = arguments["input"], arguments["weight"]
     size = shape_of(weight).numel()
     if isinstance(weight, Stored) or (size != 1 and (len(shape_of(x)) < 2 or shape_of(x)[1] != size)):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -55,6 +57,18 @@ class Groups:
             return widened(entries).sum(0, keepdim=True)
         return kernels.segment_sum(entries, self.pointers, self.order, widened(entries.new_empty(0)).dtype)
 
+    def total(self, entries: Tensor) -> Tensor:
+        """:meth:`sum`, rounded once to the dtype of the entries."""
+        if self.number == 1 or entries.dtype in _HALVES:
+            return self.sum(entries).to(entries.dtype)
+        return kernels.segment_sum(entries, self.pointers, self.order, entries.dtype)
+
+    def mean(self, entries: Tensor) -> Tensor:
+        """Mean of each group, (n, *dense) -> (g, *dense), in the dtype of the entries."""
+        if self.number == 1:
+            return (self.sum(entries) / self.counts(entries)).to(entries.dtype)
+        return kernels.segment_mean(entries, self.pointers, self.order).to(entries.dtype)
+
     def spread(self, values: Tensor) -> Tensor:
         """What each group has, given to its entries: (g, *dense) -> (n, *dense)."""
         if self.number == 1:
@@ -82,6 +96,34 @@ class Groups:
         if self.number == 1:
             return torch.log_softmax(entries, 0) if logarithm else torch.softmax(entries, 0)
         return kernels.segment_softmax(entries, self.pointers, self.order, logarithm)
+
+    def variance(self, entries: Tensor, correction: float) -> Tensor:
+        """Variance of each group, (n, *dense) -> (g, *dense), float32 for halves."""
+        if self._is_line(entries):
+            return kernels.masked_variance(entries, _everywhere(entries), (0,), True, correction)[0]
+        return kernels.segment_variance(entries, self.pointers, self.order, correction)[0]
+
+    def norm(self, entries: Tensor, ord: float) -> Tensor:
+        """Vector norm of each group, (n, *dense) -> (g, *dense), float32 for halves."""
+        if self._is_line(entries) and ord != -math.inf:
+            return kernels.masked_norm(_unhalved(entries), _everywhere(entries), (0,), True, ord)[0]
+        return kernels.segment_norm(entries, self.pointers, self.order, ord)
+
+    def prod(self, entries: Tensor) -> Tensor:
+        """Product of each group, (n, *dense) -> (g, *dense), float32 for halves and int64 for integers."""
+        if self._is_line(entries):
+            return kernels.masked_prod(_unhalved(entries), _everywhere(entries), (0,), True)[0]
+        return kernels.segment_prod(entries, self.pointers, self.order)
+
+    def logsumexp(self, entries: Tensor) -> Tensor:
+        """Logarithm of the sum of exponentials of each group, (n, *dense) -> (g, *dense), float32 for halves."""
+        if self._is_line(entries):
+            return kernels.masked_logsumexp(_unhalved(entries), _everywhere(entries), (0,), True)[0]
+        return kernels.segment_logsumexp(entries, self.pointers, self.order)
+
+    def _is_line(self, entries: Tensor) -> bool:
+        """One group of real entries, which many threads can share: a masked kernel does it."""
+        return self.number == 1 and not entries.is_complex()
 
     def pattern(self, at: tuple[int, ...], rank: int) -> CoordinatePattern:
         """The places of the groups in a result of ``rank`` dimensions, of size 1 but ``at`` those that were kept.
@@ -137,6 +179,16 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
         if set(dims) == {0, 1}:
             return _one_group(entries, pattern.positions.device)
     return group(pattern.coordinates(), pattern.sizes, dims)
+
+
+def _unhalved(entries: Tensor) -> Tensor:
+    """Halves in float32, everything else as it is."""
+    return entries.float() if entries.dtype in _HALVES else entries
+
+
+def _everywhere(entries: Tensor) -> Tensor:
+    """The mask that leaves out nothing; it takes no memory."""
+    return torch.ones((), dtype=torch.bool, device=entries.device).expand(entries.shape)
 
 
 def _one_group(entries: int, device: torch.device) -> Groups:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.losses.reduction import reduction_named
 from maskgrad.semantics.losses.regression import forgotten_weight
 from maskgrad.semantics.stored.elementwise import apply
@@ -95,18 +96,31 @@ def _rule(name: str) -> Callable[..., Any]:
                 positions = loss
             else:
                 sums = [over_groups(total)(part) for part in (loss, weights)]
-                divisor = torch.where(sums[1].mask, sums[1].values, 1)
-                return type(sums[0])(sums[0].values / divisor, sums[0].mask)
+                return _divided(sums[0], sums[1].values)
         if reduction == "none":
             return positions
-        if not by_row:
+        if not by_row and not adds_up():
             return over_groups(mean if reduction == "mean" else total)(positions)
         summed = over_groups(total)(positions)
+        if not by_row:
+            return _divided(summed, positions.entries.numel() if reduction == "mean" else None)
         others = tuple(range(1, len(positions.shape)))
-        rows = grouped(positions, others)[0].number if others else positions.entries.shape[0]
-        return type(summed)(summed.values / max(rows, 1), summed.mask)
+        return _divided(
+            summed, grouped(positions, others)[0].number if others else positions.entries.shape[0]
+        )
 
     return body
+
+
+def _divided(summed: Any, divisor: Tensor | int | None) -> Any:
+    """A total, or that of several processes, by its divisor; where there was nothing it is unspecified."""
+    values, known = summed.values, summed.mask
+    by = torch.as_tensor(1 if divisor is None else divisor, device=values.device)
+    if adds_up():
+        parts = torch.where(known, values, 0), torch.where(known, by, 0), known.to(torch.int64)
+        values, by, some = added_up(*parts)
+        known = some > 0
+    return type(summed)(values if divisor is None else values / torch.where(known, by, 1), known)
 
 
 def _positions(

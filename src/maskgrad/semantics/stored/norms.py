@@ -12,7 +12,6 @@ from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.stored.entries import Stored
-from maskgrad.semantics.stored.extrema import extremum
 from maskgrad.semantics.stored.groups import Groups, grouped
 from maskgrad.semantics.stored.reductions import is_inexact, over_groups
 
@@ -28,20 +27,7 @@ def norm(entries: Tensor, groups: Groups, ord: float = 2) -> Tensor:
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {entries.dtype}"
         )
-    size = entries.abs()
-    size = size.float() if size.dtype in (torch.float16, torch.bfloat16) else size
-    if ord in (math.inf, -math.inf):
-        return extremum(size, groups, ord > 0, of_nan=0.0)  # as in torch
-    if ord == 0:
-        return groups.sum((size != 0).to(size.dtype))
-    if ord == 1:
-        return groups.sum(size)
-    nothing = size == 0
-    neutral = 0.0 if ord > 0 else math.inf
-    powers = torch.where(nothing, neutral, torch.where(nothing, 1, size) ** ord)
-    added = groups.sum(powers)
-    flat = (added == 0) | added.isinf()
-    return torch.where(flat, added.detach() ** (1 / ord), torch.where(flat, 1, added) ** (1 / ord))
+    return groups.norm(entries, float(ord))
 
 
 def _rounded(entries: Tensor, groups: Groups, ord: float) -> Tensor:

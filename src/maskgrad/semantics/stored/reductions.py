@@ -42,7 +42,7 @@ def is_inexact(values: Tensor) -> bool:
 def total(entries: Tensor, groups: Groups) -> Tensor:
     """Sum; integers and Booleans in int64."""
     entries = entries if is_inexact(entries) else entries.long()
-    return groups.sum(entries).to(entries.dtype)
+    return groups.total(entries)
 
 
 def mean(entries: Tensor, groups: Groups) -> Tensor:
@@ -52,7 +52,7 @@ def mean(entries: Tensor, groups: Groups) -> Tensor:
             "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
             f"Got: {entries.dtype}"
         )
-    return (groups.sum(entries) / groups.counts(entries)).to(entries.dtype)
+    return groups.mean(entries)
 
 
 def without_nan(entries: Tensor, groups: Groups) -> Tensor:
@@ -70,21 +70,8 @@ def mean_without_nan(entries: Tensor, groups: Groups) -> Tensor:
 
 
 def prod(entries: Tensor, groups: Groups) -> Tensor:
-    """Product, by a tree of products of two: zeros are harmless in derivatives of any order."""
-    dtype = entries.dtype if is_inexact(entries) else torch.int64
-    values = entries.float() if dtype in (torch.float16, torch.bfloat16) else entries.to(dtype)
-    order = torch.argsort(groups.index, stable=True)
-    index, values = groups.index[order], values[order]
-    one = torch.ones((), dtype=values.dtype, device=values.device)
-    while index.shape[0] > groups.number:
-        place = torch.arange(index.shape[0], device=index.device)
-        rank = place - torch.searchsorted(index, index)
-        left = (rank % 2 == 0).nonzero().squeeze(1)
-        right = (left + 1).clamp(max=index.shape[0] - 1)
-        paired = (right > left) & (index[right] == index[left])
-        paired = paired.reshape(-1, *(1,) * (values.ndim - 1))
-        values, index = values[left] * torch.where(paired, values[right], one), index[left]
-    return values.to(dtype)
+    """Product; integers and Booleans in int64."""
+    return groups.prod(entries).to(entries.dtype if is_inexact(entries) else torch.int64)
 
 
 def any_true(entries: Tensor, groups: Groups) -> Tensor:
@@ -107,14 +94,10 @@ def count_nonzero(entries: Tensor, groups: Groups) -> Tensor:
 
 
 def logsumexp(entries: Tensor, groups: Groups) -> Tensor:
-    """Logarithm of the sum of exponentials, shifted by the largest entry."""
+    """Logarithm of the sum of exponentials."""
     if not is_inexact(entries):
         entries = entries.to(torch.get_default_dtype())
-    wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
-    best = groups.extremum(wide.real if wide.is_complex() else wide, True)
-    shift = torch.where(best.isfinite(), best, 0)
-    added = groups.sum((wide - groups.spread(shift)).exp())
-    return (added.log().to(wide.dtype) + shift).to(entries.dtype)
+    return groups.logsumexp(entries).to(entries.dtype)
 
 
 RULES: dict[str, Callable[..., Any]] = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.signatures import named
-from maskgrad.semantics.stored.entries import Stored, widened
+from maskgrad.semantics.stored.entries import Stored
 from maskgrad.semantics.stored.groups import Groups, grouped, reduced
 from maskgrad.semantics.stored.reductions import is_inexact, mean
 
@@ -19,15 +19,12 @@ __all__ = ["RULES"]
 
 
 def variance(entries: Tensor, groups: Groups, correction: float) -> Tensor:
-    """Mean squared deviation, in two passes, not yet rounded."""
+    """Mean squared deviation, not yet rounded."""
     if not is_inexact(entries):
         raise RuntimeError(
             f"std and var only support floating point and complex dtypes, found {entries.dtype}"
         )
-    wide = widened(entries)
-    apart = wide - groups.spread(groups.sum(wide) / groups.counts(wide))
-    squares = (apart * apart.conj()).real if apart.is_complex() else apart * apart
-    return groups.sum(squares) / (groups.counts(squares) - correction).clamp(min=0)
+    return groups.variance(entries, correction)
 
 
 def root(variance: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ def agree(name, *args):
 
 
 def check(values, pointers, order, correction=1.0):
+    agree("segment_mean", values, pointers, order)
     variance, mean = agree("segment_variance", values, pointers, order, correction)
     grad = torch.randn_like(variance)
     with torch.no_grad():

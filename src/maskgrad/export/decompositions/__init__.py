@@ -1,0 +1,58 @@
+"""Operations for which ONNX has no operator, or PyTorch's exporter no or a wrong one, in words that it knows.
+
+Each is ordinary PyTorch, of any shape, and gives what the operation gives; ``NotImplemented`` leaves a call as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from maskgrad.export.decompositions import (
+    attention,
+    contractions,
+    elementwise,
+    histograms,
+    indexing,
+    pooling,
+    scans,
+    searching,
+    sorting,
+    views,
+)
+
+__all__ = ["decomposed"]
+
+MODULES = (
+    attention,
+    contractions,
+    elementwise,
+    histograms,
+    indexing,
+    pooling,
+    scans,
+    searching,
+    sorting,
+    views,
+)
+
+
+def table() -> dict[Any, Callable[..., Any]]:
+    """The body of each operation, by its overloads; those that this version of PyTorch does not have are left out."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for module in MODULES:
+        for names, body in module.BODIES.items():
+            for name in names.split():
+                packet, _, overload = name.partition(".")
+                operation = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+                if operation is not None:
+                    found[operation] = body
+    return found
+
+
+def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same program without them, also where they are inside of others."""
+    found: torch.export.ExportedProgram = program.run_decompositions(table())
+    return found

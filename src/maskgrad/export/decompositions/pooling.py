@@ -1,0 +1,110 @@
+"""Pooling by windows that PyTorch's exporter does not know, or divides wrongly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["BODIES"]
+
+
+def avg_pool(rank: int) -> Any:
+    """The exporter forgets ``divisor_override``: the mean over padded windows is multiplied back into a sum."""
+    pool: Any = F.avg_pool2d if rank == 2 else F.avg_pool3d
+
+    def body(
+        x: Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if divisor_override is None:
+            return NotImplemented
+        kernel = _for_each(kernel_size, rank)
+        step = _for_each(stride, rank) if stride else kernel
+        pad = _for_each(padding, rank)
+        sizes = x.shape[-rank:]
+        padded = F.pad(
+            x,
+            [
+                side
+                for size, k, s, p in reversed(list(zip(sizes, kernel, step, pad, strict=True)))
+                for side in (p, p + _missing(size, k, s, p, ceil_mode))
+            ],
+        )
+        return pool(padded, kernel, step) * (math.prod(kernel) / divisor_override)
+
+    return body
+
+
+def _for_each(given: Sequence[int], rank: int) -> list[int]:
+    return list(given) * rank if len(given) == 1 else list(given)
+
+
+def _missing(size: Any, kernel: int, step: int, pad: int, ceil_mode: bool) -> Any:
+    """How much the last window of ``ceil_mode`` sticks out; windows that begin in the padding behind are left out."""
+    if not ceil_mode:
+        return 0
+    windows = -(-(size + 2 * pad - kernel) // step) + 1
+    if (windows - 1) * step >= size + pad:
+        windows -= 1
+    return max((windows - 1) * step + kernel - size - 2 * pad, 0)
+
+
+def _windows(size: Any, number: int) -> list[tuple[int, int]]:
+    """Where the windows of adaptive pooling begin and end."""
+    return [(at * size // number, -(-(at + 1) * size // number)) for at in range(number)]
+
+
+def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[int]) -> Any:
+    """The mean of each window."""
+    if not all(isinstance(size, int) for size in x.shape[-3:]):
+        return NotImplemented
+    for dim, number in zip((-3, -2, -1), output_size, strict=True):
+        means = [x.narrow(dim, a, b - a).mean(dim) for a, b in _windows(x.shape[dim], number)]
+        x = torch.stack(means, dim)
+    return x
+
+
+def adaptive_max_pool(rank: int) -> Any:
+    """The largest entry of each window, and where it is in the tensor read row by row."""
+
+    def body(x: Tensor, output_size: Sequence[int]) -> Any:
+        sizes = x.shape[-rank:]
+        if not all(isinstance(size, int) for size in sizes):
+            return NotImplemented
+        places = torch.arange(math.prod(sizes), device=x.device).reshape(sizes)
+        values, indices = [], []
+        for cell in product(
+            *[_windows(size, number) for size, number in zip(sizes, output_size, strict=True)]
+        ):
+            window: Any = (..., *[slice(a, b) for a, b in cell])
+            entries = x[window].flatten(-rank)
+            largest, at = entries.max(-1)
+            values.append(largest)
+            indices.append(places[window].flatten()[at])
+        shape = (*x.shape[:-rank], *output_size)
+        if not values:
+            return x.new_zeros(shape), places.new_zeros(shape)
+        return torch.stack(values, -1).reshape(shape), torch.stack(indices, -1).reshape(shape)
+
+    return body
+
+
+BODIES = {
+    "avg_pool2d": avg_pool(2),
+    "avg_pool3d": avg_pool(3),
+    "_adaptive_avg_pool3d adaptive_avg_pool3d": adaptive_avg_pool3d,
+    "adaptive_max_pool1d": adaptive_max_pool(1),
+    "adaptive_max_pool2d": adaptive_max_pool(2),
+    "adaptive_max_pool3d": adaptive_max_pool(3),
+}

@@ -1,0 +1,49 @@
+"""TorchScript refuses MaskedTensors, before a graph arises that is right for one mask only.
+
+A trace (``torch.jit.trace``) knows tensors, constants, and what Python decided while it was taken, and says nothing
+when one of these decisions depended on the mask. A script (``torch.jit.script``) knows no types but PyTorch's own, and
+names a missing type somewhere inside maskgrad instead of the line that was written.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from torch import nn
+
+from maskgrad.errors import UnsupportedOperationError
+
+__all__ = ["refuse_scripts", "refuse_trace"]
+
+_REMEDY = "use torch.compile(fullgraph=True), or torch.export.export for a file, which know MaskedTensors"
+
+
+def refuse_trace() -> NoReturn:
+    """A MaskedTensor is made while ``torch.jit.trace`` records."""
+    raise UnsupportedOperationError(
+        "torch.jit.trace",
+        f"a trace keeps what was decided for the mask of the example, and uses it for all others; {_REMEDY}",
+    )
+
+
+def refuse_scripts(functions: Iterable[Any]) -> None:
+    """Let ``torch.jit.script`` refuse these functions by name, wherever a scripted function calls them.
+
+    Modules are refused too. Whatever else is given is passed over.
+    """
+    for function in functions:
+        if not inspect.isfunction(function) and not _is_module(function):
+            continue
+
+        def refuse(*_: Any, name: str = function.__name__) -> NoReturn:
+            raise UnsupportedOperationError(
+                f"torch.jit.script of maskgrad's {name}", f"TorchScript has no such type; {_REMEDY}"
+            )
+
+        function.__prepare_scriptable__ = refuse  # torch asks for it by this name
+
+
+def _is_module(x: object) -> bool:
+    return inspect.isclass(x) and issubclass(x, nn.Module)

@@ -1,0 +1,179 @@
+"""torch.utils.checkpoint, of both kinds: values, gradients and patterns are those without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+import maskgrad as mg
+from tests.poison import inf, nan, on
+
+BOTH = pytest.mark.parametrize("use_reentrant", [False, True], ids=["saved-tensors", "reentrant"])
+MASK = on([1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1])
+
+
+def data() -> Tensor:
+    torch.manual_seed(0)
+    clean = torch.randn(3, 4, dtype=torch.float64)
+    return torch.where(MASK, clean, torch.tensor([nan, inf, -inf, 1e38]).double()).requires_grad_()
+
+
+class Block(nn.Module):
+    """Masked rows in, masked rows out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 4, dtype=torch.float64), nn.LayerNorm(4, dtype=torch.float64)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.norm(F.gelu(self.linear(x)))
+
+
+def both_ways(
+    model: nn.Module, run: Callable[[nn.Module, Any], Any], call: Callable[[Callable[..., Any], Any], Any]
+) -> None:
+    """Compare ``run`` with ``run`` inside of ``call``, which makes a checkpoint."""
+    found = []
+    for function in (lambda x: run(model, x), lambda x: call(lambda v: run(model, v), x)):
+        leaf = data()
+        model.zero_grad()
+        y = function(mg.masked(leaf, MASK))
+        y.square().sum().filled(0.0).backward()
+        assert leaf.grad is not None
+        found.append((y, leaf.grad, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+    (y, slope, slopes), (y_c, slope_c, slopes_c) = found
+    assert torch.equal(y.mask, y_c.mask)
+    torch.testing.assert_close(y_c.filled(0.0), y.filled(0.0))
+    assert torch.equal(slope_c[~MASK], torch.zeros_like(slope_c[~MASK]))
+    torch.testing.assert_close(slope_c, slope)
+    torch.testing.assert_close(slopes_c, slopes)
+    assert len(slopes) == len(list(model.parameters()))
+
+
+@BOTH
+def test_blocks(use_reentrant: bool) -> None:
+    both_ways(Block(), lambda m, x: m(x), lambda f, x: checkpoint(f, x, use_reentrant=use_reentrant))
+
+
+@BOTH
+def test_sequences(use_reentrant: bool) -> None:
+    def in_segments(_: Any, x: Any) -> Any:
+        return checkpoint_sequential(model, 2, x, use_reentrant=use_reentrant)
+
+    model = nn.Sequential(Block(), nn.Tanh(), Block())
+    both_ways(model, lambda m, x: m(x), in_segments)
+
+
+@BOTH
+@pytest.mark.filterwarnings(
+    "ignore:None of the inputs have requires_grad:UserWarning"
+)  # in the outer's first run
+def test_one_in_another(use_reentrant: bool) -> None:
+    inner = Block()
+
+    def run(m: nn.Module, x: Any) -> Any:
+        return checkpoint(inner, m(x), use_reentrant=use_reentrant)
+
+    both_ways(Block(), run, lambda f, x: checkpoint(f, x, use_reentrant=use_reentrant))
+
+
+@BOTH
+def test_containers_and_keywords(use_reentrant: bool) -> None:
+    leaf = data()
+    x = mg.masked(leaf, MASK)
+
+    def scaled(given: dict[str, Any], by: Tensor, none: None) -> tuple[Any, ...]:
+        assert none is None
+        return {"rows": given["x"] * by}, [given["x"].sum(1)], 7
+
+    by = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    rows, sums, seven = checkpoint(scaled, {"x": x}, by, None, use_reentrant=use_reentrant)
+    assert seven == 7
+    assert torch.equal(rows["rows"].mask, MASK)
+    assert torch.equal(sums[0].mask, MASK.any(1))
+    (rows["rows"].sum() + sums[0].sum()).filled(0.0).backward()
+    assert torch.equal(leaf.grad, torch.where(MASK, 3.0, 0.0).double())
+    torch.testing.assert_close(by.grad, torch.where(MASK, data(), 0.0).sum())
+
+
+@BOTH
+def test_masks_made_and_ended_inside(use_reentrant: bool) -> None:
+    leaf = data()
+
+    def mean(d: Tensor, k: Tensor) -> Tensor:
+        return mg.masked(d, k).mean(1).filled(0.0)
+
+    checkpoint(mean, leaf, MASK, use_reentrant=use_reentrant).sum().backward()
+    counts = MASK.sum(1, keepdim=True).clamp(min=1)
+    torch.testing.assert_close(leaf.grad, torch.where(MASK, 1.0 / counts, 0.0).double())
+    made = checkpoint(lambda d: mg.masked(d, MASK), leaf, use_reentrant=use_reentrant)
+    assert torch.equal(made.mask, MASK)
+    assert made.requires_grad
+
+
+@BOTH
+def test_half_of_a_loss_is_not_lost(use_reentrant: bool) -> None:
+    """A checkpoint whose gradient is missing would go unnoticed beside another term."""
+    leaf, other = data(), torch.ones(2, dtype=torch.float64, requires_grad=True)
+    y = checkpoint(lambda v: [v * 2], mg.masked(leaf, MASK), use_reentrant=use_reentrant)[0]
+    (y.sum().filled(0.0) + other.sum()).backward()
+    assert torch.equal(leaf.grad, torch.where(MASK, 2.0, 0.0).double())
+
+
+@BOTH
+def test_dropout_is_repeated(use_reentrant: bool) -> None:
+    leaf = torch.randn(100, dtype=torch.float64, requires_grad=True)
+    kept = torch.arange(100) % 3 > 0
+    y = checkpoint(lambda v: F.dropout(v, 0.5), mg.masked(leaf, kept), use_reentrant=use_reentrant)
+    y.sum().backward()
+    factors = torch.where(kept, (y.filled(0.0) / leaf).detach(), 0.0)
+    torch.testing.assert_close(leaf.grad, factors)
+
+
+@BOTH
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=["coo", "csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+def test_sparse_layouts(use_reentrant: bool, layout: torch.layout) -> None:
+    leaf = data()
+    x = mg.masked(leaf, MASK).to_sparse(layout=layout)
+    y = checkpoint(lambda v: v * v, x, use_reentrant=use_reentrant)
+    assert y.layout is layout
+    y.sum().backward()
+    assert torch.equal(leaf.grad, torch.where(MASK, 2 * data(), 0.0))
+
+
+def test_second_derivatives_pass_where_tensors_are_saved() -> None:
+    leaf = data()
+    y = checkpoint(lambda v: (v**3).sum(), mg.masked(leaf, MASK), use_reentrant=False)
+    (slope,) = torch.autograd.grad(y.filled(0.0), leaf, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), leaf)
+    torch.testing.assert_close(curvature, torch.where(MASK, 6 * data(), 0.0))
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
+def test_no_nan_arises_in_the_second_run() -> None:
+    for use_reentrant in (False, True):
+        leaf = data()
+        with torch.autograd.detect_anomaly(check_nan=True):
+            y = checkpoint(lambda v: v.exp().log(), mg.masked(leaf, MASK), use_reentrant=use_reentrant)
+            y.sum().backward()
+        assert torch.equal(leaf.grad.isfinite(), torch.ones_like(MASK))
+
+
+def test_compiled_with_plain_arguments() -> None:
+    def step(d: Tensor, k: Tensor) -> Tensor:
+        out: Tensor = checkpoint(lambda d, k: mg.masked(d, k).mean().filled(0.0), d, k, use_reentrant=False)
+        return out
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for mask in (MASK, torch.zeros_like(MASK)):
+        ours, eager = data(), data()
+        compiled(ours, mask).backward()
+        step(eager, mask).backward()
+        torch.testing.assert_close(ours.grad, eager.grad)

@@ -1,0 +1,380 @@
+"""mg.onnx.export: files that agree with the model on every mask and batch, or no files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+nan = float("nan")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.onnx"
+
+
+def holey(*shape: int) -> mg.MaskedTensor:
+    """NaN under the mask; the first row is complete, the second one empty."""
+    mask = torch.rand(shape) > 0.5
+    mask[0], mask[1:2] = True, False
+    return mg.masked(torch.where(mask, torch.randn(shape), nan), mask)
+
+
+def run(path: Path, **inputs: Tensor) -> dict[str, Tensor]:
+    """With ONNX Runtime alone, as a user of the file would."""
+    session = onnxruntime.InferenceSession(path)
+    names = [port.name for port in session.get_outputs()]
+    results = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+    return dict(zip(names, map(torch.from_numpy, results), strict=True))
+
+
+class Pooled(nn.Module):
+    """A layer, dropout, normalisation, attention, and the mean over time of what is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.LayerNorm(8))
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Any, *, scale: Any = 1.0) -> dict[str, Any]:
+        hidden = self.embed(x) * scale
+        mixed = F.scaled_dot_product_attention(hidden, hidden, hidden)
+        pooled = self.norm(mixed.mean(1))
+        return {"logits": pooled, "probability": pooled.softmax(-1)}
+
+
+def test_data_and_mask_enter_and_leave_by_name_and_the_batch_varies(path: Path) -> None:
+    model, x = Pooled(), holey(3, 5, 4)
+    model.embed[1].train()
+    file = mg.onnx.export(model, x, path)
+    assert file.path == path
+    assert [(port.name, port.dtype, port.shape) for port in file.inputs] == [
+        ("x", "float", ("batch", 5, 4)),
+        ("x_mask", "bool", ("batch", 5, 4)),
+    ]
+    assert [port.name for port in file.outputs] == [
+        "logits",
+        "logits_mask",
+        "probability",
+        "probability_mask",
+    ]
+    assert file.outputs[1].shape == ("batch", 8)
+    assert model.training
+    assert model.embed[1].training
+    onnx.checker.check_model(path, full_check=True)
+    model.eval()
+    for other in (
+        x[:1],
+        holey(7, 5, 4),
+        mg.masked(torch.full((4, 5, 4), nan), torch.zeros(4, 5, 4) > 0),
+        x[:0],
+    ):
+        with torch.no_grad():
+            expected = model(other)
+        found = run(path, x=other.get_data(), x_mask=other.mask)
+        for name, want in expected.items():
+            assert torch.equal(found[f"{name}_mask"], want.mask)
+            torch.testing.assert_close(found[name], want.filled(0.0), rtol=1e-4, atol=1e-5)
+
+
+def test_what_it_was_compared_on_is_said(path: Path) -> None:
+    words = mg.onnx.export(lambda x: x.sum(1), holey(3, 4), path).compared
+    assert [w for w in words if "nothing specified" in w]
+    assert [w for w in words if "everything specified" in w]
+    assert [w for w in words if "size 1 instead of 3" in w]
+    assert [w for w in words if "size 4 instead of 3" in w]
+    assert mg.onnx.export(lambda x: x.sum(1), holey(3, 4), path, verify=False).compared == ()
+
+
+def test_one_sample_is_enough_for_a_batch_that_varies(path: Path) -> None:
+    file = mg.onnx.export(lambda x: x.softmax(1), mg.masked(torch.ones(1, 3)), path)
+    assert file.inputs[0].shape == ("batch", 3)
+    found = run(path, x=torch.zeros(2, 3), x_mask=torch.tensor([[True, True, False], [False] * 3]))
+    assert found["output"].tolist() == [[0.5, 0.5, 0.0], [0.0] * 3]
+    assert found["output_mask"].tolist() == [[True, True, False], [False] * 3]
+
+
+def test_a_dimension_that_the_model_ties_down_is_fixed(path: Path) -> None:
+    weight = torch.randn(3, 3)
+    assert mg.onnx.export(lambda x: weight @ x, holey(3, 4), path).inputs[0].shape == (3, 4)
+    x, one = torch.randn(4, 3), torch.randn(1, 3)
+    assert [port.shape for port in mg.onnx.export(torch.add, (x, one), path).inputs] == [("batch", 3), (1, 3)]
+
+
+def test_fixed_and_named_dimensions(path: Path) -> None:
+    x, k = holey(3, 4), holey(3, 4).mask
+    fixed = mg.onnx.export(torch.where, (k, x, 0.0), path, dynamic_shapes=None)
+    assert {port.shape for port in fixed.inputs} == {(3, 4)}
+
+    def model(x: Any, parts: Any) -> Any:
+        return x.sum(1) + parts["bias"].sum()
+
+    parts = {"bias": torch.ones(5)}
+    named = mg.onnx.export(
+        model, (x, parts), path, dynamic_shapes={"x": {0: "rows", 1: "columns"}, "parts": {"bias": ("n",)}}
+    )
+    assert [port.shape for port in named.inputs] == [("rows", "columns"), ("rows", "columns"), ("n",)]
+    assert [port.name for port in named.inputs] == ["x", "x_mask", "parts_bias"]
+    ordered = mg.onnx.export(model, (x, parts), path, dynamic_shapes=({-1: torch.export.Dim("c")}, None))
+    assert [port.shape for port in ordered.inputs] == [(3, "c"), (3, "c"), (5,)]
+    assert run(path, x=torch.ones(3, 2), x_mask=torch.ones(3, 2) > 0, parts_bias=torch.zeros(5))[
+        "output"
+    ].tolist() == [
+        2.0,
+        2.0,
+        2.0,
+    ]
+
+
+def test_what_must_vary_and_cannot_is_an_error(path: Path) -> None:
+    with pytest.raises(Exception, match="rows"):
+        mg.onnx.export(lambda x: torch.eye(3) @ x, holey(3, 4), path, dynamic_shapes=({0: "rows"},))
+    assert not list(path.parent.iterdir())
+
+
+def test_names_can_be_given(path: Path) -> None:
+    file = mg.onnx.export(
+        lambda *xs: (xs[0] + xs[1], xs[1]),
+        (holey(3, 4), torch.ones(3, 4)),
+        path,
+        input_names=[("tokens", "valid"), "other"],
+        output_names=["total", "same"],
+    )
+    assert [port.name for port in file.inputs] == ["tokens", "valid", "other"]
+    assert [port.name for port in file.outputs] == ["total", "total_mask", "same"]
+
+
+def test_keyword_arguments_constants_and_none(path: Path) -> None:
+    model = Pooled()
+    file = mg.onnx.export(model, (holey(3, 5, 4),), path, kwargs={"scale": torch.tensor(2.0)})
+    assert [port.name for port in file.inputs] == ["x", "x_mask", "scale"]
+
+    def function(x: Any, dim: int, keepdim: bool, extra: None) -> Any:
+        return [x.amax(dim, keepdim=keepdim), extra]
+
+    file = mg.onnx.export(function, (holey(3, 4), 1, True, None), path)
+    assert [port.name for port in file.inputs] == ["x", "x_mask"]
+    assert [(port.name, port.shape) for port in file.outputs] == [
+        ("output_0", ("batch", 1)),
+        ("output_0_mask", ("batch", 1)),
+    ]
+
+
+def test_methods_and_closures_bring_their_modules_along(path: Path) -> None:
+    model = Pooled()
+    for function in (model.forward, lambda x: model(x)["logits"]):
+        assert mg.onnx.export(function, holey(3, 5, 4), path).compared
+        assert model.training
+
+
+def test_masked_weights_dense_and_sparse(path: Path) -> None:
+    pruned = holey(6, 4)
+    x = torch.randn(3, 4)
+    expected = F.linear(mg.masked(x), pruned)
+
+    class Layer(nn.Module):
+        def __init__(self, weight: mg.MaskedTensor) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x: Any) -> Any:
+            return mg.masked(x, torch.ones_like(x, dtype=torch.bool)) @ self.weight.t()
+
+    for weight in (pruned, pruned.to_sparse(), pruned.to_sparse(torch.sparse_csr)):
+        file = mg.onnx.export(Layer(weight), x, path)
+        assert file.inputs[0].shape == ("batch", 4)
+        found = run(path, x=x)
+        assert torch.equal(found["output_mask"], expected.mask)
+        torch.testing.assert_close(found["output"], expected.filled(0.0))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_a_sparse_layout_is_what_it_stores(layout: torch.layout, path: Path) -> None:
+    x = holey(4, 5).to_sparse(layout)
+    file = mg.onnx.export(lambda x: (x.exp(), x.sum(1)), (x,), path)
+    roles = ["values", "indices"] if layout == torch.sparse_coo else ["values", "pointers", "positions"]
+    assert [port.name for port in file.inputs] == [f"x_{role}" for role in roles]
+    assert file.inputs[0].shape == ("x_entries",)
+    other = holey(4, 5).to_sparse(layout)
+    parts = [other._values, *other._pattern.tensors()]
+    found = run(path, **{f"x_{role}": part for role, part in zip(roles, parts, strict=True)})
+    torch.testing.assert_close(found["output_0_values"], other._values.exp())
+    rows = other.sum(1)
+    if layout == torch.sparse_coo or "output_1_mask" in found:
+        torch.testing.assert_close(found["output_1"], rows.filled(0.0))
+        assert torch.equal(found["output_1_mask"], rows.mask)
+
+
+def test_halves_and_integers(path: Path) -> None:
+    for dtype in (torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool):
+        x = mg.masked(
+            torch.tensor([[1, 0, 3], [5, 0, 2]]).to(dtype), torch.tensor([[1, 0, 1], [0, 0, 0]]) > 0
+        )
+        file = mg.onnx.export(lambda x: (x.sum(1), x.amax(1), torch.cat([x, x])), x, path)
+        assert file.compared, dtype
+
+
+@pytest.mark.parametrize("opset", [18, 20, 22])
+def test_a_row_without_keys_is_the_same_in_every_opset(opset: int, path: Path) -> None:
+    def attend(q: Any, m: Tensor) -> Any:
+        return F.scaled_dot_product_attention(mg.masked(q, torch.ones_like(q) > 0), q, q, attn_mask=m)
+
+    q, m = torch.randn(1, 2, 3, 4), torch.tensor([[True] * 3, [False] * 3, [True, False, False]])
+    file = mg.onnx.export(attend, (q, m), path, opset_version=opset)
+    assert file.opset_version == opset
+    found = run(path, q=q, m=m)
+    assert not found["output_mask"][:, :, 1].any()
+    assert not found["output"][:, :, 1].any()
+    torch.testing.assert_close(found["output"][:, :, 2], q[:, :, 0])
+
+
+def test_plain_attention_agrees_on_rows_without_keys(path: Path) -> None:
+    def attend(q: Tensor, m: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=m)
+
+    mg.onnx.export(attend, (torch.randn(2, 3, 4), torch.ones(3, 3) > 0), path)
+    found = run(path, q=torch.randn(2, 3, 4), m=torch.zeros(3, 3) > 0)
+    assert not found["output"].any()
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda x: x * x.sum().item(), "MaskedTensor.item"),
+        (lambda x: x if x.sum() > 0 else -x, r"MaskedTensor.*\(in <lambda>, test_onnx.py:\d+\)"),
+        (lambda x: torch.tensor(x.tolist()), "MaskedTensor.tolist"),
+        (torch.unique, "torch.functional.unique|torch.unique"),
+        (torch.special.bessel_j0, "bessel_j0.*operators of ONNX"),
+    ],
+    ids=["item", "if", "tolist", "unique", "bessel"],
+)
+def test_what_cannot_be_written_is_named_with_a_remedy(model: Any, words: str, path: Path) -> None:
+    path.write_bytes(b"what was there before")
+    with pytest.raises(mg.UnsupportedOperationError, match=words) as refused:
+        mg.onnx.export(model, holey(3, 4), path)
+    assert isinstance(refused.value, mg.errors.NotExportableError)
+    assert "x.filled(value)" in str(refused.value) or "outside the exported model" in str(refused.value)
+    assert path.read_bytes() == b"what was there before"
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_that_disagrees_is_not_put_in_its_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from maskgrad.export import decompositions
+
+    broken = {**decompositions.table(), torch.ops.aten.cumprod.default: lambda x, dim: x.cumsum(dim)}
+    monkeypatch.setattr(decompositions, "table", lambda: broken)
+    with pytest.raises(mg.errors.ExportMismatchError, match=r"as given.*output differ.*instead of"):
+        mg.onnx.export(lambda x: x.cumprod(1), holey(3, 4), path)
+    assert not list(path.parent.iterdir())
+    assert not mg.onnx.export(lambda x: x.cumprod(1), holey(3, 4), path, verify=False).compared
+
+
+def test_random_models_cannot_be_compared(path: Path) -> None:
+    with pytest.raises(mg.errors.ExportMismatchError, match="other results each time"):
+        mg.onnx.export(lambda x: x + torch.rand(3, 4), holey(3, 4), path)
+
+
+def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
+    with pytest.raises(RuntimeError, match="must match the size"):
+        mg.onnx.export(lambda x: x + torch.ones(7), holey(3, 4), path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"model": 3}, TypeError, "model must be an nn.Module or a function, found int"),
+        ({"args": "x"}, TypeError, "args must be a tuple of the positional arguments, found str"),
+        ({"args": ()}, TypeError, "must hold a tensor or a MaskedTensor"),
+        ({"args": (1.5,)}, TypeError, "must hold a tensor or a MaskedTensor"),
+        (
+            {"args": (torch.ones(2), {"a": [object()]})},
+            TypeError,
+            r"args\[1\]\['a'\]\[0\] must be .*found object",
+        ),
+        (
+            {"kwargs": {"x": [torch.ones(1).numpy()]}},
+            TypeError,
+            r"kwargs\['x'\]\[0\] must be.*found ndarray; convert",
+        ),
+        ({"kwargs": {1: 2}}, TypeError, "kwargs must be a dict"),
+        (
+            {"args": torch.ones(2, dtype=torch.complex64)},
+            TypeError,
+            r"args\[0\] has dtype torch.complex64.*view_as_real",
+        ),
+        ({"args": torch.ones(2, 2).to_sparse()}, TypeError, "layout torch.sparse_coo.*mg.from_sparse"),
+        ({"model": lambda x: 3}, TypeError, "the model returns 3, which does not depend"),
+        ({"model": lambda x: object()}, TypeError, "output must be .*found object"),
+        ({"model": lambda x: x * 1j}, TypeError, "output has dtype torch.complex64"),
+        ({"model": lambda x: x.to_sparse()}, TypeError, "output has layout torch.sparse_coo.*return"),
+        ({"path": 3}, TypeError, "path must be a string or a path, found 3"),
+        ({"path": ""}, TypeError, "path must be a string or a path"),
+        ({"path": os.curdir}, IsADirectoryError, "path must name a file"),
+        ({"path": "no/such/folder/model.onnx"}, FileNotFoundError, "folder that exists"),
+        (
+            {"input_names": "x"},
+            TypeError,
+            r"input_names must be a sequence of names, found 'x'; write \['x'\]",
+        ),
+        (
+            {"input_names": ["a", "b"]},
+            ValueError,
+            "one name for each tensor or MaskedTensor, 1 here, found 2",
+        ),
+        ({"input_names": [("a", "b")]}, ValueError, "a name, or 1 names, were expected"),
+        ({"output_names": ["x"]}, ValueError, "output_names must be distinct.*'x' more than once"),
+        ({"dynamic_shapes": "time"}, ValueError, 'dynamic_shapes must be "batch", None'),
+        ({"dynamic_shapes": 3}, TypeError, "dynamic_shapes must be.*found 3"),
+        (
+            {"dynamic_shapes": {"y": None}},
+            ValueError,
+            r"names 'y', which is no argument; expected some of \['x'\]",
+        ),
+        (
+            {"dynamic_shapes": (None, None)},
+            ValueError,
+            "one entry for each of the 1 positional arguments, found 2",
+        ),
+        (
+            {"dynamic_shapes": ({5: "a"},)},
+            ValueError,
+            r"dynamic_shapes\['x'\] must number dimensions.*found 5",
+        ),
+        ({"dynamic_shapes": (("a", None),)}, ValueError, "an entry for each of 1 dimensions"),
+        ({"dynamic_shapes": ({0: "a b"},)}, ValueError, "by an identifier, found 'a b'"),
+        ({"dynamic_shapes": (7,)}, TypeError, "must be a dict from dimensions to names"),
+        ({"opset_version": 3}, ValueError, "opset_version"),
+    ],
+)
+def test_mistakes_in_arguments(
+    arguments: dict[str, Any], error: type[Exception], words: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+
+    def model(x: Any) -> Any:
+        return x + 1
+
+    given = {"model": model, "args": torch.ones(2), "path": path, **arguments}
+    with pytest.raises(error, match=words):
+        mg.onnx.export(**given)
+    assert not list(path.parent.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to(path: Path) -> None:
+    path.parent.chmod(0o500)
+    with pytest.raises(PermissionError, match="can be written to"):
+        mg.onnx.export(torch.exp, torch.ones(2), path)

@@ -1,0 +1,186 @@
+"""Gradients per sample of all of torch.nn that has parameters, against a loop: norms, clipped sums, second order."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.unit.gradients.module_zoo import Specimen, specimens
+from tests.unit.gradients.sample_loop import batches_for, loop, modules_of_torch, smooth
+
+#: variants of one module
+VARIANTS = 3
+#: whose variants all have states without a dimension of samples; test_per_sample_recurrence asks them
+NOT_IN_BATCHES_OF_ONE = {"nn.RNNCell", "nn.LSTMCell", "nn.GRUCell"}
+
+Case = tuple[nn.Module, Any]
+
+
+def of_database(info: Any, training: bool) -> Iterator[Case]:
+    """Variants with parameters; other batches than those of one sample are no concern of ours."""
+    for model, inputs in batches_for(info, training):
+        if list(model.parameters()):
+            yield model, inputs
+
+
+def by_hand(specimen: Specimen) -> Iterator[Case]:
+    """What PyTorch's database lacks."""
+    torch.manual_seed(0)
+    model, args, _ = specimen.build()
+    if list(model.parameters()):
+        yield model, args
+
+
+def cases() -> Iterator[Any]:
+    for info in modules_of_torch():
+        for training in (True, False) if info.train_and_eval_differ else (True,):
+            name = f"{info.name}, {'training' if training else 'evaluation'}"
+            yield pytest.param(of_database, (info, training), id=name)
+    for specimen in specimens():
+        if "," not in specimen.name:
+            yield pytest.param(by_hand, (specimen,), id=str(specimen))
+
+
+def draws(model: nn.Module) -> bool:
+    """Whether it draws random numbers, which nobody draws twice in the same order."""
+    dropped = [getattr(m, "dropout", 0.0) for m in model.modules()]
+    return model.training and any(isinstance(p, float) and p > 0 for p in dropped)
+
+
+def is_coupled(model: nn.Module) -> bool:
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    return any(m.training or m.running_mean is None for m in norms)
+
+
+@pytest.mark.nondeterministic
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of lazy modules, padded attention, options of a loss
+@pytest.mark.parametrize(("source", "given"), list(cases()))
+def test_zoo(source: Callable[..., Iterator[Case]], given: tuple[Any, ...]) -> None:
+    compared = 0
+    variants = source(*given)
+    for model, inputs in itertools.islice(variants, 3 * VARIANTS):
+        if is_coupled(model):
+            for function in (mg.per_sample_grad, mg.per_sample_grad_norms, clipped):
+                with pytest.raises(mg.CoupledSamplesError, match="BatchNorm"):
+                    function(model, smooth, inputs)
+            assert all(p.grad is None for p in model.parameters())
+            compared += 1
+        elif not draws(model) and compare(model, inputs):
+            compared += 1
+        if compared == VARIANTS:
+            return
+
+
+def clipped(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any) -> Tensor:
+    return mg.clipped_backward(model, loss_fn, inputs, max_norm=1.0)
+
+
+def compare(model: nn.Module, inputs: Any) -> bool:
+    """False if there is nothing to compare: a batch of one sample does not fit the module's other arguments."""
+    try:
+        expected = loop(model, smooth, inputs)
+    except RuntimeError:
+        return False
+    for method in ("auto", "loop"):
+        found = mg.per_sample_grad(model, smooth, inputs, method=method)  # type: ignore[arg-type]
+        assert list(found) == list(expected)
+        for name, gradient in found.items():
+            torch.testing.assert_close(
+                gradient.to_dense(), expected[name], rtol=1e-9, atol=1e-9, equal_nan=True
+            )
+    squares = torch.stack([g.flatten(1).square().sum(1) for g in expected.values()]).sum(0)
+    norms = squares.sqrt()
+    found_norms = mg.per_sample_grad_norms(model, smooth, inputs)
+    torch.testing.assert_close(found_norms, norms, rtol=1e-7, atol=1e-7, equal_nan=True)
+
+    limit = float(norms.nan_to_num().median()) + 1e-3
+    for reduction, parts in (("sum", 1), ("mean", len(norms))):
+        model.zero_grad()
+        before = mg.clipped_backward(model, smooth, inputs, max_norm=limit, reduction=reduction)  # type: ignore[arg-type]
+        torch.testing.assert_close(before, found_norms, equal_nan=True)
+        factors = (limit / (norms + 1e-6)).clamp(max=1.0) / parts
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                wanted = torch.einsum("b,b...->...", factors, expected[name])
+                got = torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
+                torch.testing.assert_close(got, wanted, rtol=1e-7, atol=1e-7, equal_nan=True)
+    model.zero_grad()
+    compare_second_order(model, inputs, expected)
+    return True
+
+
+def compare_second_order(model: nn.Module, inputs: Any, expected: dict[str, Tensor]) -> None:
+    """The gradient of a function of all gradients per sample, by the parameters."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if any(getattr(module, "sparse", False) for module in model.modules()):
+        with pytest.raises(TypeError, match="sparse=False"):
+            mg.per_sample_grad(model, smooth, inputs, create_graph=True)
+        return
+    try:
+        by_loop = mg.per_sample_grad(model, smooth, inputs, create_graph=True, method="loop")
+    except RuntimeError:  # a gradient without a graph in PyTorch
+        return
+    found = mg.per_sample_grad(model, smooth, inputs, create_graph=True)
+    norms = mg.per_sample_grad_norms(model, smooth, inputs, create_graph=True)
+    torch.testing.assert_close(norms, mg.per_sample_grad_norms(model, smooth, inputs), equal_nan=True)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-9, equal_nan=True)
+    wanted = slopes(sum_of_squares(by_loop), parameters)
+    if wanted is None:  # PyTorch has no second derivative
+        return
+    torch.testing.assert_close(slopes(sum_of_squares(found), parameters), wanted, equal_nan=True)
+    torch.testing.assert_close(slopes(norms.square().sum(), parameters), wanted, equal_nan=True)
+
+
+def sum_of_squares(gradients: dict[str, Tensor]) -> Tensor:
+    return torch.stack([g.square().sum() for g in gradients.values()]).sum()
+
+
+def slopes(number: Tensor, by: list[nn.Parameter]) -> tuple[Tensor, ...] | None:
+    if not number.requires_grad:
+        return tuple(torch.zeros_like(p) for p in by)
+    try:
+        return torch.autograd.grad(number, by, retain_graph=True, materialize_grads=True)
+    except RuntimeError:
+        return None
+
+
+def test_the_oracle_of_second_order_is_a_plain_loop() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    parameters = list(model.parameters())
+    rows = [torch.autograd.grad(smooth(model(x[i : i + 1])), parameters, create_graph=True) for i in range(4)]
+    by_hand = torch.stack([part.square().sum() for row in rows for part in row]).sum()
+    for method in ("batched", "loop"):
+        for chunk_size in (None, 3):
+            found = mg.per_sample_grad(
+                model,
+                smooth,
+                x,
+                create_graph=True,
+                method=method,
+                chunk_size=chunk_size,  # type: ignore[arg-type]
+            )
+            torch.testing.assert_close(
+                torch.autograd.grad(sum_of_squares(found), [x, *parameters]),
+                torch.autograd.grad(by_hand, [x, *parameters], retain_graph=True),
+            )
+
+
+def test_zoo_is_no_empty_shell() -> None:
+    compared = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for case in cases():
+            source, given = case.values
+            if any(is_coupled(m) or not draws(m) for m, _ in itertools.islice(source(*given), 1)):
+                compared.add(case.id.split(",")[0].strip())
+    assert len(compared) > 30
+    assert {"nn.Linear", "nn.Conv2d", "nn.LSTM", "nn.MultiheadAttention", "nn.BatchNorm1d"} <= compared
