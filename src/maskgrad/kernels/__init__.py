@@ -24,7 +24,7 @@ from maskgrad.kernels.norms import masked_norm
 from maskgrad.kernels.prod import masked_prod
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
 from maskgrad.kernels.segment_exponentials import segment_logsumexp
-from maskgrad.kernels.segment_moments import segment_variance
+from maskgrad.kernels.segment_moments import segment_mean, segment_variance
 from maskgrad.kernels.segment_norms import segment_norm
 from maskgrad.kernels.segment_products import segment_prod
 from maskgrad.kernels.segments import (
@@ -75,6 +75,7 @@ __all__ = [
     "rowwise_adagrad_rows_",
     "segment_extremum",
     "segment_logsumexp",
+    "segment_mean",
     "segment_norm",
     "segment_prod",
     "segment_softmax",

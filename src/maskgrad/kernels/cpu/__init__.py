@@ -17,7 +17,7 @@ from maskgrad.kernels.cpu.norms import masked_norm, masked_norm_backward
 from maskgrad.kernels.cpu.prod import masked_prod, masked_prod_backward
 from maskgrad.kernels.cpu.reductions import masked_count, masked_mean, masked_spread, masked_sum
 from maskgrad.kernels.cpu.segment_exponentials import segment_logsumexp, segment_logsumexp_backward
-from maskgrad.kernels.cpu.segment_moments import segment_variance, segment_variance_backward
+from maskgrad.kernels.cpu.segment_moments import segment_mean, segment_variance, segment_variance_backward
 from maskgrad.kernels.cpu.segment_norms import segment_norm, segment_norm_backward
 from maskgrad.kernels.cpu.segment_products import segment_prod, segment_prod_backward
 from maskgrad.kernels.cpu.segments import (
@@ -78,6 +78,7 @@ __all__ = [
     "segment_extremum",
     "segment_logsumexp",
     "segment_logsumexp_backward",
+    "segment_mean",
     "segment_norm",
     "segment_norm_backward",
     "segment_prod",

@@ -1,4 +1,4 @@
-r"""Variance and mean of each segment of a list of entries: each segment is read twice, where it lies.
+r"""Mean and variance of each segment of a list of entries: each segment is read where it lies, for a variance twice.
 
 .. math:: \bar x_k = \frac{1}{n_k} \sum_{i \in k} x_i, \qquad
           v_k = \frac{\sum_{i \in k} (x_i - \bar x_k)^2}{\max(0, n_k - c)}, \qquad
@@ -25,6 +25,21 @@ from maskgrad.kernels.reference import segment_moments as reference
 from maskgrad.kernels.reference.reductions import HALVES
 
 SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
+
+
+def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    """As in the reference."""
+    values = values.detach()
+    if not values.numel():
+        return reference.segment_mean(values, pointers, order)
+    v = values.float() if values.dtype in HALVES else values
+    rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
+    out = empty((rows, *values.shape[1:]), v.dtype)
+    loop, rest = (_means, ()) if width == 1 else (_vector_means, (width,))
+    run(
+        loop, entries(v), *bounds(pointers, order), *rest, out.view(-1).numpy(), tasks=rows, elements=values.numel()
+    )  # fmt: skip
+    return out
 
 
 def segment_variance(
@@ -77,6 +92,38 @@ def _add_squares(v: Any, mean: float) -> float:
         d = v[i] - mean
         s += d * d
     return s
+
+
+@compiled
+def _means(v: Any, pointers: Any, order: Any, has_order: bool, out: Any, lo: int, hi: int) -> None:
+    for k in range(lo, hi):
+        start, stop, s = pointers[k], pointers[k + 1], 0.0
+        if has_order:
+            for i in range(start, stop):
+                s += v[order[i]]
+        elif stop - start < SHORT:
+            for i in range(start, stop):
+                s += v[i]
+        else:
+            s = _add(v[start:stop])
+        out[k] = s / max(stop - start, 1)
+
+
+@compiled
+def _vector_means(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
+) -> None:
+    s = np.empty(width)
+    for k in range(lo, hi):
+        start, stop, result = pointers[k], pointers[k + 1], out[k * width : (k + 1) * width]
+        s[:] = 0
+        for i in range(start, stop):
+            at = (order[i] if has_order else i) * width
+            row = v[at : at + width]
+            for j in range(width):
+                s[j] += row[j]
+        for j in range(width):
+            result[j] = s[j] / max(stop - start, 1)
 
 
 @compiled

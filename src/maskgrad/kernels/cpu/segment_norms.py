@@ -21,7 +21,7 @@ from torch import Tensor
 from maskgrad.kernels.cpu.compiler import compiled, reordered
 from maskgrad.kernels.cpu.floating import ordered, restored
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.segments import bounds, entries
+from maskgrad.kernels.cpu.segments import bounds, entries, segment_spread
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.reference import segment_norms as reference
 from maskgrad.kernels.reference.reductions import HALVES
@@ -60,24 +60,32 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: fl
 def segment_norm_backward(
     grad: Tensor, values: Tensor, norm: Tensor, pointers: Tensor, order: Tensor | None, ord: float
 ) -> Tensor:
-    """As in the reference: one pass that writes the result."""
+    """As in the reference."""
     if ord == 0 or not values.numel():
         return torch.zeros_like(values)
     values, norm, share = values.detach(), norm.detach(), grad.detach().double()
     v, width = values.float() if values.dtype in HALVES else values, math.prod(values.shape[1:])
-    out, where = empty(values.shape, v.dtype), bounds(pointers, order)
-    loop: Any
-    extra: tuple[Any, ...]
+    where, tasks = bounds(pointers, order), len(pointers) - 1
     if math.isinf(ord):
-        loop, extra = _attained, (entries(norm.to(v.dtype)), entries(share), *where, width)
-    else:
-        kind = int(ord) if ord in (1, 2) else _POWER
-        if kind != _ONE:
-            share = torch.where(norm == 0, 0, share * norm.double().pow(1 - ord))
-        powers = v.abs().pow_(ord - 1) if kind == _POWER else v
-        loop, extra = _scaled, (entries(powers), entries(share), *where, width, kind)
+        out = empty(values.shape, v.dtype)
+        run(
+            _attained, entries(v), entries(norm.to(v.dtype)), entries(share), *where, width, out.view(-1).numpy(),
+            tasks=tasks, elements=2 * out.numel(),
+        )  # fmt: skip
+        return out.to(values.dtype)
+    kind = int(ord) if ord in (1, 2) else _POWER
+    if kind != _ONE:
+        share = torch.where(norm == 0, 0, share * norm.double().pow(1 - ord))
+    powers = v.abs().pow_(ord - 1) if kind == _POWER else v
+    if order is not None:  # places far apart are what costs: they are written to, and not read before
+        out = segment_spread(share.to(v.dtype), pointers, order, len(values))
+        if kind == _POWER:
+            out.mul_(powers.masked_fill_(v == 0, 0))
+        return out.mul_(v if kind == _TWO else v.sgn()).to(values.dtype)
+    out = empty(values.shape, v.dtype)
     run(
-        loop, entries(v), *extra, out.view(-1).numpy(), tasks=len(pointers) - 1, elements=2 * out.numel()
+        _scaled, entries(v), entries(powers), entries(share), where[0], width, kind, out.view(-1).numpy(),
+        tasks=tasks, elements=2 * out.numel(),
     )  # fmt: skip
     return out.to(values.dtype)
 
@@ -185,45 +193,29 @@ def _scale(out: Any, v: Any, powers: Any, share: float, kind: int) -> None:
 
 
 @compiled
-def _scale_places(out: Any, v: Any, powers: Any, places: Any, share: float, kind: int) -> None:
-    if kind == _TWO:
-        for at in places:
-            out[at] = v[at] * share
-    elif kind == _ONE:
-        for at in places:
-            x = v[at]
-            out[at] = share * ((x > 0) - np.float64(x < 0))
-    else:
-        for at in places:
-            x = v[at]
-            out[at] = (share if x == 0 else share * powers[at]) * ((x > 0) - np.float64(x < 0))
+def _scale_row(out: Any, v: Any, powers: Any, shares: Any, kind: int) -> None:
+    for j in range(out.size):
+        x = v[j]
+        if kind == _TWO:
+            out[j] = x * shares[j]
+        else:
+            power = np.float64(powers[j]) if (kind == _POWER) & (x != 0) else 1.0
+            out[j] = shares[j] * power * ((x > 0) - np.float64(x < 0))
 
 
 @compiled
 def _scaled(
-    v: Any, powers: Any, share: Any, pointers: Any, order: Any, has_order: bool, width: int, kind: int, out: Any,
-    lo: int, hi: int,
-) -> None:  # fmt: skip
+    v: Any, powers: Any, share: Any, pointers: Any, width: int, kind: int, out: Any, lo: int, hi: int
+) -> None:
     """The entry (2), its sign (1), or its sign times its power, times what its segment has."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
-        if width == 1 and not has_order:
+        if width == 1:
             _scale(out[start:stop], v[start:stop], powers[start:stop], share[k], kind)
             continue
-        if width == 1:
-            _scale_places(out, v, powers, order[start:stop], share[k], kind)
-            continue
-        for i in range(start, stop):
-            at = (order[i] if has_order else i) * width
-            for j in range(width):
-                x, s = v[at + j], share[k * width + j]
-                if kind == _TWO:
-                    out[at + j] = x * s
-                elif kind == _ONE:
-                    out[at + j] = s * ((x > 0) - np.float64(x < 0))
-                else:
-                    power = powers[at + j] if x != 0 else x
-                    out[at + j] = s * power * ((x > 0) - np.float64(x < 0))
+        shares = share[k * width : (k + 1) * width]
+        for at in range(start * width, stop * width, width):
+            _scale_row(out[at : at + width], v[at : at + width], powers[at : at + width], shares, kind)
 
 
 @compiled

@@ -19,7 +19,7 @@ from maskgrad.kernels.cuda.norms import masked_norm, masked_norm_backward
 from maskgrad.kernels.cuda.prod import masked_prod, masked_prod_backward
 from maskgrad.kernels.cuda.reductions import masked_count, masked_mean, masked_spread, masked_sum
 from maskgrad.kernels.cuda.segment_exponentials import segment_logsumexp, segment_logsumexp_backward
-from maskgrad.kernels.cuda.segment_moments import segment_variance, segment_variance_backward
+from maskgrad.kernels.cuda.segment_moments import segment_mean, segment_variance, segment_variance_backward
 from maskgrad.kernels.cuda.segment_norms import segment_norm, segment_norm_backward
 from maskgrad.kernels.cuda.segment_products import segment_prod, segment_prod_backward
 from maskgrad.kernels.cuda.segments import (
@@ -81,6 +81,7 @@ __all__ = [
     "segment_extremum",
     "segment_logsumexp",
     "segment_logsumexp_backward",
+    "segment_mean",
     "segment_norm",
     "segment_norm_backward",
     "segment_prod",

@@ -1,4 +1,4 @@
-r"""Variance and mean of each segment of a list of entries: each segment is read twice, where it lies.
+r"""Mean and variance of each segment of a list of entries: each segment is read where it lies, for a variance twice.
 
 .. math:: \bar x_k = \frac{1}{n_k} \sum_{i \in k} x_i, \qquad
           v_k = \frac{\sum_{i \in k} (x_i - \bar x_k)^2}{\max(0, n_k - c)}, \qquad
@@ -14,9 +14,19 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.segments import places_of, walk_segments
+from maskgrad.kernels.cuda.segments import merged, places_of, walk_segments
 from maskgrad.kernels.reference import segment_moments as reference
 from maskgrad.kernels.reference.reductions import HALVES
+
+
+def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    """As in the reference."""
+    if not values.numel():
+        return reference.segment_mean(values, pointers, order)
+    # Where a segment is empty the kernel divides by 0.
+    mean = merged(values, pointers, order, "mean", torch.promote_types(values.dtype, torch.float32))
+    empty = (pointers.diff() == 0).view(-1, *(1,) * (values.ndim - 1))
+    return mean.masked_fill_(empty, 0)
 
 
 def segment_variance(

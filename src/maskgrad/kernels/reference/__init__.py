@@ -14,7 +14,11 @@ from maskgrad.kernels.reference.norms import masked_norm, masked_norm_backward
 from maskgrad.kernels.reference.prod import masked_prod, masked_prod_backward
 from maskgrad.kernels.reference.reductions import masked_count, masked_mean, masked_spread, masked_sum
 from maskgrad.kernels.reference.segment_exponentials import segment_logsumexp, segment_logsumexp_backward
-from maskgrad.kernels.reference.segment_moments import segment_variance, segment_variance_backward
+from maskgrad.kernels.reference.segment_moments import (
+    segment_mean,
+    segment_variance,
+    segment_variance_backward,
+)
 from maskgrad.kernels.reference.segment_norms import segment_norm, segment_norm_backward
 from maskgrad.kernels.reference.segment_products import segment_prod, segment_prod_backward
 from maskgrad.kernels.reference.segments import (
@@ -75,6 +79,7 @@ __all__ = [
     "segment_extremum",
     "segment_logsumexp",
     "segment_logsumexp_backward",
+    "segment_mean",
     "segment_norm",
     "segment_norm_backward",
     "segment_prod",

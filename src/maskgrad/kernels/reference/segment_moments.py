@@ -1,4 +1,4 @@
-r"""Variance and mean of each segment of a list of entries, in ordinary PyTorch.
+r"""Mean and variance of each segment of a list of entries, in ordinary PyTorch.
 
 .. math:: \bar x_k = \frac{1}{n_k} \sum_{i \in k} x_i, \qquad
           v_k = \frac{\sum_{i \in k} |x_i - \bar x_k|^2}{\max(0, n_k - c)}, \qquad
@@ -15,7 +15,14 @@ from torch import Tensor
 
 from maskgrad.kernels.reference.segments import per_segment, segment_spread, segment_sum, widened
 
-__all__ = ["segment_variance", "segment_variance_backward"]
+__all__ = ["segment_mean", "segment_variance", "segment_variance_backward"]
+
+
+def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    """(n, *dense) -> (g, *dense), float32 for halves."""
+    wide = widened(values)
+    mean = segment_sum(wide, pointers, order) / per_segment(pointers, wide).clamp(min=1)
+    return mean.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def segment_variance(
