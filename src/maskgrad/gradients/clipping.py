@@ -20,7 +20,7 @@ from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "grad_norm"]
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "grad_norm"]
 
 Parameters = Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 Gradient = AnyGradient
@@ -116,15 +116,17 @@ def clip_grad_norm_(
     owners = _listed(parameters)
     merged = _merged(owners)
     total = _norm(merged, norm_type, error_if_nonfinite, foreach)
-    torch.nn.utils.clip_grads_with_norm_(
-        [p for p, g in owners if _is_dense(g)], limit, total, foreach=foreach
-    )
-    factor = (limit / (total + 1e-6)).clamp(max=1.0)
-    for (param, gradient), part in zip(owners, merged, strict=True):
-        if not _is_dense(gradient):
-            assert isinstance(part, MergedGradient)
-            replace_gradient(param, _scaled(gradient, part, factor))
+    _scale_down(owners, merged, limit, total, foreach)
     return total
+
+
+@torch.no_grad()
+def clip_grads_with_norm_(
+    parameters: Parameters, max_norm: float, total_norm: Tensor, foreach: bool | None = None
+) -> None:
+    """As :func:`clip_grad_norm_` where the norm is known, of more gradients than these perhaps."""
+    owners = _listed(parameters)
+    _scale_down(owners, _merged(owners), float(max_norm), total_norm, foreach)
 
 
 @torch.no_grad()
@@ -223,6 +225,23 @@ def _what_counts(part: MergedGradient | Tensor, order: float) -> Tensor:
     # One number instead of a wide copy, which would be twice as large as the gradient.
     norm: Tensor = torch.linalg.vector_norm(values, order, dtype=torch.float32)
     return norm
+
+
+def _scale_down(
+    owners: list[tuple[Tensor, Gradient]],
+    merged: list[MergedGradient | Tensor],
+    limit: float,
+    total: Tensor,
+    foreach: bool | None,
+) -> None:
+    torch.nn.utils.clip_grads_with_norm_(
+        [p for p, g in owners if _is_dense(g)], limit, total, foreach=foreach
+    )
+    factor = (limit / (total + 1e-6)).clamp(max=1.0)
+    for (param, gradient), part in zip(owners, merged, strict=True):
+        if not _is_dense(gradient):
+            assert isinstance(part, MergedGradient)
+            replace_gradient(param, _scaled(gradient, part, factor))
 
 
 def _scaled(gradient: Gradient, part: MergedGradient, factor: Tensor) -> Gradient:

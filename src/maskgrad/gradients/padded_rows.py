@@ -50,7 +50,7 @@ class PaddedRows:
         >>> gradient.to_masked()
         masked([[5.],
                 [--],
-                [3.]], layout=sparse_coo)
+                [3.]], layout=torch.sparse_coo)
 
     Source: ``jax.numpy.unique(..., size=...)``, which fills up in the same way; ``tf.IndexedSlices``.
     """

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from maskgrad.errors import CoupledSamplesError
 from maskgrad.gradients.per_sample_batches import Batch
 from maskgrad.gradients.per_sample_contributions import Contribution, Full, Rows, joined
+from maskgrad.gradients.per_sample_entry import for_each_sample
 from maskgrad.gradients.per_sample_rules import RULES
 from maskgrad.gradients.per_sample_watching import NotBatchedError, Watch
 from maskgrad.masked_tensor import MaskedTensor
@@ -198,7 +199,7 @@ class PerSample:
                 losses, *specified = (torch.stack(column) for column in zip(*pairs, strict=True))
             else:
                 try:
-                    losses, *specified = torch.vmap(all_of_it, randomness=self.randomness)(*given)
+                    losses, *specified = for_each_sample(all_of_it, *given, self.randomness)
                 except _LossAloneError:
                     return self._at_once(batch, each_loss_alone=True)
             if not losses.requires_grad:

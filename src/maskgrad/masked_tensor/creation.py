@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
+from maskgrad.masked_tensor.torchscript import refuse_trace, trace_state
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.patterns.eager import may_look_at
 
@@ -19,6 +20,8 @@ __all__ = ["from_lengths", "from_nan", "from_numpy", "masked"]
 
 
 def _check_data(data: object, name: str = "data") -> Tensor:
+    if trace_state() is not None:  # here too, before the tracer warns of what it cannot follow below
+        refuse_trace()
     if not isinstance(data, Tensor):
         raise TypeError(
             f"{name} must be a torch.Tensor, found {type(data).__name__}; convert it with torch.as_tensor({name})"

@@ -120,7 +120,7 @@ def call(
         kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
     if out_of_place is not None:
         function = out_of_place
-    parts, stored = [], bool(kwargs) and holds_stored(kwargs.values())
+    parts, stored = [], len(kwargs) > 0 and holds_stored(kwargs.values())
     for argument in args:
         if type(argument) in CONTAINERS:
             argument = unwrap(argument)  # noqa: PLW2901

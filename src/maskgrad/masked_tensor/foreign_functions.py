@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.masked_tensor.reentrant_checkpoints import apply_on_parts, is_checkpoint
+from maskgrad.masked_tensor.reentrant_checkpoints import CHECKPOINTS, apply_on_parts
 from maskgrad.masked_tensor.tensor import MaskedTensor
 
 if TYPE_CHECKING:
@@ -22,11 +22,13 @@ __all__ = ["install", "reason_and_remedy"]
 
 def _guarded(apply: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if is_checkpoint(cls):
+        if cls.__module__ == CHECKPOINTS:
             return apply_on_parts(apply, cls, args)
         for argument in args:
             if type(argument) is MaskedTensor:
                 raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))
+        if not kwargs:
+            return apply(cls, *args)
         for argument in kwargs.values():
             if type(argument) is MaskedTensor:
                 raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))

@@ -14,15 +14,10 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.masked_tensor.tensor import MaskedTensor
 
-__all__ = ["apply_on_parts", "is_checkpoint"]
+__all__ = ["CHECKPOINTS", "apply_on_parts"]
 
-#: where its classes live
-HOME = "torch.utils.checkpoint"
-
-
-def is_checkpoint(cls: type) -> bool:
-    """Whether this autograd function is PyTorch's own, for checkpoints."""
-    return cls.__module__ == HOME
+#: where PyTorch's own functions for checkpoints live
+CHECKPOINTS = "torch.utils.checkpoint"
 
 
 def apply_on_parts(apply: Callable[..., Any], cls: type, args: tuple[Any, ...]) -> Any:

@@ -167,7 +167,8 @@ def num_specified(self: MaskedTensor) -> Tensor:
     """How many entries are specified: a 0-dim int64 tensor, so that no device has to be waited for."""
     stored = stored_of(self)
     if stored is None:
-        return self._dense()[1].sum()
+        mask = self._dense()[1]
+        return kernels.masked_count(mask, tuple(range(mask.ndim)), False)
     return torch.tensor(stored.values.numel(), device=stored.values.device)
 
 

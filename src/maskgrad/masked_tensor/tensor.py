@@ -9,11 +9,11 @@ from torch import Tensor
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.operators import TypedOperators
-from maskgrad.masked_tensor.torchscript import refuse_trace
+from maskgrad.masked_tensor.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, Facts, Pattern, StoredPattern
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import pattern_of_facts
-from maskgrad.semantics.entries import Entries, fill
+from maskgrad.semantics.entries import Entries, chosen, fill
 from maskgrad.semantics.stored.entries import Stored, densified
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["MaskedTensor", "of_entries", "stored_of"]
-
-_trace = torch._C._get_tracing_state
 
 
 class MaskedTensor(TypedOperators):
@@ -54,7 +52,7 @@ class MaskedTensor(TypedOperators):
     _pattern: Pattern
 
     def __init__(self, values: Tensor, pattern: Pattern) -> None:
-        if _trace() is not None:
+        if trace_state() is not None:
             refuse_trace()
         self._values = values
         self._pattern = pattern
@@ -104,7 +102,7 @@ class MaskedTensor(TypedOperators):
         if isinstance(value, (int, float)) and values.is_floating_point():
             plain: Tensor = fill(Entries(values, mask), mask, value)
             return plain
-        return torch.where(mask, values, value)
+        return chosen(mask, values, value)
 
     def to_tensor(self, value: float | Tensor = 0) -> Tensor:
         """:meth:`filled`, under the name that ``torch.masked`` gives it."""

@@ -11,11 +11,15 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+import torch
 from torch import nn
 
 from maskgrad.errors import UnsupportedOperationError
 
-__all__ = ["refuse_scripts", "refuse_trace"]
+__all__ = ["refuse_scripts", "refuse_trace", "trace_state"]
+
+#: None unless ``torch.jit.trace`` records
+trace_state = torch._C._get_tracing_state
 
 _REMEDY = "use torch.compile(fullgraph=True), or torch.export.export for a file, which know MaskedTensors"
 

@@ -174,6 +174,52 @@ def test_the_oracle_of_second_order_is_a_plain_loop() -> None:
             )
 
 
+@pytest.mark.parametrize("method", ["batched", "loop"])
+def test_samples_without_a_loss_send_nothing_in_second_order(method: Any) -> None:
+    nan, inf = float("nan"), float("inf")
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    known = torch.tensor([[1, 1], [0, 0], [0, 1], [0, 0]]).bool()
+    targets = torch.where(known, 0.5, torch.tensor([nan, inf]).double())
+
+    def penalty(x: Tensor, t: Any) -> Tensor:
+        norms = mg.per_sample_grad_norms(
+            model, nn.functional.mse_loss, x, t, create_graph=True, method=method
+        )
+        return norms.sum()
+
+    both = [x, *model.parameters()]
+    found = torch.autograd.grad(penalty(x, mg.masked(targets, known)), both)
+    kept = mg.masked(torch.full((2, 2), 0.5).double(), known[[0, 2]])
+    expected = torch.autograd.grad(penalty(x[[0, 2]], kept), both)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(found[0][[1, 3]], torch.zeros(2, 3, dtype=torch.float64))
+
+
+def test_a_parameter_used_behind_our_back_is_noticed_in_second_order() -> None:
+    class Aside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+            self.kept = [self.weight * 3]  # a tensor that depends on it, made before
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight * self.kept[0]
+
+    model, x = Aside(), torch.randn(3, 2, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="a reference kept elsewhere"):
+        mg.per_sample_grad(model, smooth, x, create_graph=True, method="batched")
+    with pytest.warns(UserWarning, match="by a loop over the samples"):
+        found = mg.per_sample_grad(model, smooth, x, create_graph=True)["weight"]
+    torch.testing.assert_close(found.detach(), loop_twice(model, x))
+
+
+def loop_twice(model: nn.Module, x: Tensor) -> Tensor:
+    weight = dict(model.named_parameters())["weight"]
+    rows = [torch.autograd.grad(smooth(model(x[i : i + 1])), weight, retain_graph=True)[0] for i in range(3)]
+    return torch.stack(rows)
+
+
 def test_zoo_is_no_empty_shell() -> None:
     compared = set()
     with warnings.catch_warnings():

@@ -1,0 +1,108 @@
+"""A compiled training step: an optimizer's step is one uncompiled call in it, on gradients of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import maskgrad as mg
+from tests.poison import nan
+
+OPTIMIZERS = (
+    "ASGD", "LAMB", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam", "RMSprop",
+    "Rprop",
+)  # fmt: skip
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning"),
+]
+
+
+def test_every_optimizer_is_tried() -> None:
+    optimizers = {name for name in mg.optim.__all__ if isinstance(getattr(mg.optim, name), type)}
+    assert optimizers - {"ExponentialMovingAverage"} == {*OPTIMIZERS}
+
+
+def parameters() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        kind: torch.randn(6, 3, generator=generator).requires_grad_() for kind in ("dense", "coo", "masked")
+    }
+
+
+def batches(number: int) -> list[tuple[Tensor, Tensor]]:
+    """Rows to look up, and a mask; the last mask is empty."""
+    generator = torch.Generator().manual_seed(1)
+    found = [
+        (torch.randint(6, (4,), generator=generator), torch.rand(6, 3, generator=generator) < 0.5)
+        for _ in range(number)
+    ]
+    return [*found[:-1], (found[-1][0], torch.zeros(6, 3).bool())]
+
+
+def train(params: dict[str, Tensor], optimizer: Any, rows: Tensor, mask: Tensor) -> None:
+    """A dense, a COO and a masked gradient, and a step."""
+    optimizer.zero_grad()
+    (gradient,) = torch.autograd.grad(params["masked"].square().sum(), params["masked"])
+    mg.attach_gradient(params["masked"], mg.masked(torch.where(mask, gradient, nan), mask))
+    looked_up = F.embedding(rows, params["coo"], sparse=True)
+    (params["dense"].square().sum() + looked_up.square().sum()).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_compiled_training_step_is_compiled_once_and_changes_nothing(name: str) -> None:
+    ours, theirs = parameters(), parameters()
+    optimizers = [getattr(mg.optim, name)([*params.values()], lr=0.01) for params in (ours, theirs)]
+    fast = torch.compile(train, backend="eager")
+    first, *others = batches(4)
+    fast(ours, optimizers[0], *first)
+    train(theirs, optimizers[1], *first)
+    with mg.assert_no_recompile():
+        for batch in others:
+            fast(ours, optimizers[0], *batch)
+    for batch in others:
+        train(theirs, optimizers[1], *batch)
+    for kind, param in ours.items():
+        assert torch.equal(param, theirs[kind]), kind
+    start = parameters()
+    assert all(not torch.equal(param, start[kind]) for kind, param in ours.items())
+
+
+@pytest.mark.parametrize("kind", ["closure", "hooks"])
+def test_what_belongs_to_a_step(kind: str) -> None:
+    seen: list[str] = []
+    param = torch.ones(3, requires_grad=True)
+    optimizer = mg.optim.SGD([param], lr=0.1)
+    if kind == "hooks":
+        optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+        optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = param.square().sum()
+        value.backward()
+        return value
+
+    def step() -> Any:
+        return optimizer.step(loss)
+
+    assert torch.compile(step, backend="eager")() == 3
+    torch.testing.assert_close(param, torch.full((3,), 0.8))
+    assert seen == (["before", "after"] if kind == "hooks" else [])
+
+
+def test_in_one_whole_graph_it_is_refused() -> None:
+    param = torch.ones(3, requires_grad=True)
+    param.grad = torch.ones(3)
+    optimizer = mg.optim.SGD([param], lr=0.1)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"step|disable"):
+        torch.compile(optimizer.step, backend="eager", fullgraph=True)()
+    assert torch.equal(param, torch.ones(3))
+    optimizer.step()
+    assert torch.equal(param, torch.full((3,), 0.9))

@@ -1,0 +1,64 @@
+"""What is told to torch.func: once, and of nothing but MaskedTensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._functorch import eager_transforms
+from torch._functorch import vmap as vmap_of_torch
+from torch.func import jacfwd, jvp, vmap
+
+import maskgrad as mg
+from maskgrad.masked_tensor import function_transforms
+from tests.poison import assert_entries, nan, on
+
+X = torch.tensor([1.0, nan, 3.0])
+MASK = on(1, 0, 1)
+
+
+def test_installing_twice_changes_nothing() -> None:
+    before = eager_transforms._jvp_with_argnums, vmap_of_torch._unwrap_batched
+    function_transforms.install()
+    assert (eager_transforms._jvp_with_argnums, vmap_of_torch._unwrap_batched) == before
+
+
+def test_tangents_have_the_pattern_of_results() -> None:
+    result, tangent = jvp(lambda x: [mg.masked(x, MASK) * 3, x > 2], (X,), (torch.ones(3),))
+    assert_entries(result[0], [3.0, None, 9.0])
+    assert_entries(tangent[0], [3.0, None, 3.0])
+    assert tangent[1].tolist() == [False] * 3  # a plain Boolean result has PyTorch's tangent
+
+
+def test_a_mask_that_depends_on_the_input() -> None:
+    result, tangent = jvp(
+        lambda x: mg.masked(x, x > 2).square(), (torch.tensor([1.0, 3.0]),), (torch.ones(2),)
+    )
+    assert_entries(result, [None, 9.0])
+    assert_entries(tangent, [None, 6.0])
+
+
+def test_inside_of_vmap() -> None:
+    found = vmap(jacfwd(lambda x, k: mg.masked(x, k) ** 2))(torch.stack([X, X]), torch.stack([MASK, ~MASK]))
+    assert torch.equal(found.mask, torch.stack([MASK, ~MASK])[:, :, None].expand(2, 3, 3))
+    assert found[0].filled(0.0).tolist() == [[2.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 6.0]]
+
+
+@pytest.mark.parametrize("out_dims", [0, 1, -1])
+def test_results_and_masks_share_the_dimension_of_samples(out_dims: int) -> None:
+    found = vmap(lambda w: (mg.masked(X, MASK) * w, w), out_dims=(out_dims, 0))(torch.ones(2))
+    assert torch.equal(found[0].mask, torch.stack([MASK, MASK], out_dims))
+    assert found[1].tolist() == [1.0, 1.0]
+
+
+def test_one_vmap_in_another() -> None:
+    found = vmap(lambda a: vmap(lambda b: mg.masked(X, MASK) * a * b, out_dims=1)(torch.ones(4)))(
+        torch.ones(2)
+    )
+    assert torch.equal(found.mask, MASK[:, None].expand(2, 3, 4))
+
+
+def test_sparse_layouts_are_refused_as_results_only() -> None:
+    stored = mg.masked(X, MASK).to_sparse()
+    with pytest.raises(mg.UnsupportedOperationError, match=r"entries stored as torch\.sparse_coo"):
+        vmap(lambda w: stored * w)(torch.ones(2))
+    assert vmap(lambda w: (stored * w).to_dense().sum())(torch.ones(2)).tolist() == [4.0, 4.0]

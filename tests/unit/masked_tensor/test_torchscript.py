@@ -1,0 +1,41 @@
+"""TorchScript's refusals: where they are attached, and where not. Words: tests/integration/test_tracing_refused."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+import maskgrad as mg
+from maskgrad.masked_tensor.torchscript import refuse_scripts, refuse_trace, trace_state
+
+
+def test_traces_name_the_way_out() -> None:
+    assert trace_state() is None
+    with pytest.raises(mg.UnsupportedOperationError, match=r"torch\.export\.export"):
+        refuse_trace()
+
+
+def test_functions_and_modules_are_marked_and_nothing_else() -> None:
+    def function() -> None:
+        """Public."""
+
+    class Layer(nn.Module):
+        """Public."""
+
+    class Other:
+        """No module."""
+
+    refuse_scripts([function, Layer, Other, None, 3])
+    with pytest.raises(mg.UnsupportedOperationError, match="maskgrad's function "):
+        function.__prepare_scriptable__()  # type: ignore[attr-defined]
+    with pytest.raises(mg.UnsupportedOperationError, match="maskgrad's Layer "):
+        Layer().__prepare_scriptable__()
+    assert not hasattr(Other, "__prepare_scriptable__")
+
+
+def test_all_that_is_public_is_marked() -> None:
+    for home in (mg, mg.functional, mg.nn):
+        for name in home.__all__:
+            public = getattr(home, name)
+            if type(public) is type(refuse_trace):
+                assert hasattr(public, "__prepare_scriptable__"), name
