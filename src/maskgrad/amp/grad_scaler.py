@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from maskgrad.amp.unscaling import OnDevices, check_finite, narrow_again, read_and_unscale, write_unscaled
+from maskgrad.gradients.around_step import parameters_of
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["GradScaler"]
@@ -142,10 +144,25 @@ class GradScaler(torch.amp.GradScaler):
         with torch.no_grad():
             gradients = read_and_unscale(optimizer, inverse)
             check_finite(gradients, found, inverse, in_place=not allow_fp16)
+            _agree_with_other_ranks(optimizer, found)
             if not allow_fp16:
                 widened = write_unscaled(gradients)
                 self._per_optimizer_states[id(optimizer)][_WIDENED] = widened
         return found.copies
+
+
+def _agree_with_other_ranks(optimizer: Optimizer, found: OnDevices) -> None:
+    """Note an overflow that another rank has seen in its rows of a sharded table: all skip the step, or none."""
+    # Where nobody has imported it there is no sharded table. Nobody else has to pay for the import.
+    if "maskgrad.distributed" not in sys.modules:
+        return
+    from maskgrad.distributed.sharding.shards import is_sharded, overflow_on_other_ranks
+
+    shards = [param for param in parameters_of(optimizer) if is_sharded(param)]
+    if shards:
+        here = any(bool(flag) for flag in found.copies.values())
+        if overflow_on_other_ranks(shards, here):
+            found.on(shards[0].device).fill_(1.0)
 
 
 def _narrow_again(optimizer_state: dict[str, Any]) -> None:
