@@ -12,6 +12,8 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+from maskgrad import kernels
+
 __all__ = [
     "positions_along",
     "previous_specified",
@@ -37,7 +39,7 @@ def positions_along(x: Tensor, dim: int) -> Tensor:
 def ranks(mask: Tensor, dim: int, first: bool = True) -> Tensor:
     """Where each entry goes when the specified ones are moved to the front (to the back), all keeping their order."""
     positions, upto = positions_along(mask, dim), mask.cumsum(dim)
-    total = mask.sum(dim, keepdim=True)
+    total = kernels.masked_count(mask, (dim,), True)
     if first:
         return torch.where(mask, upto - 1, total + positions - upto)
     return torch.where(mask, size_along(mask, dim) - total + upto - 1, positions - upto)

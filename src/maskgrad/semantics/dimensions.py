@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maskgrad import kernels
 from maskgrad.semantics.entries import Entries
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def drop(kept: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 def mask_of_any(mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """Where a reduction has at least one entry to work on."""
-    return mask.any(dims, keepdim=keepdim) if dims else mask
+    return kernels.masked_any(mask, dims, keepdim)
 
 
 def reduce_each(function: Callable[..., Any], input: Entries, dim: Any, keepdim: bool) -> Entries:

@@ -17,6 +17,7 @@ __all__ = [
     "HALVES",
     "Entries",
     "as_entries",
+    "chosen",
     "fill",
     "intersection",
     "mask_of",
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 Filler = float | int | bool
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 #: Entries from which the compiled selection is worth a question; small tensors, whose calls count, are not asked.
 LARGE = 32_768
@@ -75,6 +78,16 @@ def intersection(operands: Iterable[Any]) -> Tensor | None:
         if isinstance(operand, Entries):
             mask = operand.mask if mask is None else merge_masks(mask, operand.mask)
     return mask
+
+
+def chosen(mask: Tensor, values: Tensor, other: Any) -> Tensor:
+    """``torch.where``, for unsigned integers too, of which PyTorch 2.9 selects only the shortest."""
+    signed = _SIGNED.get(values.dtype)
+    if signed is None or torch.result_type(values, other) is not values.dtype:
+        return torch.where(mask, values, other)
+    if not isinstance(other, torch.Tensor):
+        other = torch.tensor(other, dtype=values.dtype, device=values.device)
+    return torch.where(mask, values.view(signed), other.to(values.dtype).view(signed)).view(values.dtype)
 
 
 def filler_as(dtype: torch.dtype, filler: Filler) -> Filler:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad import kernels
 from maskgrad.semantics.compaction import positions_along, size_along
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
@@ -39,7 +40,7 @@ def _specified_instead(index: Tensor, filled: Tensor, mask: Tensor, dim: int) ->
 def _balanced(input: Entries, dim: int) -> Tensor:
     """Fillers below and above all entries, so many that the lower median of all is that of the specified ones."""
     values, mask = input
-    count = mask.sum(dim, keepdim=True)
+    count = kernels.masked_count(mask, (dim,), True)
     below = (size_along(mask, dim) - 1) // 2 - (count - 1).clamp(min=0) // 2
     low, high = (torch.full_like(values, lowest(values.dtype, largest)) for largest in (True, False))
     filler = torch.where((~mask).cumsum(dim) <= below, low, high)
@@ -128,7 +129,7 @@ def kthvalue(input: Entries, k: int, dim: int = -1, keepdim: bool = False) -> An
     filled = torch.where(mask, values.detach(), extreme(values.dtype, True))
     index = torch.kthvalue(filled, k, dim, keepdim=True).indices
     index = _specified_instead(index, filled, mask, dim)
-    enough = mask.sum(dim, keepdim=True) >= k
+    enough = kernels.masked_count(mask, (dim,), True) >= k
     return _pair(torch.return_types.kthvalue, input, index, dim, keepdim, enough)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
@@ -43,8 +44,13 @@ def _quantile(
     q_mask = None
     if isinstance(q, Entries):
         q_mask, q = q.mask, torch.where(q.mask, q.values, 0.5)
-    # torch's own checks of dtype, q and interpolation, on one number that no vmap has batched
-    torch.quantile(torch.zeros(1, dtype=values.dtype, device=values.device), q, interpolation=interpolation)
+    if not torch.compiler.is_compiling():  # PyTorch 2.9 cannot trace them
+        # torch's own checks of dtype, q and interpolation, on one number that no vmap has batched
+        torch.quantile(
+            torch.zeros(1, dtype=values.dtype, device=values.device), q, interpolation=interpolation
+        )
+    elif isinstance(q, (int, float)) and not 0 <= q <= 1:
+        raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q}")
     if values.numel() == 0:
         raise RuntimeError("quantile() input tensor must be non-empty")
     ndim = values.ndim
@@ -59,7 +65,7 @@ def _quantile(
     last = rows.values.ndim - 1
     order = sorted_positions(rows, last)
     ordered = read(rows, last, order)
-    count = rows.mask.sum(-1, keepdim=True)
+    count = kernels.masked_count(rows.mask, (last,), True)
     end = (count - 1).clamp(min=0)
     points = torch.as_tensor(q, dtype=values.dtype, device=values.device)
     rank = points.reshape(-1) * end.to(values.dtype)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad import kernels
 from maskgrad.semantics.compaction import positions_along, size_along, specified_first
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries, filler_as
@@ -41,7 +42,7 @@ def sorted_positions(input: Entries, dim: int, descending: bool = False) -> Tens
 
 def leading(mask: Tensor, dim: int) -> Tensor:
     """The pattern with its specified entries moved to the front."""
-    return positions_along(mask, dim) < mask.sum(dim, keepdim=True)
+    return positions_along(mask, dim) < kernels.masked_count(mask, (dim,), True)
 
 
 def sort(input: Entries, dim: int = -1, descending: bool = False, *, stable: bool | None = False) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import array, compiled, decode
+from maskgrad.kernels.cpu.compiler import array, compiled, decode, prefetch
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import run
@@ -25,6 +25,9 @@ from maskgrad.kernels.reference.coalescing import REDUCTIONS
 from maskgrad.kernels.reference.reductions import HALVES
 
 _SUM, _MEAN, _AMAX, _AMIN = range(4)
+AHEAD = 16  # rows that are asked for before they are needed
+LINE = 64  # bytes that memory hands out together
+MOST = 1024  # bytes of a row that are asked for; what follows, the processor foresees
 
 
 def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
@@ -51,6 +54,14 @@ def _better(a: Any, b: Any, largest: bool) -> Any:
 
 
 @compiled
+def _ask(base: int, row: Any, size: int) -> None:
+    """For a row before it is needed: places at random are what a processor cannot foresee, and would wait for."""
+    start = base + row * size
+    for address in range(start, start + min(size, MOST), LINE):
+        prefetch(address)
+
+
+@compiled
 def _merge(
     v: Any,
     keys: Any,
@@ -72,8 +83,14 @@ def _merge(
             out[k] = s
         return
     acc = np.full(width, wide)
+    base, size, last = v.ctypes.data, width * v.itemsize, starts[hi]
+    asked = starts[lo]
     for k in range(lo, hi):
         start, stop = starts[k], starts[k + 1]
+        asked = max(asked, start)
+        while asked < min(start + AHEAD, last):
+            _ask(base, np.int64(keys[asked] & places), size)
+            asked += 1
         first = np.int64(keys[start] & places) * width
         # Slices from 0, not sums of indices: only then are the loops free of checks, and become vector code.
         a, result = v[first : first + width], out[k * width : (k + 1) * width]
@@ -98,6 +115,8 @@ def _merge(
             for j in range(width):
                 acc[j] = decode(a[j])
             for i in range(start + 1, stop):
+                if i + AHEAD < stop:
+                    _ask(base, np.int64(keys[i + AHEAD] & places), size)
                 at = np.int64(keys[i] & places) * width
                 b = v[at : at + width]
                 for j in range(width):

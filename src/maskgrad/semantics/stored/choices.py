@@ -38,9 +38,7 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         raise UnsupportedLayoutError(
             "where() of a sparse and a dense side", stored.pattern.layout, tuple(stored.shape)
         )
-    dtype = torch.result_type(
-        *[side.values if isinstance(side, (Stored, Entries)) else side for side in (a, b)]
-    )
+    dtype = _dtype_of_both(*[side.values if isinstance(side, (Stored, Entries)) else side for side in (a, b)])
     shape = torch.broadcast_shapes(*[shape_of(o) for o in (condition, a, b)])
     sides = [
         _chosen(condition if wanted else _negated(condition), side, dtype, shape)
@@ -50,6 +48,16 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     entries = torch.cat([side.entries for side in sides])
     model = next(o for o in (a, b, condition) if isinstance(o, Stored)).pattern
     return from_places(coordinates, entries, tuple(shape), model)
+
+
+def _dtype_of_both(a: Any, b: Any) -> torch.dtype:
+    """``torch.result_type``, which torch.compile cannot trace."""
+    if not torch.compiler.is_compiling():
+        return torch.result_type(a, b)
+    # the rank of an operand counts, not its size
+    a, b = (x.new_empty((0,) * x.ndim) if isinstance(x, Tensor) else x for x in (a, b))
+    model = a if isinstance(a, Tensor) else b
+    return torch.where(model.new_empty((0,) * model.ndim, dtype=torch.bool), a, b).dtype
 
 
 def _negated(condition: Any) -> Any:

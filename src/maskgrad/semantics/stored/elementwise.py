@@ -40,6 +40,10 @@ def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     """``run`` on aligned values, and the result with its pattern."""
+    common = _common_pattern(operands)
+    if common is not None:
+        result = run([o.values if type(o) is Stored else o for o in operands])
+        return _attach(result, lambda values: Stored(values, common))
     alive = True  # an unspecified number leaves nothing specified
     for operand in operands:
         if isinstance(operand, Entries) and not operand.mask.ndim:
@@ -76,6 +80,20 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
     return _attach(run(values), lambda v: from_places(places, v, pattern.sizes, pattern))
+
+
+def _common_pattern(operands: list[Any]) -> StoredPattern | None:
+    """The pattern that is one and the same object in all operands but numbers: asked first, and without shapes."""
+    pattern, ndim = None, 0
+    for operand in operands:
+        if type(operand) is Stored:
+            if pattern is None:
+                pattern, ndim = operand.pattern, operand.values.ndim
+            elif operand.pattern is not pattern or operand.values.ndim != ndim:
+                return None
+        elif isinstance(operand, Entries) or (isinstance(operand, Tensor) and operand.ndim):
+            return None
+    return pattern
 
 
 def same_pattern(stored: list[Stored]) -> bool:

@@ -13,6 +13,7 @@ from maskgrad import kernels
 from maskgrad.kernels.reference.segments import segment_index
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
+from maskgrad.patterns.eager import may_look_at
 from maskgrad.patterns.stored import keys_of, places_of
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
@@ -46,6 +47,11 @@ class Groups:
         return self.pointers.shape[0] - 1
 
     @property
+    def is_one(self) -> bool:
+        """Whether there is a single group; of several dimensions, a graph that is being traced cannot know."""
+        return self.number == 1 if not self.sizes or not torch.compiler.is_compiling() else False
+
+    @property
     def index(self) -> Tensor:
         """Which group each entry belongs to (n,)."""
         found: Tensor = self._once("index", lambda: segment_index(self.pointers, self.order, self.entries))
@@ -53,25 +59,25 @@ class Groups:
 
     def sum(self, entries: Tensor) -> Tensor:
         """Sum of each group, (n, *dense) -> (g, *dense), in a wider precision than that of the entries."""
-        if self.number == 1:
+        if self.is_one:
             return widened(entries).sum(0, keepdim=True)
         return kernels.segment_sum(entries, self.pointers, self.order, widened(entries.new_empty(0)).dtype)
 
     def total(self, entries: Tensor) -> Tensor:
         """:meth:`sum`, rounded once to the dtype of the entries."""
-        if self.number == 1 or entries.dtype in _HALVES:
+        if self.is_one or entries.dtype in _HALVES:
             return self.sum(entries).to(entries.dtype)
         return kernels.segment_sum(entries, self.pointers, self.order, entries.dtype)
 
     def mean(self, entries: Tensor) -> Tensor:
         """Mean of each group, (n, *dense) -> (g, *dense), in the dtype of the entries."""
-        if self.number == 1:
+        if self.is_one:
             return (self.sum(entries) / self.counts(entries)).to(entries.dtype)
         return kernels.segment_mean(entries, self.pointers, self.order).to(entries.dtype)
 
     def spread(self, values: Tensor) -> Tensor:
         """What each group has, given to its entries: (g, *dense) -> (n, *dense)."""
-        if self.number == 1:
+        if self.is_one:
             return values.expand(self.entries, *values.shape[1:])
         return kernels.segment_spread(values, self.pointers, self.order, self.entries)
 
@@ -87,13 +93,13 @@ class Groups:
     def extremum(self, entries: Tensor, largest: bool) -> Tensor:
         """Largest or smallest entry of each group; no gradient."""
         plain = entries.detach()
-        if self.number == 1:
+        if self.is_one:
             return plain.amax(0, keepdim=True) if largest else plain.amin(0, keepdim=True)
         return kernels.segment_extremum(plain, self.pointers, self.order, largest)
 
     def softmax(self, entries: Tensor, logarithm: bool) -> Tensor:
         """Softmax within each group, or its logarithm: (n, *dense) -> (n, *dense)."""
-        if self.number == 1:
+        if self.is_one:
             return torch.log_softmax(entries, 0) if logarithm else torch.softmax(entries, 0)
         return kernels.segment_softmax(entries, self.pointers, self.order, logarithm)
 
@@ -123,7 +129,7 @@ class Groups:
 
     def _is_line(self, entries: Tensor) -> bool:
         """One group of real entries, which many threads can share: a masked kernel does it."""
-        return self.number == 1 and not entries.is_complex()
+        return self.is_one and not entries.is_complex()
 
     def pattern(self, at: tuple[int, ...], rank: int) -> CoordinatePattern:
         """The places of the groups in a result of ``rank`` dimensions, of size 1 but ``at`` those that were kept.
@@ -140,7 +146,9 @@ class Groups:
         return CoordinatePattern(torch.stack(rows), tuple(sizes))
 
     def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        if torch.is_inference_mode_enabled():  # no backward pass could use what is made now
+        # Asked for first, because what follows cannot be traced; in inference mode no backward pass could use what is
+        # made now.
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
             return compute()
         if key not in self._memory:
             self._memory[key] = compute()
@@ -155,7 +163,8 @@ def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) ->
     if not kept:
         return _one_group(entries, coordinates.device)
     keys = keys_of(coordinates[kept], rest)
-    if bool((keys[1:] >= keys[:-1]).all()):  # rows of a CSR tensor: no sort is needed
+    # looked at first, for no graph may depend on it
+    if may_look_at(keys) and bool((keys[1:] >= keys[:-1]).all()):  # rows of a CSR tensor: no sort is needed
         distinct, counts = torch.unique_consecutive(keys, return_counts=True)
         pointers, order = torch.nn.functional.pad(counts.cumsum(0), (1, 0)), None
     else:
