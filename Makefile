@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # What to install for which target: the extras of pyproject.toml.
 demo_extras := cli,plot,examples
 dev_extras  := dev,cli,plot,examples,interop,onnx
-docs_extras := docs,dev,plot,interop
+docs_extras := docs,dev,plot,interop,onnx
 bench_extras := bench
 # Other versions of PyTorch, each in an environment of its own: .venv-oldest and .venv-xla.
 oldest_extras := dev,cli,plot,examples,interop,onnx

@@ -4,8 +4,10 @@ The blocks of one page share their names, from top to bottom, as a reader would 
 prompts (``>>>``) is a doctest, one without is simply executed. Tests proper have ``tests/conftest.py``.
 """
 
+import sys
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,6 +31,25 @@ if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environm
 if find_spec("triton") is None:  # there is none for macOS and Windows
     collect_ignore += ["src/maskgrad/kernels/cuda", "tests/unit/kernels/cuda"]
 
+
+class _Page(ModuleType):
+    """The names of a page as a module: torch.compile of PyTorch 2.9 looks for a function's globals in one."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        super().__init__("__test__")
+        object.__setattr__(self, "names", names)
+
+    def __getattribute__(self, name: str) -> Any:
+        names = object.__getattribute__(self, "names")
+        if name == "__dict__":
+            return names
+        return names[name] if name in names else object.__getattribute__(self, name)
+
+
+def _begin_page(names: dict[str, Any]) -> None:
+    sys.modules["__test__"] = _Page(names)
+
+
 pytest_collect_file = Sybil(
     parsers=[
         PythonCodeBlockParser(doctest_optionflags=ELLIPSIS | NORMALIZE_WHITESPACE),
@@ -36,4 +57,5 @@ pytest_collect_file = Sybil(
     ],
     patterns=["README.md", "docs/*.md", "docs/families/*.md"],
     excludes=["docs/coverage_table.md"],
+    setup=_begin_page,
 ).pytest()

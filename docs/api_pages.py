@@ -17,7 +17,10 @@ PUBLIC_MODULES = [
     "maskgrad.optim.functional",
     "maskgrad.nn",
     "maskgrad.amp",
+    "maskgrad.distributed",
+    "maskgrad.distributed.wire_model",
     "maskgrad.interop",
+    "maskgrad.export.onnx",
     "maskgrad.plot",
     "maskgrad.errors",
 ]

@@ -51,6 +51,9 @@ nitpick_ignore = [
 nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
     ("py:.*", r"maskgrad\.optim\.(optimizer|engine|gradients|hyperparameters|rules)\..*"),
+    ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|division_of_labour|sharding\.table)\..*"),
+    # not on PyTorch's pages, or spelled as in the source
+    ("py:class", r"torch\.(distributed\.distributed_c10d|nn\.modules\.batchnorm|_C)\..*|nn\.Module|Way"),
     ("py:exc", "GradcheckError"),
     (
         "py:.*",

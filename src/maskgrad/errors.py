@@ -17,6 +17,7 @@ from __future__ import annotations
 
 __all__ = [
     "CoupledSamplesError",
+    "DependsOnNumbersError",
     "ExportMismatchError",
     "MaskgradError",
     "MissingDependencyError",
@@ -63,6 +64,10 @@ class NotExportableError(UnsupportedOperationError):
     def __init__(self, operation: str, reason: str, remedy: str) -> None:
         self.operation, self.reason, self.remedy = operation, reason, remedy
         TypeError.__init__(self, f"{operation} cannot be exported: {reason}. {remedy}")
+
+
+class DependsOnNumbersError(NotExportableError):
+    """The course of the computation, not only its results, depends on numbers that are known in a run only."""
 
 
 class ExportMismatchError(MaskgradError, RuntimeError):

@@ -12,6 +12,9 @@ from tests.laws.notices import NOTICES
 OF_THE_COMPILER = (
     "ignore:.*should not be instantiated:DeprecationWarning",
     "ignore:.torch.jit.script.* is deprecated:DeprecationWarning",
+    # and torch.func.vmap, where it loops; what it maps over is not contiguous
+    "ignore:There is a performance drop because we have not yet implemented the batching rule:UserWarning",
+    "ignore:torch.searchsorted.*non-contiguous:UserWarning",
 )
 
 

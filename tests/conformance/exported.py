@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from tests.conformance.programs import RECORDS, program_of
+from maskgrad.semantics.registry import OPERATIONS
+from tests.conformance.programs import RANDOM_ELSEWHERE, RECORDS, program_of
 
 __all__ = ["Group", "captured", "groups_without"]
 
@@ -20,7 +21,8 @@ Group = tuple[str, ...]
 
 def groups_without(excluded: object) -> list[Group]:
     """All records but the ``excluded`` ones (which are asked with ``in``) and those that draw random numbers."""
-    names = [name for name in RECORDS if name not in excluded and not program_of(name).random]  # type: ignore[operator]
+    draw = {o.name for o in OPERATIONS if o.family == "random"} | set(RANDOM_ELSEWHERE)
+    names = [name for name in RECORDS if name not in excluded and name not in draw]  # type: ignore[operator]
     return [tuple(names[at : at + TOGETHER]) for at in range(0, len(names), TOGETHER)]
 
 

@@ -28,6 +28,8 @@ HEAVY = {
     "typer",
     "rich",
     "onnx",
+    "onnxscript",
+    "onnxruntime",
 }
 
 

@@ -83,7 +83,7 @@ def test_backward_hooks_before_activations_in_place() -> None:
     net, seen = nn.Sequential(mg.nn.ReverseGradient(), nn.ReLU(inplace=True)).double(), []
     net[0].register_full_backward_hook(lambda module, grad_input, grad_output: seen.append(grad_input))
     x = leaf(1.0, -2.0)
-    with pytest.raises(RuntimeError, match="BackwardHookFunction is a view"):
+    with pytest.raises(RuntimeError, match=r"BackwardHookFunction(Backward)? is a view"):
         net(x)  # PyTorch's own limit, and loud
     y = nn.Sequential(mg.nn.ReverseGradient(), nn.ReLU(inplace=True)).double()(x)
     assert gradient(y, x).tolist() == [-1.0, 0.0]

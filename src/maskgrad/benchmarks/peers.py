@@ -42,7 +42,7 @@ def why_absent(peer: str) -> str:
     if peer == "scipy":
         return _why_not_imported("scipy.sparse")
     if peer == "opacus":
-        return _why_not_imported("opacus", "pip install opacus brings it")
+        return _why_not_imported("opacus")
     if peer == "fbgemm":
         return _why_not_imported("fbgemm_gpu.split_table_batched_embeddings_ops_training")
     if peer == "compiled-where" and shutil.which(os.environ.get("CXX", "g++")) is None:
@@ -50,10 +50,10 @@ def why_absent(peer: str) -> str:
     return ""
 
 
-def _why_not_imported(module: str, remedy: str = "pip install 'maskgrad[bench]' brings it") -> str:
+def _why_not_imported(module: str) -> str:
     try:
         importlib.import_module(module)
     except Exception as error:  # a package built for another torch fails in ways of its own
         reason = str(error).strip().partition("\n")[0]
-        return f"{module} cannot be imported ({reason}); {remedy}"
+        return f"{module} cannot be imported ({reason}); pip install 'maskgrad[bench]' brings it"
     return ""

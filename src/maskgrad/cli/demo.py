@@ -34,16 +34,24 @@ def movielens(
     out: Annotated[Path, typer.Option(help="Folder for metrics.json and the pictures.")] = Path(
         "demo-report"
     ),
+    nproc: Annotated[
+        int, typer.Option(min=1, help="Processes that share every batch; the results stay the same.")
+    ] = 1,
 ) -> None:
     """Train two recommenders on MovieLens, a matrix of ratings of which 98.4 % is missing."""
     where = usable_device(device)
+    if nproc > 1 and where.type != "cpu":
+        raise typer.BadParameter(
+            f"{nproc} processes would share {device}; take --device cpu, or one process.",
+            param_hint="'--nproc'",
+        )
     writable_directory(out)
 
     # torch's optimizers, rich and matplotlib take a second to load; `--help` need not wait for them.
     from maskgrad.cli.movielens.run import Settings, run
 
     try:
-        complete = run(Settings(epochs=epochs, seed=seed, device=where, out=out))
+        complete = run(Settings(epochs=epochs, seed=seed, device=where, out=out, processes=nproc))
     except MissingDependencyError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maskgrad.distributed.all_reduce import AllReduce, all_reduce
+from maskgrad.distributed.all_reduction import AllReduce, all_reduce
 from maskgrad.distributed.batch_normalization import SyncBatchNorm
+from maskgrad.distributed.checks import check_optimizer, check_parameters
 from maskgrad.distributed.gradients import all_reduce_gradients
 from maskgrad.distributed.losses import global_losses
-from maskgrad.distributed.prepare import prepare
+from maskgrad.distributed.preparation import prepare
 from maskgrad.distributed.reductions import count, mean, std, sum, var
 from maskgrad.distributed.sampling import sampler_mask
 from maskgrad.distributed.sharding import (
     ShardedEmbedding,
     ShardedEmbeddingBag,
     ShardedTables,
+    clip_grad_norm_,
     is_sharded,
     load_checkpoint,
     load_optimizer_state_dict,
@@ -35,6 +37,9 @@ __all__ = [
     "SyncBatchNorm",
     "all_reduce",
     "all_reduce_gradients",
+    "check_optimizer",
+    "check_parameters",
+    "clip_grad_norm_",
     "count",
     "global_losses",
     "is_sharded",

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.gradients.attached import AnyGradient
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import stored_of
@@ -30,7 +31,6 @@ from maskgrad.sparse import increasing, positions, prod, stored
 
 __all__ = ["DTYPES", "LAYOUTS", "Contribution", "Facts", "contribution_of", "nothing"]
 
-Gradient = Tensor | MaskedTensor
 _KINDS = (Tensor, MaskedTensor, PaddedRows)
 
 LAYOUTS = (
@@ -52,6 +52,7 @@ class Facts(NamedTuple):
 
     present: int
     masked: int
+    """0 for a tensor, 1 for a MaskedTensor, 2 for PaddedRows."""
     layout: int
     """Place in :data:`LAYOUTS`."""
     dtype: int
@@ -62,9 +63,11 @@ class Facts(NamedTuple):
     height: int
     """Of a block; 0 without blocks."""
     width: int
+    slots: int
+    """Of PaddedRows."""
 
 
-ABSENT = Facts(0, 0, 0, 0, 0, 0, 0, 0)
+ABSENT = Facts(*[0] * len(Facts._fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ def nothing() -> Contribution:
     return Contribution(ABSENT)
 
 
-def contribution_of(gradient: Gradient | PaddedRows | None, shape: torch.Size, name: str) -> Contribution:
+def contribution_of(gradient: AnyGradient | None, shape: torch.Size, name: str) -> Contribution:
     """Read a gradient, after a look at everything that can be wrong with it.
 
     Args:
@@ -148,7 +151,8 @@ def contribution_of(gradient: Gradient | PaddedRows | None, shape: torch.Size, n
     summed = ProcessGroup.summable(gradient.dtype)
     if isinstance(gradient, PaddedRows):
         used = gradient.checked(name).used
-        facts = Facts(1, 1, LAYOUTS.index(torch.sparse_coo), DTYPES.index(gradient.dtype), 0, 0, 0, 0)
+        place, dtype = LAYOUTS.index(torch.sparse_coo), DTYPES.index(gradient.dtype)
+        facts = ABSENT._replace(present=1, masked=2, layout=place, dtype=dtype, slots=gradient.capacity)
         return _of_rows(facts, gradient.rows[used][None], gradient.values[used].to(summed), shape, name)
     if isinstance(gradient, Tensor):
         if gradient.layout not in LAYOUTS:
@@ -168,8 +172,9 @@ def contribution_of(gradient: Gradient | PaddedRows | None, shape: torch.Size, n
     )
 
 
-def _facts(gradient: Gradient, masked: int = 0) -> Facts:
-    return Facts(1, masked, LAYOUTS.index(gradient.layout), DTYPES.index(gradient.dtype), 0, 0, 0, 0)
+def _facts(gradient: Tensor | MaskedTensor, masked: int = 0) -> Facts:
+    place, dtype = LAYOUTS.index(gradient.layout), DTYPES.index(gradient.dtype)
+    return ABSENT._replace(present=1, masked=masked, layout=place, dtype=dtype)
 
 
 def _of_stored(

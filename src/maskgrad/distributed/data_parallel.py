@@ -34,6 +34,7 @@ class DataParallel(nn.Module, Joinable):
         overlap: bool,
         init_sync: bool,
         timeout: datetime.timedelta | None,
+        bucket_bytes: float,
         ddp_options: dict[str, Any],
     ) -> None:
         nn.Module.__init__(self)
@@ -55,7 +56,7 @@ class DataParallel(nn.Module, Joinable):
                 param.register_hook(lambda gradient, name=name: refuse_sparse_gradient(name, gradient))
         if init_sync:
             self._send_from(own, 0)
-        self._exchange = OverlappedExchange(division.exchanged, own, exchange, overlap)
+        self._exchange = OverlappedExchange(division.exchanged, own, exchange, overlap, bucket_bytes)
 
     @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]  # what is inside is compiled
     def forward(self, *args: Any, **kwargs: Any) -> Any:

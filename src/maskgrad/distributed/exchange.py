@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from maskgrad.distributed.agreement import raise_everywhere
-from maskgrad.distributed.contributions import Facts, Gradient, contribution_of, nothing
+from maskgrad.distributed.contributions import Facts, contribution_of, nothing
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.distributed.settlement import Settlement, settle
 from maskgrad.distributed.transfers import DenseTransfer, Item, SparseTransfer
-from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.gradients.attached import AnyGradient
 
 __all__ = ["Exchange", "Op", "Slot", "Way"]
 
@@ -38,7 +38,7 @@ class Slot(NamedTuple):
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
-    gradient: Gradient | PaddedRows | None
+    gradient: AnyGradient | None
 
 
 class Exchange:
@@ -136,13 +136,13 @@ class Exchange:
             if sparse:
                 self._sent.append(SparseTransfer(self.group, device, sparse))
 
-    def finish(self) -> list[Gradient | None]:
+    def finish(self) -> list[AnyGradient | None]:
         """What each slot gets, of one kind and equal bit for bit on all ranks; None where no rank had anything.
 
         Raises:
             RuntimeError: a rank has ended, or does not answer.
         """
-        found: dict[int, Gradient] = {}
+        found: dict[int, AnyGradient] = {}
         for transfer in self._sent:
             found.update(transfer.finish())
         return [found.get(id(slot)) for slot in self.slots]

@@ -86,9 +86,7 @@ class _SumOverRanks(torch.autograd.Function):
     """Tensors added up over the ranks; as is their gradient, as often as one likes."""
 
     @staticmethod
-    def forward(
-        ctx: Any, ranks: ProcessGroup, share: float, _: Tensor, *parts: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, ranks: ProcessGroup, share: float, _: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
         ctx.ranks, ctx.share = ranks, share
         totals = _summed(ranks, parts)
         ctx.mark_non_differentiable(*(t for t in totals if not (t.is_floating_point() or t.is_complex())))

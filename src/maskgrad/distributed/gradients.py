@@ -8,12 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.all_reduce import checked_choice
-from maskgrad.distributed.contributions import Gradient
+from maskgrad.distributed.all_reduction import checked_choice
 from maskgrad.distributed.exchange import Exchange, Op, Slot, Way
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.distributed.sharding import is_sharded
-from maskgrad.gradients.attached import current_gradient, grad_dtype, keep_attached, set_grad_dtype
+from maskgrad.gradients.attached import (
+    AnyGradient,
+    current_gradient,
+    grad_dtype,
+    keep_attached,
+    set_grad_dtype,
+)
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["all_reduce_gradients", "is_distributed_tensor", "slots_of", "write_gradients"]
@@ -33,7 +38,8 @@ def all_reduce_gradients(
     with a dense one in ``.grad``. Sparse ones stay sparse: the result lists the rows that some rank lists, merged,
     attached if it is of a layout that ``.grad`` cannot hold. With a masked one (:func:`maskgrad.attach_gradient`) the
     result is attached, and specifies what some rank specifies. A parameter without a gradient counts as zero;
-    without one on any rank it stays without. Everything arrives before anything is written.
+    without one on any rank it stays without. Everything arrives before anything is written. An error
+    on one rank is raised on all of them, and no gradient has been changed then.
 
     Args:
         params: a module, a parameter, or parameters in the same order on all ranks; leaf MaskedTensors may be
@@ -53,8 +59,6 @@ def all_reduce_gradients(
             a ``.grad``.
         IndexError: an index of a sparse gradient lies outside its parameter.
         RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
-
-        An error on one rank is raised on all of them, and no gradient has been changed then.
 
     Dense equivalent: ``torch.distributed.all_reduce(p.grad, ReduceOp.AVG)`` for each parameter.
 
@@ -99,7 +103,7 @@ def slots_of(params: Sequence[Tensor], names: Sequence[str], present: bool = Tru
     ]
 
 
-def write_gradients(params: Sequence[Tensor], gradients: Sequence[Gradient | None]) -> None:
+def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | None]) -> None:
     """Put gradients in the place of those that parameters have; None: there was none anywhere."""
     for param, gradient in zip(params, gradients, strict=True):
         if gradient is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from maskgrad.distributed.all_reduce import checked_choice
+from maskgrad.distributed.all_reduction import checked_choice
 from maskgrad.distributed.global_sums import Gradients, global_sums
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor, masked

@@ -19,9 +19,6 @@ from maskgrad.sparse import prod
 
 __all__ = ["OverlappedExchange"]
 
-_SMALL = 1 << 20
-"""Bytes of a parameter beyond which it is a bucket by itself."""
-
 
 class OverlappedExchange:
     """Averages the gradients of some parameters whenever a backward pass has given them.
@@ -31,20 +28,21 @@ class OverlappedExchange:
         group: a group of ranks that nothing else talks in.
         way: how sparse gradients travel.
         overlap: start before the backward pass ends.
+        bucket_bytes: how large parameters may be together that travel in one exchange.
     """
 
-    def __init__(self, params: dict[str, Tensor], group: ProcessGroup, way: Way, overlap: bool) -> None:
+    def __init__(
+        self, params: dict[str, Tensor], group: ProcessGroup, way: Way, overlap: bool, bucket_bytes: float
+    ) -> None:
         self.params, self.group, self.way, self.overlap = params, group, way, overlap
         self.divide_by_present = False
         self.armed = False
-        self._buckets = _bucketed(params)
+        self._buckets = _bucketed(params, bucket_bytes)
         self._queued = False
         self._place = {name: number for number, bucket in enumerate(self._buckets) for name in bucket}
         self._reset()
-        self._hooks = [
+        for name, p in params.items():
             p.register_post_accumulate_grad_hook(partial(self._accumulated, name))
-            for name, p in params.items()
-        ]
 
     def arm(self, synchronize: bool) -> None:
         """Before a forward pass: whether the gradients of its backward pass are to be exchanged."""
@@ -62,11 +60,6 @@ class OverlappedExchange:
         for number in range(len(self._buckets)):
             self._start(number, away=True)
         self._put_together(write=False)
-
-    def remove(self) -> None:
-        """Leave the parameters alone from now on."""
-        for hook in self._hooks:
-            hook.remove()
 
     def _reset(self) -> None:
         self._queued = False
@@ -124,13 +117,13 @@ class OverlappedExchange:
         self._reset()
 
 
-def _bucketed(params: dict[str, Tensor]) -> list[list[str]]:
+def _bucketed(params: dict[str, Tensor], most: float) -> list[list[str]]:
     """Backward meets the parameters in about the opposite order; small neighbours travel together."""
     buckets: list[list[str]] = []
-    filled = _SMALL
+    filled = 0
     for name, param in reversed(params.items()):
         size = prod(param.shape) * param.element_size()
-        if filled + size > _SMALL or len(buckets[-1]) >= 64:
+        if not buckets or filled + size > most or len(buckets[-1]) >= 64:
             buckets.append([])
             filled = 0
         buckets[-1].append(name)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.all_reduce import checked_choice
+from maskgrad.distributed.all_reduction import checked_choice
 from maskgrad.distributed.global_sums import Gradients, global_sums
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.contributions import DTYPES, LAYOUTS, Facts, Gradient
+from maskgrad.distributed.contributions import DTYPES, LAYOUTS, Facts
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.gradients.attached import AnyGradient
+from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.patterns import CoordinatePattern
 from maskgrad.sparse import places, prod
@@ -37,6 +39,8 @@ class Settlement(NamedTuple):
     """Whether lists of rows travel; otherwise values of the whole shape do."""
     divisor: int
     """By what the sum is divided; 0: each entry by the number of ranks that specify it."""
+    slots: int | None
+    """Of a result that is PaddedRows; None: it is not."""
     partial: bool
     """Whether it has to be found out where the result is specified, and by how many ranks."""
 
@@ -54,8 +58,10 @@ class Settlement(NamedTuple):
             total = total / self.divisor
         return total.to(self.dtype)
 
-    def of_rows(self, rows: Tensor, values: Tensor, shape: torch.Size) -> Gradient:
+    def of_rows(self, rows: Tensor, values: Tensor, shape: torch.Size) -> AnyGradient:
         """A result that lists distinct ascending ``rows`` (m,) with ``values`` (m, *row)."""
+        if self.slots is not None:
+            return PaddedRows(rows, values, shape).resized(self.slots)
         sizes = tuple(shape[: self.leading])
         found = MaskedTensor(values, CoordinatePattern(places(rows, sizes), sizes))
         if self.layout is not torch.sparse_coo:
@@ -89,12 +95,17 @@ def settle(facts: list[Facts], shape: torch.Size, op: str, way: str, present: in
     divisor = {"sum": 1, "avg": present, "mean": 0}[op]
     if whole:  # then every entry is a row by itself
         none, partial = (0,) * len(facts), not dense or not divisor
-        return Settlement(torch.strided, not dense, None, dtype, len(shape), none, False, divisor, partial)
+        return Settlement(
+            torch.strided, not dense, None, dtype, len(shape), none, False, divisor, None, partial
+        )
     layouts = {kind[1:] for kind in kinds}
     layout, height, width = layouts.pop() if len(layouts) == 1 else (torch.sparse_coo, 0, 0)
     listed = way == "sparse" or (way == "auto" and _lists_are_shorter(counts, shape, leading, dtype))
     blocksize = (height, width) if height else None
-    return Settlement(layout, masked, blocksize, dtype, leading, counts, listed, divisor, True)
+    padded = all(f.masked == 2 for f in facts if f.present)
+    # Sizes that do not depend on the numbers, here as in the look-up.
+    slots = min(sum(f.slots for f in facts), shape[0]) if padded else None
+    return Settlement(layout, masked, blocksize, dtype, leading, counts, listed, divisor, slots, True)
 
 
 def _lists_are_shorter(counts: tuple[int, ...], shape: torch.Size, leading: int, dtype: torch.dtype) -> bool:

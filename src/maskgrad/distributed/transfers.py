@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.distributed.contributions import Contribution, Gradient
+from maskgrad.distributed.contributions import Contribution
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
 from maskgrad.distributed.settlement import Settlement
+from maskgrad.gradients.attached import AnyGradient
 from maskgrad.masked_tensor.tensor import of_entries
 from maskgrad.sparse import prod
 
@@ -67,10 +68,10 @@ class DenseTransfer:
         for (slot, _), count in zip(partial, tally.split([n for _, n in partial]), strict=True):
             self._counts[id(slot)] = count
 
-    def finish(self) -> dict[int, Gradient]:
+    def finish(self) -> dict[int, AnyGradient]:
         """The results, by the identity of their slots."""
         self._group.wait(self._works)
-        found: dict[int, Gradient] = {}
+        found: dict[int, AnyGradient] = {}
         for slot, _, settled in self.items:
             total = self._totals.pop(id(slot)).to(slot.device)
             count = self._counts.pop(id(slot)).to(slot.device) if settled.partial else None
@@ -119,10 +120,10 @@ class SparseTransfer:
             padded = torch.nn.functional.pad(message, (0, longest - len(message)))
             self._messages = list(group.gather(padded, self._works).unbind(0))
 
-    def finish(self) -> dict[int, Gradient]:
+    def finish(self) -> dict[int, AnyGradient]:
         """The results, by the identity of their slots."""
         self._group.wait(self._works)
-        found: dict[int, Gradient] = {}
+        found: dict[int, AnyGradient] = {}
         for slot, _, settled in self.items:
             rows, values = [], []
             row = tuple(slot.shape[settled.leading :])

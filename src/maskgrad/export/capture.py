@@ -14,24 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.errors import NotExportableError
+from maskgrad.errors import DependsOnNumbersError
 from maskgrad.export.ports import Ports, pack, unpack
 from maskgrad.kernels import use_kernels
-from maskgrad.masked_tensor import dispatch
+from maskgrad.masked_tensor import MaskedTensor, dispatch
 
-__all__ = ["DependsOnNumbersError", "Plain", "captured", "evaluating", "quiet"]
+__all__ = ["Plain", "captured", "evaluating", "quiet"]
 
 #: Where the two libraries are: a frame elsewhere belongs to the user.
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
+#: What the files of code that a library wrote are called.
+MADE = ("<eval_with_key>", "<frozen", "<string>")
+
 REMEDY = (
-    "Keep masks instead of selecting (x.filled(value) for x.compressed(), torch.where for `if`), or compute this "
-    "outside the exported function and pass it as a tensor"
+    "Keep masks instead of selecting (x.filled(value) for x.compressed(), torch.where for `if`, x.to_dense() for a "
+    "sparse layout), or compute this outside the exported function and pass it as a tensor"
 )
-
-
-class DependsOnNumbersError(NotExportableError):
-    """The course of a computation depends on numbers that are known in a run only."""
 
 
 class Plain(nn.Module):
@@ -76,7 +75,7 @@ def captured(
         oblivious: sizes of 0 and 1 are examples like any other; without it they are part of the graph.
 
     Raises:
-        NotExportableError: the course of the computation depends on numbers that are known in a run only.
+        DependsOnNumbersError: the course of the computation depends on numbers that are known in a run only.
     """
     shapes = tuple([dict(d) or None for d in dimensions]) if any(dimensions) else None
     try:
@@ -119,7 +118,7 @@ def _blamed(error: BaseException) -> tuple[str, str]:
     operation, where = "", ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        if not code.co_filename.startswith((*LIBRARIES, "<")):
+        if not code.co_filename.startswith((*LIBRARIES, *MADE)):
             where = f" (in {code.co_name}, {Path(code.co_filename).name}:{line})"
             operation = ""
         elif not operation:
@@ -131,7 +130,7 @@ def _operation(frame: FrameType, code: CodeType) -> str:
     if code is dispatch.call.__code__:
         return dispatch._name(frame.f_locals["function"])
     owner = frame.f_locals.get("self")
-    if type(owner).__name__ == "MaskedTensor":
+    if isinstance(owner, MaskedTensor) and getattr(MaskedTensor, code.co_name, None) is not None:
         return f"MaskedTensor.{code.co_name}"
     return ""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from maskgrad.export.names import Arguments
 from maskgrad.export.ports import Place, Ports
 
-__all__ = ["axis_names", "batch_dimensions", "given_dimensions", "varying_sizes"]
+__all__ = ["axis_names", "batch_dimensions", "counted_in_a_run", "given_dimensions", "varying_sizes"]
 
 Dimensions = dict[int, Any]
 
@@ -151,24 +152,44 @@ def varying_sizes(program: torch.export.ExportedProgram) -> list[dict[int, int]]
     return [places for symbol, places in found.items() if symbol not in derived]
 
 
-def axis_names(program: torch.export.ExportedProgram, ports: Ports, names: Sequence[str]) -> dict[str, str]:
-    """Telling names for sizes that vary: ``batch`` if there is one, ``x_entries`` on sparse layouts, else by input."""
+def axis_names(
+    program: torch.export.ExportedProgram,
+    ports: Ports,
+    names: Sequence[str],
+    dimensions: Sequence[Dimensions],
+) -> dict[str, str]:
+    """Telling names for sizes that vary, by their symbols in the program.
+
+    Those that the caller chose; else ``batch`` if there is one size, ``x_entries`` on sparse layouts, ``x_dim_0``.
+    """
     stored = [place.kind == "stored" for place in ports.places for _ in place.roles]
+    chosen: dict[str, str] = {}
     entries: dict[str, str] = {}
     sizes: dict[str, str] = {}
-    for name, of_stored, shape in zip(names, stored, _input_shapes(program), strict=True):
+    for name, of_stored, shape, dims in zip(names, stored, _input_shapes(program), dimensions, strict=True):
         for at, size in enumerate(shape):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                symbol = str(size.node.expr)
-                if (
-                    of_stored
-                ):  # data and indices have one name: they belong together, even if the graph does not care
+                symbol, dim = str(size.node.expr), dims.get(at)
+                if isinstance(dim, torch.export.Dim):
+                    chosen.setdefault(symbol, str(dim.__name__))
+                elif of_stored:
+                    # data and indices have one name: they belong together, even if the graph does not care
                     entries.setdefault(symbol, f"{name.rpartition('_')[0] or name}_entries")
                 else:
                     sizes.setdefault(symbol, f"{name}_dim_{at}")
     if len(sizes) == 1:
         sizes = dict.fromkeys(sizes, "batch")
-    return entries | sizes
+    return entries | sizes | chosen
+
+
+def counted_in_a_run(outputs: Iterable[Any]) -> dict[str, str]:
+    """Telling names for sizes that depend on numbers, such as how many entries a sparse result has."""
+    found: dict[str, str] = {}
+    for value in outputs:
+        for at, size in enumerate(value.shape or ()):
+            if re.fullmatch(r"u\d+", str(size)):
+                found.setdefault(str(size), f"{value.name}_dim_{at}")
+    return found
 
 
 def _input_shapes(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:

@@ -11,8 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.export.capture import DependsOnNumbersError, Plain, captured, evaluating, quiet
-from maskgrad.export.dynamic_dimensions import axis_names, batch_dimensions, given_dimensions, varying_sizes
+from maskgrad.errors import DependsOnNumbersError
+from maskgrad.export.capture import Plain, captured, evaluating, quiet
+from maskgrad.export.dynamic_dimensions import (
+    axis_names,
+    batch_dimensions,
+    counted_in_a_run,
+    given_dimensions,
+    varying_sizes,
+)
 from maskgrad.export.files import checked_path, replaced_when_complete
 from maskgrad.export.names import Arguments, Given, argument_names, input_names_of, output_names_of
 from maskgrad.export.onnx_runtime import Session
@@ -198,7 +205,10 @@ def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
     program = captured(job.plain, job.tensors, dimensions, oblivious=oblivious)
     varying = varying_sizes(program)
     written = translated(program, job.names, job.results, job.opset_version)
-    written.rename_axes(axis_names(program, job.plain.ports, job.names))
+    written.rename_axes(axis_names(program, job.plain.ports, job.names, dimensions))
+    written.rename_axes(counted_in_a_run(written.model.graph.outputs))
+    for value in (*written.model.graph.inputs, *written.model.graph.outputs):
+        _write_known_sizes(value)
     written.save(job.draft)
     onnx.checker.check_model(str(job.draft), full_check=True)
     compared: tuple[str, ...] = ()
@@ -212,6 +222,13 @@ def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
         opset_version=written.model.opset_imports[""],
         compared=compared,
     )
+
+
+def _write_known_sizes(value: Any) -> None:
+    """A size that might have varied, and turned out to be one number, is written as if that were its name."""
+    for at, size in enumerate(value.shape or ()):
+        if not isinstance(size, int) and str(size).isdigit():
+            value.shape[at] = int(str(size))
 
 
 def _port(value: Any) -> Port:

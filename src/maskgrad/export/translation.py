@@ -10,6 +10,7 @@ import torch
 
 from maskgrad.errors import NotExportableError
 from maskgrad.export.decompositions import decomposed
+from maskgrad.export.runtime_repairs import repaired
 from maskgrad.export.translations import translations
 
 __all__ = ["translated"]
@@ -44,6 +45,7 @@ def translated(
             "it cannot be written with operators of ONNX",
             "Compute it outside the exported model, or with other operations of the same value",
         ) from error
+    repaired(written.model)
     found = written.model.opset_imports[""]
     if opset_version is not None and found != opset_version:
         raise ValueError(

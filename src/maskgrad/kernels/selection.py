@@ -67,6 +67,8 @@ def compiled(kernel: str, *arguments: Any) -> Any:
     It is called through its operator, at twice the price, only if PyTorch must know of it. It must if it records a
     gradient, or if ``is_grads_batched`` stacks several (no transform of ``torch.func``).
     """
+    if torch.compiler.is_compiling():
+        return getattr(torch.ops.maskgrad, kernel)(*arguments)
     records = torch.is_grad_enabled()
     for x in arguments:
         if isinstance(x, Tensor) and ((records and x.requires_grad) or _is_stacked(x)):
@@ -92,7 +94,7 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     """Why ``kernel`` would run its reference on these tensors; the empty string if the compiled body runs."""
     # First, because what follows cannot be traced.
     if torch.compiler.is_compiling() or torch.compiler.is_exporting():
-        return "a graph is being traced"
+        return _why_not_in_a_graph(kernel, values, *others)
     forced = _forced()
     if forced == "reference":
         return f"the reference is forced by use_kernels or by {VARIABLE}"
@@ -113,6 +115,51 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     if is_transformed():
         return _TRANSFORMED
     return "" if numba_works() else "numba cannot be imported"
+
+
+#: The kernels whose operators graphs of torch.compile contain, with the number of values from which they win over the
+#: formulas that Inductor fuses: it reads Boolean masks one by one, at 3 ns each (measured with AVX-512, torch 2.13).
+IN_GRAPHS: dict[str, int] = {
+    "masked_sum": 16_384,
+    "masked_mean": 16_384,
+    "masked_spread": 16_384,
+    "masked_variance": 16_384,
+    "masked_variance_backward": 16_384,
+    "masked_softmax": 16_384,
+    "masked_softmax_backward": 16_384,
+    "masked_logsumexp": 16_384,
+    "masked_logsumexp_backward": 16_384,
+    "masked_filling": 16_384,
+    "masked_layer_norm": 16_384,
+    "masked_layer_norm_backward": 16_384,
+    "masked_loss": 16_384,
+    "masked_loss_sum": 16_384,
+    "masked_loss_gradient": 16_384,
+    "masked_norm": 16_384,
+    "masked_norm_backward": 16_384,
+}
+
+
+def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> str:
+    """Export takes ordinary PyTorch; torch.compile takes an operator where it wins: large float tensors on the CPU."""
+    least = IN_GRAPHS.get(kernel)
+    if least is None or torch.compiler.is_exporting():
+        return "a graph is being traced"
+    if _forced_in_graph() == "reference":
+        return f"the reference is forced by use_kernels or by {VARIABLE}"
+    if not values.is_cpu or values.dtype not in (torch.float32, torch.float64):
+        return "a graph is being traced, whose compiler does it well on this device and for this dtype"
+    if torch._C._are_functorch_transforms_active():  # they have no rules for our operators
+        return _TRANSFORMED
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    if not statically_known_true(values.numel() >= least):  # no size is looked at: one graph for all of them
+        return f"a graph is being traced, and there may be fewer than {least} values"
+    # what the operator gives lies in memory as the mask does; a gradient is spread from any layout
+    for tensor in others[-1:] if kernel == "masked_spread" else (values, *others):
+        if tensor is not None and not tensor.is_contiguous():
+            return "a graph is being traced, and an operand is not contiguous"
+    return ""
 
 
 _TRANSFORMED = "a transform, a forward-mode derivative or a dispatch mode is active"
@@ -151,6 +198,15 @@ def is_transformed() -> bool:
 
 def _forced() -> str | None:
     return _block_choice.get() or _environment(os.environ.get(VARIABLE, ""))
+
+
+def _forced_in_graph() -> str | None:
+    """The same for a graph that is being traced: it keeps the choice of that moment."""
+    return _forced()
+
+
+# torch.compiler.assume_constant_result does this, and imports the compiler
+_forced_in_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from torch import Tensor
 from maskgrad.optim.catch_up import bring_up_to_date
 from maskgrad.optim.pending import pending_of, release
 
-__all__ = ["LookupTable", "dense_gradient_needed", "table_of"]
+__all__ = ["LookupTable", "dense_gradient_needed", "is_exporting", "table_of"]
 
 # Where compiled code finds a table: tensors reach it through the graph, what hangs on them does not.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
@@ -43,7 +43,7 @@ class LookupTable(torch.nn.Module):
     def _ready(self, rows: Tensor) -> Tensor:
         """``rows``, to be looked up now: they are up to date. In a compiled graph this is one opaque operator."""
         if torch.compiler.is_compiling():
-            if torch.compiler.is_exporting():
+            if is_exporting():
                 return rows
             return torch.ops.maskgrad.ready_rows(rows, self._number)  # type: ignore[no-any-return]
         if pending_of(self.weight) is not None:
@@ -81,6 +81,11 @@ class LookupTable(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._register()
+
+
+def is_exporting() -> bool:
+    """``torch.compiler.is_exporting()``, which torch.compile of PyTorch 2.9 takes for True."""
+    return bool(torch.compiler._is_exporting_flag)
 
 
 def table_of(number: int) -> LookupTable | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.gradients.attached import attached_gradient, keep_attached
 from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
-from maskgrad.nn.lookup import LookupTable, table_of
+from maskgrad.nn.lookup import LookupTable, is_exporting, table_of
 from maskgrad.semantics.bags import split_offsets
 
 __all__ = [
@@ -84,7 +84,8 @@ def keeps_slots(table: Any, rows: Tensor) -> bool:
     if table.capacity is None and (compiling or not table.sparse or sizes_may_vary(weight.device)):
         return False
     if compiling:
-        return weight.is_leaf and not torch.compiler.is_exporting()
+        # PyTorch 2.9 traces no is_leaf.
+        return isinstance(weight, torch.nn.Parameter) and not is_exporting()
     # A derivative that torch.func takes, or that goes on behind the weight, cannot be attached.
     return weight.is_leaf and not any(
         torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (weight, rows)
@@ -134,10 +135,14 @@ def padded_bags(
     values = torch.where(taken.unsqueeze(-1), found, 0).to(wide)
     if per_sample_weights is not None:
         values = values * per_sample_weights.reshape(-1, 1)
-    position = torch.arange(len(rows), device=rows.device)
-    owner = torch.searchsorted(starts, position.to(starts.dtype), right=True) - 1
     number = len(starts) - 1
-    owner = owner.clamp(max=max(number - 1, 0))  # PyTorch ignores where the last bag is said to end
+    # How many bags have begun, without searchsorted, which PyTorch/XLA runs on the host. Nobody looks at where the last
+    # one is said to end, as in PyTorch.
+    begun = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
+    owner = (
+        begun.index_add(0, starts[:-1].long(), torch.ones_like(starts[:-1], dtype=torch.int64)).cumsum(0)[:-1]
+        - 1
+    )
     sums = values.new_zeros(number + 1, values.shape[1]).index_add(0, owner, values)[:-1]
     if table.mode == "mean":
         count = sums.new_zeros(number + 1).index_add(0, owner, taken.to(wide))[:-1]

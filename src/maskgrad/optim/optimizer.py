@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
@@ -129,6 +130,18 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
         for param in chosen:
             bring_up_to_date(param)
 
+    def _patch_step_function(self) -> None:
+        """Let a step, with its hooks, be one uncompiled call in compiled code.
+
+        What it does depends on layouts and counts, for which torch.compile would make graph after graph.
+        """
+        super()._patch_step_function()
+        kind = type(self)
+        if not getattr(kind.step, "uncompiled", False):
+            kind.step = _disable_dynamo(kind.step)  # type: ignore[method-assign]
+            kind.step.uncompiled = True  # type: ignore[attr-defined]
+
+    @_disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients, attached ones included (those are removed whatever ``set_to_none`` says)."""
         super().zero_grad(set_to_none)

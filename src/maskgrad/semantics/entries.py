@@ -116,8 +116,10 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
     else:
         return operand
     constant = filler_as(values.dtype, filler)
-    # asked for first, because a graph must not depend on a size
-    if not torch.compiler.is_compiling() and mask.numel() >= LARGE:
+    if torch.compiler.is_compiling():  # asked for first, because a graph must not depend on a size
+        if values.shape == mask.shape:
+            return masked_filling(values, mask, constant)
+    elif mask.numel() >= LARGE:
         if values.shape != mask.shape:
             shape = torch.broadcast_shapes(values.shape, mask.shape)
             values, mask = values.expand(shape), mask.expand(shape)

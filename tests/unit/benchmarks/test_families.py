@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maskgrad.benchmarks.case import OURS, LeftOutError, WrongResultError
-from maskgrad.benchmarks.families import FAMILIES, coalescing, per_sample, storage, updates
+from maskgrad.benchmarks.families import FAMILIES, coalescing, compiled, per_sample, storage, updates
 from maskgrad.benchmarks.peers import PEERS
 from maskgrad.benchmarks.plan import Family, Point
 from maskgrad.benchmarks.timing import Pace, measure
@@ -22,6 +22,7 @@ LEFT_OUT = {"compiled-where", "fbgemm", "opacus"}
 @pytest.fixture(autouse=True)
 def _small_tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(coalescing, "TABLE", 500)
+    monkeypatch.setattr(compiled, "BACKEND", "eager")  # Inductor takes seconds for each case
     monkeypatch.setattr(coalescing, "GRID", 40)
     monkeypatch.setattr(updates, "TABLE", 500)
     monkeypatch.setattr(updates, "WATCHED", 100)

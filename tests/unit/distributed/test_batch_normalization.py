@@ -24,6 +24,8 @@ def batch(
     mask = torch.rand(x.shape, generator=draw) < (0.6 if masked else 2)
     if masked:
         mask[:, 2] = False  # a channel that nobody has
+        mask[:, 1].zero_()  # and one of which there is a single entry
+        mask[:1, 1].view(-1)[:1] = rank % 10 == 0
     return torch.where(mask, x, NAN), mask
 
 
@@ -110,7 +112,9 @@ def test_as_one_process_on_the_joint_batch() -> None:
             for rank, r in enumerate(results):
                 x, mask = batch(rank, 2, shape, masked, dtype)
                 y = layer(mg.masked(x, mask) if masked else x)
-                torch.testing.assert_close(r[4 + params + buffers], (y.filled(0) if masked else y).detach(), **tolerance)
+                torch.testing.assert_close(
+                    r[4 + params + buffers], (y.filled(0) if masked else y).detach(), **tolerance
+                )
 
 
 def test_a_single_process_needs_no_group() -> None:

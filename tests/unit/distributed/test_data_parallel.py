@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,33 @@ class OnlyTables(nn.Module):
         return self.table(words).sum(1).tanh().sum(1)
 
 
+class Slots(OnlyTables):
+    """A table whose gradient is attached, in a fixed number of slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = mg.nn.Embedding(WORDS, 2, capacity=WORDS)
+
+
+class Sometimes(nn.Module):
+    """All that is exchanged is used on some rank only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.table = nn.Linear(3, 2), nn.Embedding(WORDS, 2, sparse=True)
+
+    def forward(self, words: Tensor, seldom: bool = False) -> Answer:
+        x = self.hidden(words.float())
+        return Answer((x + self.table(words[:, 0]) if seldom else x).tanh().sum(1))
+
+
+@dataclasses.dataclass
+class Answer:
+    """What pytrees do not know."""
+
+    scores: Tensor
+
+
 class Masked(nn.Module):
     """Answers with a MaskedTensor in a dict."""
 
@@ -83,7 +111,7 @@ class Masked(nn.Module):
         self.idle = nn.Linear(4, 3)
 
     def forward(self, words: Tensor) -> dict[str, Any]:
-        x = mg.masked(self.table(words), words != 0 if words.ndim == 3 else (words != 0).unsqueeze(-1))
+        x = mg.masked(self.table(words), (words != 0).unsqueeze(-1))
         return {"out": self.hidden(x.filled(0)).sum(1), "masked": x, "count": 3}
 
 
@@ -94,6 +122,8 @@ def batches(step: int, rank: int, number: int = 4) -> Tensor:
 def loss_of(output: Any) -> Tensor:
     if isinstance(output, dict):
         return output["out"].square().mean() + output["masked"].sum().filled(0) / 12
+    if isinstance(output, Answer):
+        output = output.scores
     return (output - 1).square().mean()
 
 
@@ -143,12 +173,15 @@ def course(
 SCENARIOS: dict[str, tuple[Callable[[], nn.Module], Flags, dict[str, Any]]] = {
     "tables": (Tables, never_seldom, {}),
     "at the end": (Tables, never_seldom, {"overlap": False, "gradient_as_bucket_view": True}),
+    "together": (Tables, never_seldom, {"exchange_bucket_mb": 1.0}),
     "as a whole": (Tables, never_seldom, {"exchange": "dense"}),
     "unused on a rank": (Tables, seldom_on_rank_1, {"find_unused_parameters": True}),
     "static graph": (Tables, never_seldom, {"static_graph": True}),
     "tied": (Tied, multiply_on_rank_0, {}),
     "unknown class": (OwnLookup, no_flags, {}),
     "only tables": (OnlyTables, no_flags, {}),
+    "slots": (Slots, no_flags, {}),
+    "only on a rank": (Sometimes, seldom_on_rank_1, {}),
     "masked": (Masked, no_flags, {"find_unused_parameters": True}),
     "named": (Tables, never_seldom, {"sparse": ["hidden", "extra.weight"]}),
 }
@@ -160,7 +193,7 @@ def _training(rank: int, world_size: int, name: str, optimizer: str) -> list[Ten
     if rank:
         for p in module.parameters():
             p.data.zero_()  # rank 0's are sent
-    model = mg.distributed.prepare(module, **options)
+    model = mg.distributed.prepare(module, **{"exchange_bucket_mb": 0.0, **options})
     return course(module, model, [rank], optimizer, flags)
 
 
@@ -183,7 +216,7 @@ def test_as_one_process_on_the_joint_batch(name: str) -> None:
 
 def _accumulating(rank: int, world_size: int) -> list[Tensor]:
     module = made(Tables)
-    model = mg.distributed.prepare(module, find_unused_parameters=True)
+    model = mg.distributed.prepare(module, find_unused_parameters=True, exchange_bucket_mb=0)
     optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
     found = []
     for step in range(3):
@@ -213,7 +246,7 @@ def test_gradients_accumulated_without_exchange() -> None:
 
 def _uneven(rank: int, world_size: int, kind: Callable[[], nn.Module], initial: bool) -> Tensor:
     module = made(kind)
-    model = mg.distributed.prepare(module)
+    model = mg.distributed.prepare(module, exchange_bucket_mb=0)
     optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
     with model.join(divide_by_initial_world_size=initial):
         for step in range(2 + 2 * rank):
@@ -226,11 +259,10 @@ def _uneven(rank: int, world_size: int, kind: Callable[[], nn.Module], initial: 
     return state(module)
 
 
-@pytest.mark.parametrize("kind", [Masked, OnlyTables])
+@pytest.mark.parametrize("number", [0, 1], ids=["tables and layers", "only tables"])
 @pytest.mark.parametrize("initial", [True, False])
-def test_ranks_with_more_input_than_others(kind: Callable[[], nn.Module], initial: bool) -> None:
-    if kind is Masked:
-        kind = OwnAndDense
+def test_ranks_with_more_input_than_others(number: int, initial: bool) -> None:
+    kind = (OwnAndDense, OnlyTables)[number]
     module = made(kind)
     optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
     for step in range(4):
@@ -399,6 +431,8 @@ def _refused(rank: int, world_size: int, name: str) -> tuple[str, str]:
         del module.table
     if name == "way":
         options = {"exchange": "sparse" if rank else "auto"}
+    if name == "option":
+        options = {"find_unused_parameters": bool(rank)}
     if name == "unknown way" and rank:
         options = {"exchange": "fast"}
     if name == "unknown part" and not rank:
@@ -424,6 +458,7 @@ def _refused(rank: int, world_size: int, name: str) -> tuple[str, str]:
         ("dtype", "ValueError", ["'hidden.weight'", "torch.float64"]),
         ("name", "ValueError", ["'table.weight'"]),
         ("way", "ValueError", ["exchange='auto'", "exchange='sparse'"]),
+        ("option", "ValueError", ["find_unused_parameters=False", "find_unused_parameters=True"]),
         ("unknown way", "ValueError", ["'fast'"]),
         ("unknown part", "ValueError", ["'taple'"]),
         ("foreign", "ValueError", ["does not have"]),

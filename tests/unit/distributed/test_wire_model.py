@@ -77,18 +77,18 @@ def bytes_of_a_step(rank: int, world_size: int, placement: Any, dtype: torch.dty
     table = ShardedEmbedding(100, 8, placement=placement, dtype=dtype)
     index = torch.randint(100, (60,), generator=torch.Generator().manual_seed(rank))
     sent = 0
-    exchange = Ranks.exchange
+    exchange = Ranks._exchange
 
-    def count(ranks: Ranks, rows: Tensor, numbers: list[int], received: list[int]) -> Tensor:
+    def count(ranks: Ranks, arrived: Tensor, rows: Tensor, numbers: list[int], received: list[int]) -> None:
         nonlocal sent
         sent += (sum(numbers) - numbers[rank]) * rows.shape[1:].numel() * rows.element_size()
-        return exchange(ranks, rows, numbers, received)
+        exchange(ranks, arrived, rows, numbers, received)
 
-    Ranks.exchange = count  # type: ignore[method-assign]
+    Ranks._exchange = count  # type: ignore[method-assign]
     try:
         table(index).sum().backward()
     finally:
-        Ranks.exchange = exchange  # type: ignore[method-assign]
+        Ranks._exchange = exchange  # type: ignore[method-assign]
     mine = torch.isin(index.unique(), table.placement.own_rows())
     all_indices = [
         torch.randint(100, (60,), generator=torch.Generator().manual_seed(r)) for r in range(world_size)

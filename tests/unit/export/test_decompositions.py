@@ -32,6 +32,22 @@ def case(operation: Any, *args: Any, **kwargs: Any) -> Any:
     )
 
 
+EQUATIONS = [
+    ("bij,bkj->bi", [(2, 3, 4), (2, 5, 4)]),
+    ("ij,jk->ik", [(3, 4), (4, 0)]),
+    ("i,j,k->kji", [(2,), (3,), (4,)]),
+    ("ii->i", [(3, 3)]),
+    ("iji,kj", [(3, 2, 3), (4, 2)]),
+    ("...ij,...jk->...ik", [(5, 1, 2, 3), (4, 3, 2)]),
+    ("b...,b...->...", [(2, 3, 4), (2, 3, 4)]),
+    ("ij->", [(3, 4)]),
+    ("ji", [(3, 4)]),
+    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+    (",i->i", [(), (3,)]),
+    ("ab,ac->a", [(2, 3), (2, 4)]),
+    ("a,a->a", [(1,), (3,)]),
+]
+
 CASES = [
     *[
         case(aten.sort.stable, x, stable=True, dim=d, descending=down)
@@ -130,6 +146,10 @@ CASES = [
     case(aten.histogramdd.default, torch.randn(9, 2), [3, 2], None, torch.rand(9)),
     case(aten.histogramdd.int_bins, torch.randn(9, 2), 3),
     case(aten.histogramdd.TensorList_bins, torch.randn(9, 2), [EDGES, EDGES]),
+    *[
+        case(aten.einsum.default, equation, [torch.randn(shape) for shape in shapes])
+        for equation, shapes in EQUATIONS
+    ],
     case(aten.scaled_dot_product_attention.default, Q, K, V, ALLOWED, enable_gqa=True),
     case(
         aten.scaled_dot_product_attention.default,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from tests.oldest_torch import IS_OLDEST
 from tests.unit.gradients.module_zoo import (
     ABSENT,
     Specimen,
@@ -150,4 +151,7 @@ def test_zoo_is_no_empty_shell() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = {one.name.split(",")[0].strip() for one in ZOO if graph_of(one) is not None}
-    assert {one.name.split(",")[0].strip() for one in ZOO} - found == set()
+    wanted = {one.name.split(",")[0].strip() for one in ZOO}
+    if IS_OLDEST:  # its sample of this one asks for no derivative
+        wanted -= {"nn.GaussianNLLLoss"}
+    assert wanted - found == set()

@@ -71,7 +71,9 @@ def test_groups_of_nothing():
 
 @pytest.mark.parametrize("layout", list(matrices()))
 @pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("name", ["sum", "mean", "softmax", "log_softmax", "amax", "var", "logsumexp", "prod"])
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "softmax", "log_softmax", "amax", "var", "logsumexp", "prod"]
+)
 def test_first_and_second_derivatives_agree_with_the_boolean_layout(layout, dim, name):
     options = {"correction": 0} if name == "var" else {}  # that of one entry is NaN otherwise, as in torch
     x, values, mask = matrices()[layout]

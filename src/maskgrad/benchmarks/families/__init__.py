@@ -5,6 +5,7 @@ from __future__ import annotations
 from maskgrad.benchmarks.families import (
     batched,
     coalescing,
+    compiled,
     elementwise,
     filling,
     growth,
@@ -29,6 +30,7 @@ FAMILIES: tuple[Family, ...] = (
     losses.FAMILY,
     elementwise.FAMILY,
     filling.FAMILY,
+    compiled.FAMILY,
     growth.FAMILY,
     overhead.FAMILY,
     small.FAMILY,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.cli.movielens.baseline import BiasBaseline
+from maskgrad.cli.movielens.processes import ALONE, Share
 from maskgrad.cli.movielens.ratings import Ratings
 
 __all__ = ["ItemAutoencoder", "ItemAutoencoderLearner", "forget"]
@@ -50,8 +51,8 @@ def forget(ratings: mg.MaskedTensor, share: float) -> mg.MaskedTensor:
 class ItemAutoencoderLearner:
     """An :class:`ItemAutoencoder` of what the baseline leaves unexplained, and what trains it."""
 
-    def __init__(self, training: Ratings, baseline: BiasBaseline) -> None:
-        self.baseline = baseline
+    def __init__(self, training: Ratings, baseline: BiasBaseline, share: Share = ALONE) -> None:
+        self.baseline, self.share = baseline, share
         unexplained = training.stars - baseline.predict(training.users, training.movies)
         self.ratings_MU = training.matrix(unexplained)
         self.rated = torch.unique(training.movies)
@@ -67,12 +68,16 @@ class ItemAutoencoderLearner:
         order = torch.randperm(len(self.rated)).to(self.rated.device)
         for index in order.split(BATCH_SIZE):
             target = self.ratings_MU[self.rated[index]]
-            output = self.module(forget(target, FORGOTTEN))
-            # Over the ratings that exist: 98 % of `target` takes no part.
-            # PyTorch's annotations know of no other type than Tensor.
-            loss = F.mse_loss(output, target)  # type: ignore[arg-type]
+            part = self.share.part(len(index))
+            # All processes forget the same, whoever looks at it.
+            output = self.module(forget(target, FORGOTTEN)[part])
+            with self.share.losses():
+                # Over the ratings that exist: 98 % of `target` takes no part.
+                # PyTorch's annotations know of no other type than Tensor.
+                loss = F.mse_loss(output, target[part])  # type: ignore[arg-type]
             self.optimizer.zero_grad()
             loss.backward()
+            self.share.average_gradients(self.module)
             self.optimizer.step()
         self.schedule.step()
 

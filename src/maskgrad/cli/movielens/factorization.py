@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad.cli.movielens.processes import ALONE, Share
 from maskgrad.cli.movielens.ratings import Ratings
 
 __all__ = ["Factorization", "FactorizationLearner"]
@@ -49,8 +50,8 @@ class Factorization(nn.Module):
 class FactorizationLearner:
     """A :class:`Factorization` and what trains it."""
 
-    def __init__(self, training: Ratings) -> None:
-        self.training = training
+    def __init__(self, training: Ratings, share: Share = ALONE) -> None:
+        self.training, self.share = training, share
         self.module = Factorization(training.num_users, training.num_movies, training.stars.mean().cpu())
         self.module.to(training.stars.device)
         self.optimizer = mg.optim.Adagrad(
@@ -62,11 +63,13 @@ class FactorizationLearner:
         """See every training rating once, in random order."""
         order = torch.randperm(len(self.training)).to(self.training.stars.device)
         for index in order.split(BATCH_SIZE):
-            batch = self.training[index]
+            batch = self.training[index[self.share.part(len(index))]]
             predicted = self.module(batch.users, batch.movies)
-            loss = F.mse_loss(predicted, batch.stars, reduction="sum")
+            with self.share.losses():
+                loss = F.mse_loss(predicted, batch.stars, reduction="sum")
             self.optimizer.zero_grad()
             loss.backward()
+            self.share.average_gradients(self.module)
             self.optimizer.step()
         self.schedule.step()
 

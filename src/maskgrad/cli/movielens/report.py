@@ -33,6 +33,7 @@ class Settings:
     seed: int
     device: torch.device
     out: Path
+    processes: int = 1
 
 
 @dataclass
@@ -90,6 +91,7 @@ class Report:
                 "seed": self.settings.seed,
                 "device": str(self.settings.device),
                 "threads": THREADS,
+                "processes": self.settings.processes,
             },
             "kernels": mg.kernels_in_use(),
             "versions": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -14,6 +14,7 @@ from maskgrad.cli.movielens import data, pictures, step_timing
 from maskgrad.cli.movielens.autoencoder import ItemAutoencoderLearner
 from maskgrad.cli.movielens.baseline import BiasBaseline
 from maskgrad.cli.movielens.factorization import FactorizationLearner
+from maskgrad.cli.movielens.processes import Share, together
 from maskgrad.cli.movielens.ratings import Split, split
 from maskgrad.cli.movielens.report import METRICS, THREADS, Report, Settings
 from maskgrad.cli.movielens.scores import score
@@ -96,16 +97,28 @@ def _train_and_measure(report: Report, console: Console) -> None:
         baseline.predict(held_out.users, held_out.movies), held_out.stars
     )
     with _progress(console) as progress:
-        learners: dict[str, Callable[[], Learner]] = {
-            "matrix factorization": lambda: FactorizationLearner(parts.training),
-            "item autoencoder": lambda: ItemAutoencoderLearner(parts.training, baseline),
-        }
-        for name, learner in learners.items():
-            with _stage(report, name):
-                _train(report, name, learner, parts, progress)
+        with together(settings.processes, _train_in_silence, settings, parts, baseline) as share:
+            for name, learner in _learners(parts, baseline, share).items():
+                with _stage(report, name):
+                    _train(report, name, learner, parts, progress)
         with _stage(report, "step times"):
             bar = progress.add_task("time per step", total=TIMED_STEPS, note="")
             step_timing.measure(parts.training, TIMED_STEPS, report.times, lambda: progress.advance(bar))
+
+
+def _learners(parts: Split, baseline: BiasBaseline, share: Share) -> Mapping[str, Callable[[], Learner]]:
+    return {
+        "matrix factorization": lambda: FactorizationLearner(parts.training, share),
+        "item autoencoder": lambda: ItemAutoencoderLearner(parts.training, baseline, share),
+    }
+
+
+def _train_in_silence(share: Share, settings: Settings, parts: Split, baseline: BiasBaseline) -> None:
+    """What the other processes do: the same, on their parts of the batches."""
+    with _few_threads():
+        for learner in _learners(parts, baseline, share).values():
+            torch.manual_seed(settings.seed)
+            fit(learner(), parts, settings.epochs, History(), lambda: None)
 
 
 def _train(

@@ -61,7 +61,7 @@ def save_checkpoint(
     # The optimizer's first: it brings rows up to date.
     parts: dict[str, Any] = {} if optimizer is None else {_OPTIMIZER: optimizer_state_dict(model, optimizer)}
     parts[_MODEL] = model.state_dict()
-    with _perhaps_alone() as alone:
+    with _quietly() as alone:
         save(parts, storage_writer=FileSystemWriter(path), process_group=process_group, no_dist=alone)
 
 
@@ -97,7 +97,7 @@ def load_checkpoint(
     if optimizer is not None:
         parts[_OPTIMIZER] = _room_for_states(model, optimizer, written)
     _require_match(parts, written)
-    with _perhaps_alone() as alone:
+    with _quietly() as alone:
         load(parts, storage_reader=FileSystemReader(path), process_group=process_group, no_dist=alone)
     model.load_state_dict(parts[_MODEL])
     if optimizer is not None:
@@ -105,9 +105,10 @@ def load_checkpoint(
 
 
 @contextlib.contextmanager
-def _perhaps_alone() -> Iterator[bool]:
-    """Whether there is no process group; PyTorch warns that it assumes so, even if it is told."""
+def _quietly() -> Iterator[bool]:
+    """Whether there is no process group; without PyTorch's warnings that it assumes so, and that it overwrites."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected an existing checkpoint")
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
         yield not (torch.distributed.is_available() and torch.distributed.is_initialized())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
@@ -11,13 +12,13 @@ from maskgrad.distributed.sharding.agreement import announce, fingerprint
 from maskgrad.distributed.sharding.initialization import Initializer, draw_seed, fill_shard
 from maskgrad.distributed.sharding.placement import Arrangement, Placement
 from maskgrad.distributed.sharding.ranks import Ranks
+from maskgrad.distributed.sharding.shards import mark_sharded
 from maskgrad.distributed.sharding.stored_shards import shard_of_loaded, shard_to_save
 from maskgrad.nn.lookup import LookupTable
 
-__all__ = ["Gradients", "ShardedTable", "is_sharded", "require_rows_and_columns"]
+__all__ = ["Gradients", "ShardedTable", "require_rows_and_columns"]
 
 Gradients = Literal["average", "sum"]
-_ATTRIBUTE = "_maskgrad_sharded"
 
 
 class ShardedTable(LookupTable):
@@ -127,7 +128,7 @@ class ShardedTable(LookupTable):
 
     def _register(self) -> None:
         super()._register()
-        setattr(self.weight, _ATTRIBUTE, True)
+        mark_sharded(self.weight, self.ranks)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -153,23 +154,12 @@ class ShardedTable(LookupTable):
                 return
             state_dict = {**state_dict, key: found}
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        mark_sharded(self.weight, self.ranks)  # assign=True has put another in its place
 
-
-def is_sharded(param: Tensor) -> bool:
-    """Whether a parameter is one rank's part of a sharded table: its gradient is complete, and nobody else's concern.
-
-    Args:
-        param: any parameter.
-
-    Dense equivalent: nothing; a replicated parameter has its gradients summed over ranks.
-
-    Example:
-        >>> mg.distributed.is_sharded(mg.distributed.ShardedEmbedding(3, 1).weight)
-        True
-
-    Source: ``_ddp_params_and_buffers_to_ignore``, by which DistributedDataParallel is told.
-    """
-    return getattr(param, _ATTRIBUTE, False)
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        mark_sharded(self.weight, self.ranks)  # to_empty() has put another in its place
+        return self
 
 
 def _check(

@@ -202,6 +202,51 @@ def test_in_one_process_too() -> None:
     whole_state_dicts(0, 1)
 
 
+def test_a_table_is_made_without_memory_and_filled_later() -> None:
+    torch.manual_seed(5)
+    expected = ShardedEmbedding(7, 2, padding_idx=3)
+    table = ShardedEmbedding(7, 2, padding_idx=3, device="meta").to_empty(device="cpu")
+    torch.manual_seed(5)
+    table.reset_parameters()
+    assert torch.equal(table.weight, expected.weight)
+    assert mg.distributed.is_sharded(table.weight)
+    again = ShardedEmbedding(7, 2, device="meta")
+    again.load_state_dict(table.state_dict(), assign=True)
+    assert torch.equal(again.weight, expected.weight)
+    assert mg.distributed.is_sharded(again.weight)
+
+
+@pytest.mark.parametrize("kind", ["embedding", "bag"])
+def test_a_compiled_model_looks_up_between_its_graphs(kind: str) -> None:
+    whole = torch.randn(7, 2)
+    table: Any = ShardedEmbedding.from_pretrained(whole, freeze=False)
+    if kind == "bag":
+        table = mg.distributed.ShardedEmbeddingBag.from_pretrained(whole, freeze=False)
+    model = torch.nn.Sequential(table, torch.nn.Linear(2, 1))
+    index = torch.tensor([[0, 6], [3, 3]])
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(compiled(index), model(index))
+    compiled(index).sum().backward()
+    assert table.weight.grad._nnz() == 3
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    whole, index = torch.randn(ROWS, COLUMNS), torch.randint(ROWS, (50,))
+    for placement in ("block", "cyclic"):
+        tables = [
+            ShardedEmbedding.from_pretrained(whole, freeze=False, placement=placement, device=device)  # type: ignore[arg-type]
+            for device in ("cpu", "cuda")
+        ]
+        for table in tables:
+            optimizer = mg.optim.Adam(table.parameters(), lr=0.1, unspecified="zero")
+            for _ in range(3):
+                optimizer.zero_grad()
+                table(index.to(table.weight.device)).square().sum().backward()
+                optimizer.step()
+        torch.testing.assert_close(tables[1].full_weight().cpu(), tables[0].full_weight())
+
+
 def test_a_second_derivative_of_the_table_is_refused() -> None:
     table = ShardedEmbedding(3, 2)
     found = table(torch.tensor([1])).square().sum()

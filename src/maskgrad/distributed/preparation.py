@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from maskgrad.distributed.agreement import agree
-from maskgrad.distributed.all_reduce import checked_choice
+from maskgrad.distributed.all_reduction import checked_choice
 from maskgrad.distributed.division_of_labour import Division, divided
 from maskgrad.distributed.exchange import Way
 from maskgrad.distributed.process_group import ProcessGroup
@@ -29,6 +29,7 @@ def prepare(
     overlap: bool = True,
     init_sync: bool = True,
     timeout: datetime.timedelta | None = None,
+    exchange_bucket_mb: float = 1.0,
     **ddp_options: Any,
 ) -> DataParallel:
     """Make a module train on several ranks as one process would on the joint batch, whatever gradients it has.
@@ -44,6 +45,8 @@ def prepare(
         overlap: exchange while the backward pass goes on; False: at its end.
         init_sync: give all ranks the parameters and buffers of rank 0.
         timeout: after which a rank that does not come is an error, for what is exchanged here; None: the default.
+        exchange_bucket_mb: parameters that are not larger together, in MiB, travel in one exchange; larger ones each in
+            its own. Fewer exchanges cost less, more of them start earlier.
         ddp_options: for the dense part, such as ``find_unused_parameters=True``, ``static_graph=True``,
             ``gradient_as_bucket_view=True``, ``device_ids=[...]``, ``bucket_cap_mb=...``.
 
@@ -84,15 +87,32 @@ def prepare(
             raise TypeError(f"module must be a torch.nn.Module, found {type(module).__name__}")
         checked_choice("exchange", exchange, ("auto", "dense", "sparse"))
         division = divided(module, sparse)
-        plan = (
-            f"options {exchange=!r}, {overlap=!r}, {init_sync=!r}, {timeout=!r}, {sorted(ddp_options)}; "
-            + (division.described())
+        own = {"exchange": exchange, "overlap": overlap, "init_sync": init_sync, "timeout": timeout}
+        options = {**own, "exchange_bucket_mb": exchange_bucket_mb, **ddp_options}
+        plan = "; ".join(
+            [*(f"{name}={_shown(options[name])}" for name in sorted(options)), division.described()]
         )
     except (TypeError, ValueError) as error:  # the other ranks are told
         refusal = error
     agree(ranks, plan, refusal)
-    from maskgrad.distributed.data_parallel import (
-        DataParallel,  # where torch.distributed is absent it cannot be read
+    # A class derived from what a build without torch.distributed lacks.
+    from maskgrad.distributed.data_parallel import DataParallel
+
+    mebibyte = 1 << 20
+    return DataParallel(
+        module,
+        ranks,
+        division,
+        exchange,
+        overlap,
+        init_sync,
+        timeout,
+        exchange_bucket_mb * mebibyte,
+        ddp_options,
     )
 
-    return DataParallel(module, ranks, division, exchange, overlap, init_sync, timeout, ddp_options)
+
+def _shown(value: object) -> str:
+    """An option in words that do not depend on the rank."""
+    plain = (str, int, float, bool, type(None), datetime.timedelta)
+    return repr(value) if isinstance(value, plain) else f"a {type(value).__name__}"

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 from maskgrad.distributed.exchange import Exchange, Op, Slot, Way
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.gradients.attached import AnyGradient
+from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["AllReduce", "all_reduce", "checked_choice"]
 
-T = TypeVar("T", bound=Tensor | MaskedTensor)
 
-
-class AllReduce(Generic[T]):
+class AllReduce:
     """What :func:`all_reduce` with ``async_op=True`` returns: a result on its way."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
         self._result: Any = None
 
-    def wait(self) -> T:
+    def wait(self) -> Any:
         """The result; waits until it has arrived. May be called again.
 
         Raises:
@@ -31,11 +31,11 @@ class AllReduce(Generic[T]):
         if self._exchange is not None:
             self._result = self._exchange.finish()[0]
             self._exchange = None
-        return self._result  # type: ignore[no-any-return]
+        return self._result
 
 
 def all_reduce(
-    x: Tensor | MaskedTensor,
+    x: AnyGradient,
     op: Op = "sum",
     group: Any = None,
     async_op: bool = False,
@@ -48,8 +48,8 @@ def all_reduce(
               d = 1,\ W \text{ or } |\{r : i \text{ specified on rank } r\}|
 
     Args:
-        x: strided, COO, CSR, CSC, BSR or BSC tensor, or MaskedTensor of any layout; any dtype that can be added up. All
-            ranks have the same shape and dtype.
+        x: strided, COO, CSR, CSC, BSR or BSC tensor, MaskedTensor of any layout, or :class:`maskgrad.PaddedRows`; any
+            dtype that can be added up. All ranks have the same shape and dtype.
         op: ``"sum"``; ``"avg"``, the sum divided by the number W of ranks, as gradients are averaged; or ``"mean"``,
             divided by the number of ranks on which the entry is specified.
         group: a process group of any backend; None: the default one.
@@ -61,8 +61,8 @@ def all_reduce(
     Returns:
         The result, the same bit for bit on all ranks; ``x`` is left as it is. An entry is specified where it is on some
         rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a mask;
-        otherwise it has the common sparse layout, or COO where layouts differ. Halves are added up in float32
-        and rounded once; Booleans are counted.
+        otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the slots of all ranks
+        together. Halves are added up in float32 and rounded once; Booleans are counted.
 
     Gradient:
         None; the result is detached. :func:`maskgrad.distributed.sum` is differentiable.
@@ -90,8 +90,8 @@ def all_reduce(
     try:
         checked_choice("op", op, ("sum", "avg", "mean"))
         checked_choice("exchange", exchange, ("auto", "dense", "sparse"))
-        if not isinstance(x, (Tensor, MaskedTensor)):
-            raise TypeError(f"x must be a tensor or a MaskedTensor, found {type(x).__name__}")
+        if not isinstance(x, (Tensor, MaskedTensor, PaddedRows)):
+            raise TypeError(f"x must be a tensor, a MaskedTensor or PaddedRows, found {type(x).__name__}")
         if op != "sum" and not (x.dtype.is_floating_point or x.dtype.is_complex):
             raise TypeError(
                 f"op={op!r} has no meaning for dtype {x.dtype}; use op='sum', or convert x to a float"
@@ -101,7 +101,7 @@ def all_reduce(
         refusal = error
     started = Exchange(slots, ranks, op, exchange, refusal)
     started.send()
-    pending: AllReduce[Any] = AllReduce(started)
+    pending = AllReduce(started)
     return pending if async_op else pending.wait()
 
 

@@ -86,6 +86,8 @@ def test_four_ranks_one_of_which_has_most() -> None:
         (("rows", "masked rows"), "masked sparse_coo"),
         (("masked csr", "csr"), "masked sparse_csr"),
         (("masked csr", "rows"), "masked sparse_coo"),
+        (("slots", "slots"), "6 slots"),
+        (("slots", "rows"), "masked sparse_coo"),
     ],
 )
 def test_the_kind_of_the_result(kinds: tuple[str, str], expected: str) -> None:
@@ -123,15 +125,15 @@ def test_integers_and_odd_sizes() -> None:
         ]
 
 
-def _cheaper_way(rank: int, world_size: int, rows: int) -> int:
-    # Which way was taken shows in what travels: count the bytes given to all_gather and to all_reduce.
-    sizes = {"all_gather": 0, "all_reduce": 0}
+def _bytes_sent(rank: int, world_size: int, rows: int) -> dict[str, int]:
+    """What is given to each collective that carries entries, when rank 0 alone has some rows of 1000."""
+    sizes = {"all_gather": 0, "all_reduce": 0, "broadcast": 0}
     originals = {name: getattr(torch.distributed, name) for name in sizes}
 
     def counting(name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             tensor = args[1] if name == "all_gather" else args[0]
-            sizes[name] += tensor.numel() * tensor.element_size()
+            sizes[name] += tensor.numel() * tensor.element_size() * (tensor.dtype is not torch.int64)
             return originals[name](*args, **kwargs)
 
         return call
@@ -147,16 +149,40 @@ def _cheaper_way(rank: int, world_size: int, rows: int) -> int:
             setattr(torch.distributed, name, original)
     assert total.is_sparse
     assert total.values().sum() == rows * 8
-    return sizes["all_reduce"]
+    return sizes
+
+
+def _bytes_sent_by_all(rank: int, world_size: int, rows: int) -> int:
+    at = torch.arange(rows)[None]
+    before = torch.distributed.all_reduce
+    sent = []
+
+    def counting(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        sent.append(tensor.numel() * tensor.element_size())
+        return before(tensor, *args, **kwargs)
+
+    torch.distributed.all_reduce = counting
+    try:
+        mg.distributed.all_reduce(
+            torch.sparse_coo_tensor(at, torch.ones(rows, 8), (100, 8), check_invariants=True)
+        )
+    finally:
+        torch.distributed.all_reduce = before
+    return sum(sent)
 
 
 def test_few_rows_travel_as_rows_and_many_as_a_whole() -> None:
-    assert run_on_ranks(_cheaper_way, 2, 3) == [0, 0]
-    assert run_on_ranks(_cheaper_way, 2, 1000) == [
-        0,
-        0,
-    ]  # of one rank of two: a list is no longer than the whole
-    assert run_on_ranks(_cheaper_way, 4, 3) == [0] * 4
+    lists = {
+        "all_gather": 16 + 3 * 32,
+        "all_reduce": 0,
+        "broadcast": 0,
+    }  # three int32 numbers, filled up to 16 bytes, and three rows
+    assert run_on_ranks(_bytes_sent, 2, 3) == [lists] * 2
+    # among four ranks, of which three have nothing, filled up lists would be most of what travels
+    sent = run_on_ranks(_bytes_sent, 4, 3)
+    assert sent[0] == {"all_gather": 0, "all_reduce": 0, "broadcast": lists["all_gather"]}
+    assert run_on_ranks(_bytes_sent_by_all, 4, 10) == [0] * 4
+    assert run_on_ranks(_bytes_sent_by_all, 4, 90) == [100 * 8 * 4 + 100 * 4] * 4
 
 
 def _refusals(rank: int, world_size: int, name: str) -> tuple[str, str]:

@@ -1,0 +1,129 @@
+"""Whether the ranks have what they believe to have in common: optimizers with their options, parameters bit for bit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from maskgrad.distributed.agreement import agree
+from maskgrad.distributed.gradients import is_distributed_tensor
+from maskgrad.distributed.process_group import ProcessGroup, as_bytes
+from maskgrad.distributed.sharding import is_sharded
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["check_optimizer", "check_parameters"]
+
+
+def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = True) -> None:
+    """Raise on all ranks if their optimizers are not the same: class, options, parameters and, if wanted, states.
+
+    Ranks whose learning rates differ drift apart without a word. Call it once, before training or after loading.
+
+    Args:
+        optimizer: any optimizer of ``mg.optim`` or ``torch.optim``.
+        group: a process group of any backend; None: the default one.
+        state: look at the states, too: names, shapes, dtypes, and the values of those that are one number. False for
+            optimizers whose state is divided among the ranks.
+
+    Gradient:
+        None.
+
+    Raises:
+        ValueError: something differs; the first difference is named. On all ranks.
+        TypeError: ``optimizer`` is none. On all ranks.
+        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
+
+    Dense equivalent: none.
+
+    Example:
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> mg.distributed.check_optimizer(mg.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1))
+        >>> torch.distributed.destroy_process_group()
+
+    Source: ``torch.nn.parallel.DistributedDataParallel`` compares shapes of parameters only.
+    """
+    ranks = ProcessGroup(group, "check_optimizer")
+    if not isinstance(optimizer, Optimizer):
+        agree(
+            ranks,
+            "",
+            TypeError(f"optimizer must be a torch.optim.Optimizer, found {type(optimizer).__name__}"),
+        )
+    parts = [f"an optimizer of class {type(optimizer).__name__}"]
+    for number, options in enumerate(optimizer.param_groups):
+        names = sorted(set(options) - {"params"})
+        parts += [f"{name}={_shown(options[name])} in group {number}" for name in names]
+        for place, param in enumerate(options["params"]):
+            where = f"parameter {place} of group {number}"
+            parts.append(f"{where} of shape {tuple(param.shape)} and {param.dtype}")
+            known = optimizer.state.get(param, {}) if state and not is_sharded(param) else {}
+            parts += [f"state {name!r} of {where}: {_shown(known[name])}" for name in sorted(known)]
+    agree(ranks, "; ".join(part.replace(";", ",") for part in parts))
+
+
+def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], group: Any = None) -> None:
+    """Raise on all ranks if their parameters (of a module: and buffers) are not equal, bit for bit.
+
+    Costs a pass over all of them, for use now and then. Parts of sharded tables and DTensors, which are different
+    on each rank, are left out.
+
+    Args:
+        module_or_params: a module, a parameter, or parameters in the same order on all ranks.
+        group: a process group of any backend; None: the default one.
+
+    Gradient:
+        None.
+
+    Raises:
+        ValueError: something differs; the first one is named. On all ranks.
+        TypeError: something among the parameters is no tensor. On all ranks.
+        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
+
+    Dense equivalent: none.
+
+    Example:
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> mg.distributed.check_parameters(torch.nn.Linear(2, 1))
+        >>> torch.distributed.destroy_process_group()
+
+    Source: replicas that should be equal are compared by a digest, as files are.
+    """
+    ranks = ProcessGroup(group, "check_parameters")
+    refusal: Exception | None = None
+    parts = []
+    try:
+        for name, tensor in _named(module_or_params):
+            digest = hashlib.blake2b(as_bytes(tensor).cpu().numpy().tobytes(), digest_size=12).hexdigest()
+            parts.append(f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype} with digest {digest}")
+    except TypeError as error:  # the other ranks are told
+        refusal = error
+    agree(ranks, "; ".join(parts), refusal)
+
+
+def _named(given: nn.Module | Tensor | Iterable[Tensor]) -> Iterable[tuple[str, Tensor]]:
+    if isinstance(given, nn.Module):
+        found: list[tuple[str, Any]] = [(f"parameter {name!r}", p) for name, p in given.named_parameters()]
+        found += [(f"buffer {name!r}", b) for name, b in given.named_buffers()]
+    else:
+        listed = [given] if isinstance(given, (Tensor, MaskedTensor)) else list(given)
+        found = [(f"parameter {number}", p) for number, p in enumerate(listed)]
+    for name, one in found:
+        if not isinstance(one, (Tensor, MaskedTensor)):
+            raise TypeError(f"{name} must be a tensor, found {type(one).__name__}")
+        tensor = one._values if isinstance(one, MaskedTensor) else one
+        if not (is_distributed_tensor(tensor) or is_sharded(tensor)) and tensor.layout is torch.strided:
+            yield name, tensor
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        number = f" {value.item()}" if value.numel() == 1 else ""
+        return f"a tensor of shape {tuple(value.shape)} and {value.dtype}{number}"
+    if isinstance(value, (int, float, bool, str, tuple, list, type(None), complex)):
+        return repr(value)
+    return f"a {type(value).__name__}"

@@ -1,0 +1,113 @@
+"""A rank that ends or hangs in the middle of a step: the others get an error, and nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.ranks import Failure, outcomes_on_fresh_ranks
+
+
+class Model(nn.Module):
+    """Two tables, one on each side of a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Embedding(6, 2, sparse=True)
+        self.middle = nn.Linear(2, 2)
+        self.last = nn.Embedding(6, 2, sparse=True)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return (self.middle(self.first(words)) * self.last(words)).sum()
+
+
+def ends(how: str) -> None:
+    if how == "exit":
+        os._exit(3)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(10)  # much longer than the group's timeout
+    os._exit(4)
+
+
+def _between_backward_and_exchange(rank: int, world_size: int, how: str) -> Any:
+    model = Model()
+    optimizer = mg.optim.Adagrad(model.parameters(), lr=0.1)
+    model(torch.tensor([1, 2])).backward()
+    before = [p.detach().clone() for p in model.parameters()]
+    gradients = [p.grad.to_dense().clone() for p in model.parameters()]
+    if rank == 1:
+        ends(how)
+    try:
+        mg.distributed.all_reduce_gradients(model)
+        optimizer.step()
+    except RuntimeError as error:
+        text = str(error)
+    assert all(torch.equal(p.grad.to_dense(), g) for p, g in zip(model.parameters(), gradients, strict=True))
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert not any(state["step"] for state in optimizer.state.values())
+    return text
+
+
+def _in_the_backward_pass(rank: int, world_size: int, how: str) -> Any:
+    model = Model()
+    prepared = mg.distributed.prepare(model, exchange_bucket_mb=0)
+    optimizer = mg.optim.Adagrad(model.parameters(), lr=0.1)
+    prepared(torch.tensor([1, 2])).backward()  # once it goes well
+    optimizer.zero_grad()
+    before = [p.detach().clone() for p in model.parameters()]
+    if rank == 1:
+        # the exchange of the last table is under way, that of the first is still to come
+        model.middle.weight.register_hook(lambda g: ends(how))
+    try:
+        prepared(torch.tensor([1, 2])).backward()
+        optimizer.step()
+    except RuntimeError as error:
+        text = str(error)
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert not any(state["step"] for state in optimizer.state.values())
+    return text
+
+
+def _in_a_loss(rank: int, world_size: int, how: str) -> Any:
+    x = torch.ones(3, requires_grad=True)
+    loss = mg.distributed.mean(x)
+    if rank == 1:
+        ends(how)
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        text = str(error)
+    assert x.grad is None
+    return text
+
+
+@pytest.mark.parametrize(
+    ("program", "how"),
+    [
+        (_between_backward_and_exchange, "exit"),
+        (_in_the_backward_pass, "kill"),
+        (_in_a_loss, "kill"),
+    ],
+)
+def test_a_rank_that_ends_is_an_error_on_the_others(program: Any, how: str) -> None:
+    alive, dead = outcomes_on_fresh_ranks(program, 2, how)
+    assert isinstance(dead, Failure)
+    assert dead.died
+    assert isinstance(alive, str), alive
+    assert "failed on rank 0 of 2" in alive or "Connection" in alive
+
+
+def test_a_rank_that_hangs_is_an_error_after_the_timeout() -> None:
+    alive, hanging = outcomes_on_fresh_ranks(_between_backward_and_exchange, 2, "hang", group_timeout_s=2.0)
+    assert isinstance(hanging, Failure)
+    assert isinstance(alive, str), alive
+    assert "has not come within the group's timeout" in alive
