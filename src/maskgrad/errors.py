@@ -6,6 +6,7 @@
 - :class:`ExportMismatchError`: what was to be written gives other results than the model.
 - :class:`UnspecifiedValueError`: a plain number was asked of an entry that has none.
 - :class:`CoupledSamplesError`: a gradient for each sample was asked of samples that influence each other.
+- :class:`LostRankError`: another process has ended or does not answer.
 - :class:`MissingDependencyError`: an optional package is absent; the message names the extra.
 
 Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
@@ -19,6 +20,7 @@ __all__ = [
     "CoupledSamplesError",
     "DependsOnNumbersError",
     "ExportMismatchError",
+    "LostRankError",
     "MaskgradError",
     "MissingDependencyError",
     "NotExportableError",
@@ -80,6 +82,10 @@ class UnspecifiedValueError(MaskgradError, ValueError):
 
 class CoupledSamplesError(MaskgradError, ValueError):
     """Samples of a batch influence each other, so that no cheap way gives the gradient of each; it is not guessed."""
+
+
+class LostRankError(MaskgradError, RuntimeError):
+    """Another process has ended, does not come in time, or does something else; nothing was changed in this one."""
 
 
 class MissingDependencyError(MaskgradError, ImportError):

@@ -56,9 +56,23 @@ def test_one_graph_for_all_masks_forward_and_backward(names: list[str]) -> None:
         raise
 
 
-def check(programs: list[Program]) -> None:
+#: One operation of each family for Inductor, which takes seconds where ``aot_eager`` takes a fraction of one.
+REPRESENTATIVES = (
+    ("logaddexp", "var", "matmul", "nn.functional.conv2d", "nn.functional.max_pool2d", "nn.functional.interpolate"),
+    ("cat", "gather", "nn.functional.pad", "scatter_reduce", "nn.functional.cross_entropy", "cdist"),
+    ("nn.functional.embedding", "nn.functional.scaled_dot_product_attention", "nn.functional.batch_norm", "lstm_cell"),
+    ("softmax", "cumsum", "sort", "median", "histc", "transpose", "triu", "nn.functional.glu", "new_zeros", "to"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("names", REPRESENTATIVES, ids=lambda names: names[0])
+def test_the_default_backend(names: tuple[str, ...]) -> None:
+    check([program_of(name) for name in names], "inductor")
+
+
+def check(programs: list[Program], backend: str = "aot_eager") -> None:
     alike = together(programs)
-    fast = torch.compile(alike, backend="aot_eager", fullgraph=True)
+    fast = torch.compile(alike, backend=backend, fullgraph=True)
     with mg.count_recompiles() as compilations:
         for kind in MASKS:
             expected = outcomes_of(programs, alike, kind)

@@ -15,6 +15,8 @@ from torch import Tensor
 from maskgrad.distributed.exchange import Exchange, Way
 from maskgrad.distributed.gradients import slots_of, write_gradients
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.errors import LostRankError
+from maskgrad.gradients.attached import AnyGradient
 from maskgrad.sparse import prod
 
 __all__ = ["OverlappedExchange"]
@@ -57,14 +59,18 @@ class OverlappedExchange:
 
     def take_part(self) -> None:
         """Go through the same exchanges as the other ranks, with nothing: this rank has no input any more."""
-        for number in range(len(self._buckets)):
-            self._start(number, away=True)
-        self._put_together(write=False)
+        self._reset()
+        self._received(away=True)
+        refusal = self._refusal
+        self._reset()
+        if refusal is not None:
+            raise refusal
 
     def _reset(self) -> None:
         self._queued = False
         self._waiting = [set(bucket) for bucket in self._buckets]
         self._started: list[Exchange] = []
+        self._refusal: Exception | None = None
 
     def _accumulated(self, name: str, _: Tensor) -> None:
         if not self.armed:
@@ -78,13 +84,15 @@ class OverlappedExchange:
                 "mg.distributed.prepare(module, overlap=False)"
             )
         self._waiting[number].discard(name)
-        while (
-            self.overlap and len(self._started) < len(self._buckets) and not self._waiting[len(self._started)]
-        ):
-            self._start(len(self._started))
+        while self.overlap and self._more() and not self._waiting[len(self._started)]:
+            self._start()
 
-    def _start(self, number: int, away: bool = False) -> None:
+    def _more(self) -> bool:
+        return self._refusal is None and len(self._started) < len(self._buckets)
+
+    def _start(self, away: bool = False) -> None:
         """Tell what the bucket brings; and send the bucket before, whose owners have had time to tell."""
+        number = len(self._started)
         names = self._buckets[number]
         params = [self.params[name] for name in names]
         refusal, slots = None, slots_of(params, [repr(name) for name in names], present=False)
@@ -98,23 +106,42 @@ class OverlappedExchange:
             self._started.append(
                 Exchange(slots, self.group, "avg", self.way, refusal, away, self.divide_by_present)
             )
-            if number:
-                self._started[number - 1].send()
+        if number:
+            self._send(number - 1)
+
+    def _send(self, number: int) -> None:
+        try:
+            with torch.no_grad():
+                self._started[number].send()
+        except LostRankError:
+            raise
+        except Exception as error:  # of all ranks, which start nothing more
+            self._refusal = error
 
     def _finish(self) -> None:
-        while len(self._started) < len(self._buckets):
-            self._start(len(self._started))
-        self._put_together(write=True)
+        """At the end of backward: exchange what is left. DistributedDataParallel ends its own before we write."""
+        found = self._received()
+        torch.autograd.Variable._execution_engine.queue_callback(partial(self._write, found))
 
-    def _put_together(self, write: bool) -> None:
+    def _received(self, away: bool = False) -> list[list[AnyGradient | None]]:
+        """The results of all buckets, once all have arrived."""
+        while self._more():
+            self._start(away)
+        if self._started and self._refusal is None:
+            self._send(len(self._started) - 1)
+        if self._refusal is not None:
+            return []
         with torch.no_grad():
-            if self._started:
-                self._started[-1].send()
-            found = [started.finish() for started in self._started]
-            for names, gradients in zip(self._buckets, found, strict=True):
-                if write:
-                    write_gradients([self.params[name] for name in names], gradients)
+            return [started.finish() for started in self._started]
+
+    def _write(self, found: list[list[AnyGradient | None]]) -> None:
+        refusal = self._refusal
         self._reset()
+        if refusal is not None:
+            raise refusal
+        with torch.no_grad():
+            for names, gradients in zip(self._buckets, found, strict=True):
+                write_gradients([self.params[name] for name in names], gradients)
 
 
 def _bucketed(params: dict[str, Tensor], most: float) -> list[list[str]]:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.errors import LostRankError
+
 __all__ = ["ProcessGroup", "as_bytes", "from_bytes", "require_distributed"]
 
 #: Dtypes that every backend can add up; others travel in a wider one.
@@ -73,16 +75,14 @@ class ProcessGroup:
         """Say in the error of a failed collective what it means for the caller."""
         try:
             yield
+        except LostRankError:
+            raise
         except RuntimeError as error:
-            if getattr(error, "_maskgrad_explained", False):
-                raise
-            failure = RuntimeError(
+            raise LostRankError(
                 f"{self.what}: the exchange failed on rank {self.rank} of {self.size}. Another rank has ended, has "
                 "not come within the group's timeout, or takes part in something else; what was to be exchanged is "
                 f"unchanged here. The group cannot be used any more: start all ranks again. It says: {error}"
-            )
-            failure._maskgrad_explained = True  # type: ignore[attr-defined]
-            raise failure from error
+            ) from error
 
     def wait(self, works: list[Any]) -> None:
         """Wait for collectives under way."""

@@ -28,8 +28,8 @@ LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 MADE = ("<eval_with_key>", "<frozen", "<string>")
 
 REMEDY = (
-    "Keep masks instead of selecting (x.filled(value) for x.compressed(), torch.where for `if`, x.to_dense() for a "
-    "sparse layout), or compute this outside the exported function and pass it as a tensor"
+    "Stay with tensors (torch.where(c, a, b) for `if`, x.filled(value) for plain numbers, x.to_dense() for a sparse "
+    "layout), or compute this outside the exported function and pass it as a tensor"
 )
 
 

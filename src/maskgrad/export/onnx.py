@@ -96,7 +96,7 @@ def export(
             a MaskedTensor being one argument: ``{"x": {0: "batch", 1: "time"}}``; what cannot vary is then an error.
         input_names: for each tensor or MaskedTensor, ``"x"`` or ``("x", "x_is_valid")``; from the signature if absent.
         output_names: the same for results; ``output``, ``output_0``, …, or the keys of a dict if absent.
-        opset_version: of ONNX; PyTorch's preference if None.
+        opset_version: of ONNX; 20 if None, which ONNX Runtime reads since 1.17.
         verify: False leaves ONNX Runtime out: for files that only another runtime can run.
         rtol: relative difference that is still agreement; from the dtype if None.
         atol: absolute difference that is still agreement; from the dtype if None.
@@ -109,8 +109,8 @@ def export(
         TypeError: an argument or result is of a kind that graphs do not know (complex, a torch sparse tensor, numpy).
         ValueError: names or dimensions contradict the arguments.
         OSError: nothing can be written at ``path``.
-        NotExportableError: what the model does depends on numbers that are known in a run only (``item``, ``if``,
-            ``compressed``), or ONNX has no operators for it.
+        NotExportableError: what the model does depends on numbers that are known in a run only (``item``, ``tolist``,
+            ``if``), or ONNX has no operators for it.
         ExportMismatchError: the file gives other results than the model.
 
     Dense equivalent: ``torch.onnx.export(model, args, path, dynamo=True)``.
@@ -205,8 +205,9 @@ def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
     program = captured(job.plain, job.tensors, dimensions, oblivious=oblivious)
     varying = varying_sizes(program)
     written = translated(program, job.names, job.results, job.opset_version)
-    written.rename_axes(axis_names(program, job.plain.ports, job.names, dimensions))
-    written.rename_axes(counted_in_a_run(written.model.graph.outputs))
+    if hasattr(written, "rename_axes"):  # PyTorch 2.9 names them by symbols
+        written.rename_axes(axis_names(program, job.plain.ports, job.names, dimensions))
+        written.rename_axes(counted_in_a_run(written.model.graph.outputs))
     for value in (*written.model.graph.inputs, *written.model.graph.outputs):
         _write_known_sizes(value)
     written.save(job.draft)

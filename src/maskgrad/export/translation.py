@@ -15,6 +15,9 @@ from maskgrad.export.translations import translations
 
 __all__ = ["translated"]
 
+#: The first in which volumes can be sampled on a grid.
+OPSET = 20
+
 
 def translated(
     program: torch.export.ExportedProgram,
@@ -35,7 +38,7 @@ def translated(
             dynamo=True,
             input_names=list(input_names),
             output_names=list(output_names),
-            opset_version=opset_version,
+            opset_version=OPSET if opset_version is None else opset_version,
             custom_translation_table=translations(),
             verbose=False,
         )
@@ -50,7 +53,7 @@ def translated(
     if opset_version is not None and found != opset_version:
         raise ValueError(
             f"opset_version {opset_version} has no room for this model, which was written for {found}; "
-            f"pass opset_version={found}, or None for the one that PyTorch prefers"
+            f"pass opset_version={found}, or None for {OPSET}"
         )
     return written
 

@@ -243,3 +243,51 @@ def test_without_torch_distributed_it_says_so(monkeypatch: pytest.MonkeyPatch) -
 def test_the_oracle_is_wide_enough() -> None:
     assert wide(torch.float16) is torch.float64
     assert wide(torch.complex64) is torch.complex128
+
+
+def _cubes(rank: int, which: str) -> torch.Tensor:
+    """Sparse tensors of shape (2, 3, 4), different on each rank."""
+    draw = torch.Generator().manual_seed(rank)
+    dense = torch.randint(1, 9, (2, 3, 4), generator=draw).float()
+    kept = torch.rand(2, 3, 4, generator=draw) < 0.5
+    if which == "batched csr":  # two matrices, each with the diagonal, and each rank with another column
+        kept = torch.zeros(2, 3, 4, dtype=torch.bool)
+        kept[:, torch.arange(3), torch.arange(3)] = True
+        kept[rank, 0, 3] = kept[1 - rank, 1, 3] = True
+        return torch.where(kept, dense, 0).to_sparse_csr()
+    return torch.where(kept, dense, 0).to_sparse(int(which))
+
+
+def _reduced_cubes(rank: int, world_size: int, pairs: list[tuple[str, str]], way: Any) -> list[Any]:
+    found = []
+    for pair in pairs:
+        total = mg.distributed.all_reduce(_cubes(rank, pair[rank]), exchange=way)
+        found.append((total.to_dense().tolist(), str(total.layout), total.is_sparse and total.sparse_dim()))
+    return found
+
+
+@pytest.mark.parametrize("way", ["sparse", "dense"])
+def test_three_dimensions_of_which_some_are_dense(way: str) -> None:
+    pairs = [*itertools.product("123", repeat=2), ("batched csr", "batched csr"), ("batched csr", "1")]
+    for answer in run_on_ranks(_reduced_cubes, 2, pairs, way):
+        for pair, (values, layout, dimensions) in zip(pairs, answer, strict=True):
+            expected = sum(_cubes(rank, which).to_dense() for rank, which in enumerate(pair))
+            assert torch.tensor(values).equal(expected), pair
+            if pair == ("batched csr", "batched csr"):
+                assert layout == "torch.sparse_csr"
+            elif "batched csr" in pair:
+                assert (layout, dimensions) == ("torch.sparse_coo", 3)
+            else:
+                assert (layout, dimensions) == ("torch.sparse_coo", int(max(pair)))
+
+
+def _different_numbers(rank: int, world_size: int) -> tuple[str, list[Any]]:
+    dense = torch.zeros(2, 1, 3)
+    dense[0, 0, rank], dense[1, 0, 0] = 1, 2
+    total = mg.distributed.all_reduce(dense.to_sparse_csr())
+    return str(total.layout), total.to_dense().tolist()
+
+
+def test_matrices_that_differ_in_their_number_of_entries_become_coo() -> None:
+    expected = ("torch.sparse_coo", [[[1.0, 1.0, 0.0]], [[4.0, 0.0, 0.0]]])
+    assert run_on_ranks(_different_numbers, 2) == [expected] * 2

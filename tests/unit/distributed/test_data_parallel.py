@@ -471,6 +471,38 @@ def test_ranks_that_differ_are_refused_on_all_of_them(name: str, kind: str, word
         assert all(word in text for word in words), text
 
 
+def _broken_gradient(rank: int, world_size: int) -> tuple[str, str]:
+    module = made(Tables)
+    broken = [rank == 1]
+
+    def spoil(p: Tensor) -> None:
+        if broken[0]:
+            p.grad = torch.sparse_coo_tensor([[99]], torch.ones(1, 4), p.shape, check_invariants=False)
+
+    module.seldom.weight.register_post_accumulate_grad_hook(spoil)
+    alone = copy.deepcopy(module)
+    loss_of(alone(batches(0, rank), seldom=True)).backward()
+    model = mg.distributed.prepare(module, exchange_bucket_mb=0)
+    try:
+        loss_of(model(batches(0, rank), seldom=True)).backward()
+    except IndexError as error:
+        text = str(error)
+    # what had been sent before is not written either
+    assert torch.equal(module.table.weight.grad.to_dense(), alone.table.weight.grad.to_dense())
+    broken[0] = False
+    for p in module.parameters():
+        p.grad = None
+    loss_of(model(batches(0, rank), seldom=True)).backward()  # all goes on
+    return text, str(module.seldom.weight.grad.layout)
+
+
+def test_a_broken_gradient_is_refused_on_all_ranks_and_training_goes_on() -> None:
+    for text, layout in run_on_ranks(_broken_gradient, 2):
+        assert "gradient of 'seldom.weight'" in text
+        assert "99" in text
+        assert layout == "torch.sparse_coo"
+
+
 class Undeclared(nn.Linear):
     """A layer that pretends to be one of torch.nn."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 import torch
@@ -83,21 +82,35 @@ def adaptive_max_pool(rank: int) -> Any:
         if not all(isinstance(size, int) for size in sizes):
             return NotImplemented
         places = torch.arange(math.prod(sizes), device=x.device).reshape(sizes)
-        values, indices = [], []
-        for cell in product(
-            *[_windows(size, number) for size, number in zip(sizes, output_size, strict=True)]
-        ):
-            window: Any = (..., *[slice(a, b) for a, b in cell])
-            entries = x[window].flatten(-rank)
-            largest, at = entries.max(-1)
-            values.append(largest)
-            indices.append(places[window].flatten()[at])
-        shape = (*x.shape[:-rank], *output_size)
-        if not values:
-            return x.new_zeros(shape), places.new_zeros(shape)
-        return torch.stack(values, -1).reshape(shape), torch.stack(indices, -1).reshape(shape)
+        for dim, (size, number) in enumerate(zip(sizes, output_size, strict=True), -rank):
+            chosen = _window_places(size, number, x.device)
+            x, places = x.index_select(dim, chosen), places.index_select(dim, chosen)
+        entries, at = _by_window(x, output_size, rank).max(-1)
+        places = _by_window(places, output_size, rank)
+        return entries, places.expand(*at.shape, -1).gather(-1, at[..., None]).squeeze(-1)
 
     return body
+
+
+def _window_places(size: int, number: int, device: torch.device) -> Tensor:
+    """Which entries are in each window, its last one again where another window is longer."""
+    longest = max([end - begin for begin, end in _windows(size, number)] + [1])
+    at = torch.arange(number, device=device)
+    begin = torch.div(at * size, number, rounding_mode="floor")
+    last = torch.div((at + 1) * size + number - 1, number, rounding_mode="floor") - 1
+    inside = begin[:, None] + torch.arange(longest, device=device)
+    return torch.minimum(inside, last[:, None]).flatten()
+
+
+def _by_window(x: Tensor, output_size: Sequence[int], rank: int) -> Tensor:
+    """The windows of each dimension behind each other, as (…, *output_size, entries)."""
+    batch = x.shape[: x.ndim - rank]
+    split = [
+        part for size, n in zip(x.shape[-rank:], output_size, strict=True) for part in (n, size // max(n, 1))
+    ]
+    first = len(batch)
+    order = [*range(first), *range(first, first + 2 * rank, 2), *range(first + 1, first + 2 * rank, 2)]
+    return x.reshape(*batch, *split).permute(order).flatten(-rank)
 
 
 BODIES = {

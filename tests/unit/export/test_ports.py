@@ -1,0 +1,62 @@
+"""Structures are taken apart into plain tensors and put together again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import maskgrad as mg
+from maskgrad.export.names import argument_names, input_names_of, output_names_of
+from maskgrad.export.ports import pack, unpack
+
+X = mg.masked(torch.tensor([[1.0, float("nan")], [3.0, 4.0]]), torch.tensor([[True, False], [True, True]]))
+
+
+class Pair(NamedTuple):
+    data: object
+    rest: object
+
+
+@pytest.mark.parametrize(
+    "layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
+)
+def test_every_layout_comes_back(layout: torch.layout) -> None:
+    x = X.to_sparse(layout, blocksize=(1, 1) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None)
+    ports, tensors = unpack(((x,), {"y": [X, None, 3]}), "args")
+    assert all(type(tensor) is torch.Tensor for tensor in tensors)
+    (one,), keywords = pack(ports, tensors)
+    assert (one.layout, one.tolist()) == (layout, X.tolist())
+    assert (keywords["y"][0].tolist(), keywords["y"][1:]) == (X.tolist(), [None, 3])
+
+
+def test_no_garbage_leaves() -> None:
+    _, (data, mask) = unpack(X, "output")
+    assert data.tolist() == [[1.0, 0.0], [3.0, 4.0]]
+    assert torch.equal(mask, X.mask)
+    _, (flags, _) = unpack(mg.masked(torch.ones(2) > 0, torch.tensor([True, False])), "output")
+    assert flags.tolist() == [True, False]
+
+
+def test_names_follow_the_signature_and_masks_give_way() -> None:
+    def function(x, pair, x_mask, *rest, flag): ...
+
+    args = (X, Pair(X, {"a b": X}), torch.ones(1), torch.ones(1), X.to_sparse())
+    ports, _ = unpack((args, {"flag": torch.ones(1)}), "args")
+    arguments = argument_names(function, 5, ["flag"])
+    assert input_names_of(ports, arguments, None) == (
+        *("x", "x_mask_1", "pair_data", "pair_data_mask", "pair_rest_a_b", "pair_rest_a_b_mask", "x_mask"),
+        *("rest_0", "rest_1_values", "rest_1_indices", "flag"),
+    )
+
+
+def test_names_of_results() -> None:
+    ports, _ = unpack(X, "output")
+    assert output_names_of(ports, None, ()) == ("output", "output_mask")
+    ports, _ = unpack({"x": X, "rest": [torch.ones(1), None]}, "output")
+    assert output_names_of(ports, None, ("x", "x_mask")) == ("x_1", "x_mask_1", "rest_0")
+
+
+def test_functions_without_a_signature() -> None:
+    assert argument_names(torch.add, 2, []) == {("0", "0"): "input_0", ("0", "1"): "input_1"}

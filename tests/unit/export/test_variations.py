@@ -1,0 +1,46 @@
+"""Other inputs: other masks, garbage under each, other sizes."""
+
+from __future__ import annotations
+
+import torch
+
+import maskgrad as mg
+from maskgrad.export.ports import unpack
+from maskgrad.export.variations import variations
+
+
+def test_masks_change_and_garbage_lies_under_each() -> None:
+    x = mg.masked(torch.tensor([5.0, float("inf"), 7.0]), torch.tensor([True, False, True]))
+    plain = torch.tensor([True, False])
+    ports, tensors = unpack(((x, plain), {}), "args")
+    found = {words: [t.tolist() for t in given] for words, given in variations(ports, tensors, [])}
+    text = {words: str(given) for words, given in found.items()}
+    assert text == {
+        "as given, with garbage under the masks": "[[5.0, nan, 7.0], [True, False, True], [True, False]]",
+        "with nothing specified": "[[nan, nan, nan], [False, False, False], [False, False]]",
+        "with everything specified": "[[5.0, 5.0, 7.0], [True, True, True], [True, True]]",
+        "with what was not specified": "[[nan, 5.0, nan], [False, True, False], [False, True]]",
+    }
+
+
+def test_integers_have_garbage_too() -> None:
+    x = mg.masked(torch.tensor([1, 2], dtype=torch.int32), torch.tensor([True, False]))
+    ports, tensors = unpack(((x,), {}), "args")
+    first, *_ = variations(ports, tensors, [])
+    assert first[1][0].tolist() == [1, 2**31 - 1]
+
+
+def test_sizes_change_together() -> None:
+    ports, tensors = unpack(((torch.arange(2), torch.arange(6).reshape(3, 2)), {}), "args")
+    _, one, more = variations(ports, tensors, [{0: 0, 1: 1}])
+    assert [t.tolist() for t in one[1]] == [[0], [[0], [2], [4]]]
+    assert [t.tolist() for t in more[1]] == [[0, 1, 0], [[0, 1, 0], [2, 3, 2], [4, 5, 4]]]
+    assert more[0] == "with size 3 instead of 2 of what may vary"
+
+
+def test_a_sparse_layout_loses_an_entry() -> None:
+    x = mg.masked(torch.ones(2, 2), torch.eye(2) > 0).to_sparse()
+    ports, tensors = unpack(((x,), {}), "args")
+    *_, (words, (values, indices)) = variations(ports, tensors, [{0: 0, 1: 1}])
+    assert words == "with one stored entry less"
+    assert (values.shape, indices.shape) == ((1,), (2, 1))
