@@ -16,7 +16,7 @@ from maskgrad.kernels.selection import IN_GRAPHS, KERNELS, use_kernels
 from tests.poison import inf, nan
 
 #: Just enough entries.
-SHAPE = (130, 127)
+SHAPE = (260, 257)
 WEIGHT, BIAS = torch.linspace(0.5, 1.5, SHAPE[1]), torch.linspace(-1, 1, SHAPE[1])
 
 OPERATIONS: dict[str, Callable[[mg.MaskedTensor, Tensor], Any]] = {

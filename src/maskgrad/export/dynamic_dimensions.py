@@ -134,21 +134,21 @@ def _of_stored(place: Place, group: Sequence[Tensor], entries: Any) -> list[Dime
     return [{batch: entries}, {}, {batch: entries}]
 
 
-def varying_sizes(program: torch.export.ExportedProgram) -> list[dict[int, int]]:
+def varying_sizes(program: torch.export.ExportedProgram, ports: Ports) -> list[dict[int, int]]:
     """For each size that may vary by itself: which inputs have it, and along which dimension.
 
     A size of which another input has a function, such as twice as much, is left out.
     """
     found: dict[str, dict[int, int]] = {}
     derived: set[str] = set()
+    tied = _tied(program, ports)
     for i, shape in enumerate(_input_shapes(program)):
         for at, size in enumerate(shape):
-            if isinstance(size, torch.SymInt):
-                expression = size.node.expr
-                if expression.is_Symbol:
-                    found.setdefault(str(expression), {}).setdefault(i, at)
-                else:
-                    derived |= {str(symbol) for symbol in expression.free_symbols}
+            symbol = _symbol(size)
+            if symbol is not None:
+                found.setdefault(tied.get(symbol, symbol), {}).setdefault(i, at)
+            elif isinstance(size, torch.SymInt):
+                derived |= {str(symbol) for symbol in size.node.expr.free_symbols}
     return [places for symbol, places in found.items() if symbol not in derived]
 
 
@@ -163,23 +163,43 @@ def axis_names(
     Those that the caller chose; else ``batch`` if there is one size, ``x_entries`` on sparse layouts, ``x_dim_0``.
     """
     stored = [place.kind == "stored" for place in ports.places for _ in place.roles]
+    tied = _tied(program, ports)
     chosen: dict[str, str] = {}
     entries: dict[str, str] = {}
     sizes: dict[str, str] = {}
     for name, of_stored, shape, dims in zip(names, stored, _input_shapes(program), dimensions, strict=True):
         for at, size in enumerate(shape):
-            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                symbol, dim = str(size.node.expr), dims.get(at)
-                if isinstance(dim, torch.export.Dim):
-                    chosen.setdefault(symbol, str(dim.__name__))
-                elif of_stored:
-                    # data and indices have one name: they belong together, even if the graph does not care
-                    entries.setdefault(symbol, f"{name.rpartition('_')[0] or name}_entries")
-                else:
-                    sizes.setdefault(symbol, f"{name}_dim_{at}")
+            symbol, dim = _symbol(size), dims.get(at)
+            if symbol is None:
+                continue
+            if isinstance(dim, torch.export.Dim):
+                chosen.setdefault(symbol, str(dim.__name__))
+            elif of_stored:
+                # data and indices have one name: they belong together, even if the graph does not care
+                entries.setdefault(symbol, f"{name.rpartition('_')[0] or name}_entries")
+            else:
+                sizes.setdefault(tied.get(symbol, symbol), f"{name}_dim_{at}")
     if len(sizes) == 1:
         sizes = dict.fromkeys(sizes, "batch")
+    sizes |= {mask: sizes[data] for mask, data in tied.items() if data in sizes}
     return entries | sizes | chosen
+
+
+def _tied(program: torch.export.ExportedProgram, ports: Ports) -> dict[str, str]:
+    """The symbols of masks where data has another one: a graph that broadcasts them does not know that they are one."""
+    found: dict[str, str] = {}
+    for place, shapes in zip(ports.places, ports.groups(_input_shapes(program)), strict=True):
+        if place.kind == "masked":
+            for data, mask in zip(*shapes, strict=True):
+                one, other = _symbol(data), _symbol(mask)
+                if one is not None and other is not None and one != other:
+                    found.setdefault(other, found.get(one, one))
+    return found
+
+
+def _symbol(size: Any) -> str | None:
+    """The name of a size that may vary by itself."""
+    return str(size.node.expr) if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol else None
 
 
 def counted_in_a_run(outputs: Iterable[Any]) -> dict[str, str]:

@@ -203,7 +203,7 @@ def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
 
     dimensions, oblivious = plan
     program = captured(job.plain, job.tensors, dimensions, oblivious=oblivious)
-    varying = varying_sizes(program)
+    varying = varying_sizes(program, job.plain.ports)
     written = translated(program, job.names, job.results, job.opset_version)
     if hasattr(written, "rename_axes"):  # PyTorch 2.9 names them by symbols
         written.rename_axes(axis_names(program, job.plain.ports, job.names, dimensions))

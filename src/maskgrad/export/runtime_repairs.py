@@ -30,7 +30,10 @@ def repaired(model: Any) -> Any:
             counted = tuple([axis % len(rank) for axis in numbers])
             if counted not in axes:
                 axes[counted] = _initializer(model, counted)
+            before = node.inputs[1]
             node.replace_input_with(1, axes[counted])
+            if before.name in model.graph.initializers and not before.uses():
+                del model.graph.initializers[before.name]
     return model
 
 

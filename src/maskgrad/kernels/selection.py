@@ -6,9 +6,10 @@
 ``reference``     ordinary PyTorch: everything else
 ==============  ======================================================================================
 
-"Everything else" is: tracing (``torch.compile``, export, ``jit.trace``), ``torch.func`` transforms and forward-mode
-derivatives, dispatch modes (fake tensors, ``make_fx``), other devices and layouts, tensor subclasses, dtypes
-that the kernel does not know, and tensors so small that starting a compiled kernel costs more than it saves.
+"Everything else" is: tracing (export, ``jit.trace``; of ``torch.compile`` all but large tensors on the CPU, where its
+graphs call the operator, see ``IN_GRAPHS``), ``torch.func`` transforms and forward-mode derivatives, dispatch modes
+(fake tensors, ``make_fx``), other devices and layouts, tensor subclasses, dtypes that the kernel does not know, and
+tensors so small that starting a compiled kernel costs more than it saves.
 
 The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``cuda`` for small tensors too; so
 does :func:`use_kernels` for a block of code. :func:`why` tells the reason for a choice in words.
@@ -119,24 +120,25 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
 
 #: The kernels whose operators graphs of torch.compile contain, with the number of values from which they win over the
 #: formulas that Inductor fuses: it reads Boolean masks one by one, at 3 ns each (measured with AVX-512, torch 2.13).
+#: At 16,384 values they lose: calling one costs 50 to 100 µs.
 IN_GRAPHS: dict[str, int] = {
-    "masked_sum": 16_384,
-    "masked_mean": 16_384,
-    "masked_spread": 16_384,
-    "masked_variance": 16_384,
-    "masked_variance_backward": 16_384,
-    "masked_softmax": 16_384,
-    "masked_softmax_backward": 16_384,
-    "masked_logsumexp": 16_384,
-    "masked_logsumexp_backward": 16_384,
-    "masked_filling": 16_384,
-    "masked_layer_norm": 16_384,
-    "masked_layer_norm_backward": 16_384,
-    "masked_loss": 16_384,
-    "masked_loss_sum": 16_384,
-    "masked_loss_gradient": 16_384,
-    "masked_norm": 16_384,
-    "masked_norm_backward": 16_384,
+    "masked_sum": 65_536,
+    "masked_mean": 65_536,
+    "masked_spread": 65_536,
+    "masked_filling": 65_536,
+    "masked_loss": 65_536,
+    "masked_loss_sum": 65_536,
+    "masked_loss_gradient": 65_536,
+    "masked_variance": 32_768,
+    "masked_variance_backward": 32_768,
+    "masked_norm": 32_768,
+    "masked_norm_backward": 32_768,
+    "masked_softmax": 32_768,
+    "masked_softmax_backward": 32_768,
+    "masked_logsumexp": 32_768,
+    "masked_logsumexp_backward": 32_768,
+    "masked_layer_norm": 32_768,
+    "masked_layer_norm_backward": 32_768,
 }
 
 

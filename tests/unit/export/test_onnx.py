@@ -393,3 +393,20 @@ def test_a_folder_that_cannot_be_written_to(path: Path) -> None:
     path.parent.chmod(0o500)
     with pytest.raises(PermissionError, match="can be written to"):
         mg.onnx.export(torch.exp, torch.ones(2), path)
+
+
+def test_large_weights_lie_beside_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter = pytest.importorskip("torch.onnx._internal.exporter._onnx_program")
+    monkeypatch.setattr(exporter, "_LARGE_MODEL_THRESHOLD", 100)
+    layer = nn.Linear(40, 40)
+    assert mg.onnx.export(layer, holey(3, 40), path).compared
+    assert sorted(part.name for part in path.parent.iterdir()) == ["model.onnx", "model.onnx.data"]
+    x = holey(2, 40)
+    found = run(path, input=x.get_data(), input_mask=x.mask)
+    torch.testing.assert_close(found["output"], layer(x).filled(0.0).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_entries_that_are_chosen_by_the_run(path: Path) -> None:
+    mg.onnx.export(lambda x: x.compressed(), holey(3, 4), path)
+    x = mg.masked(torch.arange(8.0).reshape(2, 4), torch.tensor([[True, False, False, True], [False] * 4]))
+    assert run(path, x=x.get_data(), x_mask=x.mask)["output"].tolist() == [0.0, 3.0]
