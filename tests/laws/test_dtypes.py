@@ -25,5 +25,9 @@ ROUNDED_BY_THE_OLDEST = {
 def test_the_laws_hold_in_every_dtype(entry: Entry) -> None:
     if entry.dtype in ROUNDED_BY_THE_OLDEST.get(entry.name, ()):
         skip_on_the_oldest(f"rounds {entry.name} of {entry.dtype} on the way")
+    if entry.name in ("var", "var_mean") and entry.dtype is torch.complex64:
+        skip_on_the_oldest(
+            "draws a sample of infinite variance, whose gradient has other infinite parts than PyTorch's"
+        )
     check_identity(entry)
     check_non_interference(entry)
