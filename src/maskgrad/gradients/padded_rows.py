@@ -83,7 +83,7 @@ class PaddedRows:
 
     @property
     def used(self) -> Tensor:
-        """Boolean (C,): whether a slot holds a row."""
+        """Whether a slot holds a row, for each slot."""
         return (self.rows >= 0) & (self.rows < self.shape[0])
 
     @property
