@@ -15,6 +15,7 @@ import maskgrad as mg
 from maskgrad.export.capture import quiet
 from maskgrad.export.onnx_runtime import Session
 from maskgrad.export.translation import translated
+from maskgrad.semantics.registry import OPERATIONS
 from tests.conformance.exported import (
     Group,
     captured,
@@ -24,7 +25,7 @@ from tests.conformance.exported import (
     inputs_of,
     shares,
 )
-from tests.conformance.programs import DATA_DEPENDENT, MASKS, RECORDS, program_of
+from tests.conformance.programs import DATA_DEPENDENT, MASKS, RECORDS
 from tests.conformance.test_export import UNEXPORTED
 from tests.exporter import one_registry
 from tests.laws.comparison import assert_close, parts_of
@@ -167,7 +168,7 @@ def test_a_batch_of_any_size_of_each_family(tmp_path: Path) -> None:
 def test_each_family_has_a_batch() -> None:
     #: Random numbers have no equals; recurrence needs weights; the others have no batch, or say no more than views.
     without = {"random", "recurrence", "histograms", "metadata", "equality"}
-    assert {program_of(name).family for name in RECORDS} | {"metadata"} == set(FAMILIES) | without
+    assert {operation.family for operation in OPERATIONS} == set(FAMILIES) | without
 
 
 @pytest.mark.parametrize("name", UNWRITTEN)
