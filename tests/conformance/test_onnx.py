@@ -167,7 +167,7 @@ def test_a_batch_of_any_size_of_each_family(tmp_path: Path) -> None:
 
 def test_each_family_has_a_batch() -> None:
     #: Random numbers have no equals; recurrence needs weights; the others have no batch, or say no more than views.
-    without = {"random", "recurrence", "histograms", "metadata", "equality"}
+    without = {"random", "recurrence", "histograms", "metadata", "equality", "differentiation"}
     assert {operation.family for operation in OPERATIONS} == set(FAMILIES) | without
 
 
