@@ -15,6 +15,8 @@ oldest_extras := dev,cli,plot,examples,interop,onnx
 xla_extras := dev
 xla_packages := torch-xla
 
+one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-oldest test-xla lint bench record docs clean
@@ -26,10 +28,10 @@ demo: $(VENV)/.stamp-demo  ## train a recommender on ratings with holes, and dra
 	$(BIN)/maskgrad demo movielens
 
 test: $(VENV)/.stamp-dev  ## run the tests, and every example in docstrings, README.md and docs/
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	$(BIN)/python -m pytest $(one_process_per_core)
 
 test-oldest: .venv-oldest/.stamp  ## run the tests on the oldest PyTorch that is supported; installs some gigabytes
-	.venv-oldest/bin/python -m pytest
+	.venv-oldest/bin/python -m pytest $(one_process_per_core)
 
 test-xla: .venv-xla/.stamp  ## run the tests on PyTorch/XLA, on the CPU; installs some gigabytes
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/xla
