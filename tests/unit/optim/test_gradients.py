@@ -117,7 +117,7 @@ def test_gradients_are_detached() -> None:
 @pytest.mark.parametrize(
     ("grad", "error", "words"),
     [
-        ("text", TypeError, "gradient of p must be a tensor or a MaskedTensor, got str"),
+        ("text", TypeError, "gradient of p must be a tensor, a MaskedTensor or PaddedRows, got str"),
         (torch.ones(3, 2), ValueError, r"of p has shape \(3, 2\), but the parameter has shape \(4, 2\)"),
         (coo([[0]], torch.ones(1, 2), (5, 2)), ValueError, r"has shape \(5, 2\)"),
         (torch.ones(4, 2, dtype=torch.int64), TypeError, r"has dtype torch\.int64"),
