@@ -87,8 +87,8 @@ def _families(
         listener.family(family, len(cases))
         rows: list[Row] = []
         try:
-            for case in cases:
-                rows += _measured(case, plan, wanted, listener, clock)
+            for number, case in enumerate(cases):
+                rows += _measured(case, plan, wanted, listener, clock, first=number == 0)
         except WrongResultError as error:
             outcome.failures.append(str(error))
             rows = []
@@ -115,7 +115,12 @@ def _wanted(plan: Plan, listener: Listener) -> frozenset[str]:
 
 
 def _measured(
-    case: Case, plan: Plan, wanted: frozenset[str], listener: Listener, clock: Callable[[], float]
+    case: Case,
+    plan: Plan,
+    wanted: frozenset[str],
+    listener: Listener,
+    clock: Callable[[], float],
+    first: bool,
 ) -> list[Row]:
     listener.case(case)
     gc.collect()  # the operands of the last case, which may be large
@@ -125,7 +130,7 @@ def _measured(
         # torch.masked says at every turn that it is a prototype, sparse tensors that they are beta
         with warnings.catch_warnings(), torch.sparse.check_sparse_tensor_invariants(False):
             warnings.simplefilter("ignore")
-            rows = measure(case, pace, wanted, listener.notice, clock)
+            rows = measure(case, pace, wanted, listener.notice, clock, pace.seconds if first else 0.0)
     except LeftOutError as reason:
         listener.notice(f"{case.family}, {case}: left out: {reason}")
     listener.measured(rows)

@@ -46,10 +46,12 @@ def measure(
     wanted: Container[str],
     notice: Callable[[str], None] = lambda _: None,
     clock: Clock = time.perf_counter,
+    warming: float = 0.0,
 ) -> list[Row]:
     """Check and time the contenders of ``case`` that are ``wanted``; maskgrad always takes part.
 
-    A contender that cannot do it here is left out, and ``notice`` is told why.
+    Each contender runs for ``warming`` seconds that do not count: a process gets large pages of memory only after it
+    has asked for the same amount a few times, and what was slow until then is nobody's merit. A contender that cannot do it here is left out, and ``notice`` is told why.
 
     Raises:
         WrongResultError: a result is wrong, or maskgrad raised an error. Nothing was timed.
@@ -62,6 +64,8 @@ def measure(
     except Exception as error:
         raise WrongResultError(f"{case.family}, {case} cannot be prepared: {_in_words(error)}") from error
     contenders = _checked(case, contest, wanted, notice)
+    for each in contenders.values():
+        _warm_up(each.call, warming, clock)
     # Once more, now that everything is compiled and in place: how long is a call?
     calls = {name: _calls(_timed(each.call, 1, clock), pace) for name, each in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -75,6 +79,14 @@ def measure(
             for name in (*order[first:], *order[:first]):
                 times[name].append(_timed(contenders[name].call, calls[name], clock) / calls[name])
     return _rows(case, contest, times, calls)
+
+
+def _warm_up(call: Callable[[], Any], seconds: float, clock: Clock) -> None:
+    spent = 0.0
+    for _ in range(100):
+        if spent >= seconds:
+            return
+        spent += _timed(call, 1, clock)
 
 
 def _checked(

@@ -158,3 +158,19 @@ def test_garbage_collection_goes_on_afterwards() -> None:
     timed(ours_and(ours=lambda: Contender(call)), clock)
     assert not any(seen[2:])
     assert gc.isenabled()
+
+
+def test_what_runs_to_warm_up_does_not_count() -> None:
+    clock, calls = Stopwatch(), []
+
+    def slow_at_first() -> Contender:
+        def call() -> torch.Tensor:
+            calls.append(1)
+            clock.now += 1.0 if len(calls) <= 4 else 0.2
+            return torch.tensor(1.0)
+
+        return Contender(call)
+
+    (row,) = measure(case({OURS: slow_at_first}), PACE, (), print, clock, warming=3.0)
+    assert row.median_ms == pytest.approx(200)
+    assert row.q3_ms == pytest.approx(200)
