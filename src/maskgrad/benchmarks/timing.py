@@ -51,7 +51,8 @@ def measure(
     """Check and time the contenders of ``case`` that are ``wanted``; maskgrad always takes part.
 
     Each contender runs for ``warming`` seconds that do not count: a process gets large pages of memory only after it
-    has asked for the same amount a few times, and what was slow until then is nobody's merit. A contender that cannot do it here is left out, and ``notice`` is told why.
+    has asked for the same amount a few times, and what was slow until then is nobody's merit. A contender that cannot
+    do it here is left out, and ``notice`` is told why.
 
     Raises:
         WrongResultError: a result is wrong, or maskgrad raised an error. Nothing was timed.
