@@ -85,6 +85,10 @@ def with_running_statistics(x: Any, mean: Tensor, var: Tensor) -> Any:
 
 
 WRITTEN: dict[str, WrittenCall] = {
+    # an entry of the database since PyTorch 2.10 or later
+    "native_group_norm": WrittenCall(
+        lambda x: torch.native_group_norm(x, None, None, 2, 4, 3, 2, 1e-5), (numbers(2, 4, 3),)
+    ),
     "chain_matmul": call(torch.chain_matmul, (2, 3), (3, 4), (4, 2)),
     "vander": call(lambda x: torch.linalg.vander(x, N=3), (4,)),
     "nn.functional.conv_tbc": call(lambda x, w, b: torch.conv_tbc(x, w, b, 1), (4, 2, 2), (3, 2, 2), (2,)),

@@ -80,13 +80,14 @@ def keep_in_place(builtin: ModuleType) -> None:
 
     @functools.wraps(insert)
     def insert_op(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        from torch._dynamo.variables.tensor import TensorVariable
+
         if self.fn in usual and len(args) == 2 and not kwargs:
             target, operand = args
             if _is_masked(target):
                 return target.call_method(tx, f"__{self.fn.__name__}__", [operand], {})
-            if (
-                _is_masked(operand) and target.is_tensor()
-            ):  # which cannot take what is masked: a new object it is
+            if _is_masked(operand) and isinstance(target.realize(), TensorVariable):
+                # which cannot take what is masked: a new object it is
                 ordinary = getattr(operator, f"__{self.fn.__name__[1:]}__")
                 return type(self)(ordinary).call_function(tx, [target, operand], {})
         return insert(self, tx, args, kwargs)
