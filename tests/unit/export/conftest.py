@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,3 +14,9 @@ from tests.exporter import one_registry
 def _one_registry() -> Iterator[None]:
     with one_registry():
         yield
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test writes its file."""
+    return tmp_path / "model.onnx"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
+from tests.unit.export.holes import holey
 
 nan = float("nan")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "model.onnx"
-
-
-def holey(*shape: int) -> mg.MaskedTensor:
-    """NaN under the mask; the first row is complete, the second one empty."""
-    mask = torch.rand(shape) > 0.5
-    mask[0], mask[1:2] = True, False
-    return mg.masked(torch.where(mask, torch.randn(shape), nan), mask)
 
 
 def run(path: Path, **inputs: Tensor) -> dict[str, Tensor]:
@@ -260,139 +248,6 @@ def test_plain_attention_agrees_on_rows_without_keys(path: Path) -> None:
     mg.onnx.export(attend, (torch.randn(2, 3, 4), torch.ones(3, 3) > 0), path)
     found = run(path, q=torch.randn(2, 3, 4), m=torch.zeros(3, 3) > 0)
     assert not found["output"].any()
-
-
-# refusals
-
-
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        (lambda x: x * x.sum().item(), "MaskedTensor.item"),
-        (lambda x: x if x.sum() > 0 else -x, r"MaskedTensor.*\(in <lambda>, test_onnx.py:\d+\)"),
-        (lambda x: x * len([1 for row in x.tolist() for v in row if v]), "MaskedTensor.tolist"),
-        (lambda x: x * torch.equal(x, x), "torch.equal"),
-        (torch.special.bessel_j0, "bessel_j0.*operators of ONNX"),
-    ],
-    ids=["item", "if", "tolist", "equal", "bessel"],
-)
-def test_what_cannot_be_written_is_named_with_a_remedy(model: Any, words: str, path: Path) -> None:
-    path.write_bytes(b"what was there before")
-    with pytest.raises(mg.UnsupportedOperationError, match=words) as refused:
-        mg.onnx.export(model, holey(3, 4), path)
-    assert isinstance(refused.value, mg.errors.NotExportableError)
-    assert "x.filled(value)" in str(refused.value) or "outside the exported model" in str(refused.value)
-    assert path.read_bytes() == b"what was there before"
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-
-
-def test_a_file_that_disagrees_is_not_put_in_its_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from maskgrad.export import decompositions
-
-    broken = {**decompositions.table(), torch.ops.aten.cumprod.default: lambda x, dim: x.cumsum(dim)}
-    monkeypatch.setattr(decompositions, "table", lambda: broken)
-    with pytest.raises(mg.errors.ExportMismatchError, match=r"as given.*output differ.*instead of"):
-        mg.onnx.export(lambda x: x.cumprod(1), holey(3, 4), path)
-    assert not list(path.parent.iterdir())
-    assert not mg.onnx.export(lambda x: x.cumprod(1), holey(3, 4), path, verify=False).compared
-
-
-def test_random_models_cannot_be_compared(path: Path) -> None:
-    with pytest.raises(mg.errors.ExportMismatchError, match="other results each time"):
-        mg.onnx.export(lambda x: x + torch.rand(3, 4), holey(3, 4), path)
-
-
-def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
-    with pytest.raises(RuntimeError, match="must match the size"):
-        mg.onnx.export(lambda x: x + torch.ones(7), holey(3, 4), path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"model": 3}, TypeError, "model must be an nn.Module or a function, found int"),
-        ({"args": "x"}, TypeError, "args must be a tuple of the positional arguments, found str"),
-        ({"args": ()}, TypeError, "must hold a tensor or a MaskedTensor"),
-        ({"args": (1.5,)}, TypeError, "must hold a tensor or a MaskedTensor"),
-        (
-            {"args": (torch.ones(2), {"a": [object()]})},
-            TypeError,
-            r"args\[1\]\['a'\]\[0\] must be .*found object",
-        ),
-        (
-            {"kwargs": {"x": [torch.ones(1).numpy()]}},
-            TypeError,
-            r"kwargs\['x'\]\[0\] must be.*found ndarray; convert",
-        ),
-        ({"kwargs": {1: 2}}, TypeError, "kwargs must be a dict"),
-        (
-            {"args": torch.ones(2, dtype=torch.complex64)},
-            TypeError,
-            r"args\[0\] has dtype torch.complex64.*view_as_real",
-        ),
-        ({"args": torch.ones(2, 2).to_sparse()}, TypeError, "layout torch.sparse_coo.*mg.from_sparse"),
-        ({"model": lambda x: 3}, TypeError, "the model returns 3, which does not depend"),
-        ({"model": lambda x: object()}, TypeError, "output must be .*found object"),
-        ({"model": lambda x: x * 1j}, TypeError, "output has dtype torch.complex64"),
-        ({"model": lambda x: x.to_sparse()}, TypeError, "output has layout torch.sparse_coo.*return"),
-        ({"path": 3}, TypeError, "path must be a string or a path, found 3"),
-        ({"path": ""}, TypeError, "path must be a string or a path"),
-        ({"path": os.curdir}, IsADirectoryError, "path must name a file"),
-        ({"path": "no/such/folder/model.onnx"}, FileNotFoundError, "folder that exists"),
-        (
-            {"input_names": "x"},
-            TypeError,
-            r"input_names must be a sequence of names, found 'x'; write \['x'\]",
-        ),
-        (
-            {"input_names": ["a", "b"]},
-            ValueError,
-            "one name for each tensor or MaskedTensor, 1 here, found 2",
-        ),
-        ({"input_names": [("a", "b")]}, ValueError, "a name, or 1 names, were expected"),
-        ({"output_names": ["x"]}, ValueError, "output_names must be distinct.*'x' more than once"),
-        ({"dynamic_shapes": "time"}, ValueError, 'dynamic_shapes must be "batch", None'),
-        ({"dynamic_shapes": 3}, TypeError, "dynamic_shapes must be.*found 3"),
-        (
-            {"dynamic_shapes": {"y": None}},
-            ValueError,
-            r"names 'y', which is no argument; expected some of \['x'\]",
-        ),
-        (
-            {"dynamic_shapes": (None, None)},
-            ValueError,
-            "one entry for each of the 1 positional arguments, found 2",
-        ),
-        (
-            {"dynamic_shapes": ({5: "a"},)},
-            ValueError,
-            r"dynamic_shapes\['x'\] must number dimensions.*found 5",
-        ),
-        ({"dynamic_shapes": (("a", None),)}, ValueError, "an entry for each of 1 dimensions"),
-        ({"dynamic_shapes": ({0: "a b"},)}, ValueError, "by an identifier, found 'a b'"),
-        ({"dynamic_shapes": (7,)}, TypeError, "must be a dict from dimensions to names"),
-        ({"opset_version": 3}, ValueError, "opset_version"),
-    ],
-)
-def test_mistakes_in_arguments(
-    arguments: dict[str, Any], error: type[Exception], words: str, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(path.parent)
-
-    def model(x: Any) -> Any:
-        return x + 1
-
-    given = {"model": model, "args": torch.ones(2), "path": path, **arguments}
-    with pytest.raises(error, match=words):
-        mg.onnx.export(**given)
-    assert not list(path.parent.iterdir())
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_to(path: Path) -> None:
-    path.parent.chmod(0o500)
-    with pytest.raises(PermissionError, match="can be written to"):
-        mg.onnx.export(torch.exp, torch.ones(2), path)
 
 
 def test_large_weights_lie_beside_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
