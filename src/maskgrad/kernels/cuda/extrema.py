@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 from maskgrad.kernels.reference import extrema as reference
 from maskgrad.kernels.reference.extrema import lowest
 
@@ -161,15 +161,12 @@ def _spread(
     s_steps: tl.tensor, b_steps: tl.tensor, m_steps: tl.tensor, pieces: tl.tensor, INDEX: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
-    v_place = place(row, row_sizes, v_rows)[:, None] + place(column, sizes, v_steps)[None, :]
-    s_place = place(row, row_sizes, s_rows)[:, None] + place(column, sizes, s_steps)[None, :]
-    b_place = place(row, row_sizes, b_rows)[:, None] + place(column, sizes, b_steps)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
+    b_place = tile_place(row, row_sizes, b_rows, column, sizes, b_steps)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     v = tl.load(values + v_place, mask=inside, other=0)
     s = tl.load(share + s_place, mask=inside, other=0)

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.tiles import entrywise, place
+from maskgrad.kernels.cuda.tiles import entrywise, tile, tile_place
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -44,13 +44,10 @@ def _select(
     TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Program p writes tile p % pieces of rows p // pieces."""
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    m = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
-    v = place(row, row_sizes, v_rows)[:, None] + place(column, sizes, v_steps)[None, :]
-    o = place(row, row_sizes, out_rows)[:, None] + place(column, sizes, out_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    m = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    o = tile_place(row, row_sizes, out_rows, column, sizes, out_steps)
     specified = tl.load(mask + m, mask=inside, other=0) != 0
     value = tl.load(values + v, mask=inside, other=0)
     constant = tl.full((TALL, WIDE), 0, value.dtype) + filler.to(value.dtype)

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 
 __all__ = ["blend", "line", "pair_sums", "spread_over"]
 
@@ -102,24 +102,21 @@ def _line(
     w_steps: tl.tensor, b_steps: tl.tensor, pieces: tl.tensor, WEIGHTED: tl.constexpr, BIASED: tl.constexpr,
     ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
-    v_place = place(row, row_sizes, v_rows)[:, None] + place(column, sizes, v_steps)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
-    c_place = place(row, row_sizes, c_rows)[:, None] + place(column, sizes, c_steps)[None, :]
-    s_place = place(row, row_sizes, s_rows)[:, None] + place(column, sizes, s_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    c_place = tile_place(row, row_sizes, c_rows, column, sizes, c_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
     c = tl.load(center + c_place, mask=inside, other=0).to(ACC)
     y = (v - c) * tl.load(scale + s_place, mask=inside, other=0).to(ACC)
     if WEIGHTED:
-        w_place = place(row, row_sizes, w_rows)[:, None] + place(column, sizes, w_steps)[None, :]
+        w_place = tile_place(row, row_sizes, w_rows, column, sizes, w_steps)
         y = y * tl.load(weight + w_place, mask=inside, other=0).to(ACC)
     if BIASED:
-        b_place = place(row, row_sizes, b_rows)[:, None] + place(column, sizes, b_steps)[None, :]
+        b_place = tile_place(row, row_sizes, b_rows, column, sizes, b_steps)
         y = y + tl.load(bias + b_place, mask=inside, other=0).to(ACC)
     tl.store(out + o_place, tl.where(m, y, 0).to(out.dtype.element_ty), mask=inside)
 
@@ -134,24 +131,21 @@ def _blend(
     d_steps: tl.tensor, e_steps: tl.tensor, pieces: tl.tensor, WEIGHTED: tl.constexpr, ACC: tl.constexpr,
     INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
-    g_place = place(row, row_sizes, g_rows)[:, None] + place(column, sizes, g_steps)[None, :]
-    v_place = place(row, row_sizes, v_rows)[:, None] + place(column, sizes, v_steps)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
-    c_place = place(row, row_sizes, c_rows)[:, None] + place(column, sizes, c_steps)[None, :]
-    s_place = place(row, row_sizes, s_rows)[:, None] + place(column, sizes, s_steps)[None, :]
-    d_place = place(row, row_sizes, d_rows)[:, None] + place(column, sizes, d_steps)[None, :]
-    e_place = place(row, row_sizes, e_rows)[:, None] + place(column, sizes, e_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    g_place = tile_place(row, row_sizes, g_rows, column, sizes, g_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    c_place = tile_place(row, row_sizes, c_rows, column, sizes, c_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
+    d_place = tile_place(row, row_sizes, d_rows, column, sizes, d_steps)
+    e_place = tile_place(row, row_sizes, e_rows, column, sizes, e_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     g = tl.load(grad + g_place, mask=inside, other=0).to(ACC)
     v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
     c = tl.load(center + c_place, mask=inside, other=0).to(ACC)
     if WEIGHTED:
-        w_place = place(row, row_sizes, w_rows)[:, None] + place(column, sizes, w_steps)[None, :]
+        w_place = tile_place(row, row_sizes, w_rows, column, sizes, w_steps)
         g = g * tl.load(weight + w_place, mask=inside, other=0).to(ACC)
     g = g * tl.load(scale + s_place, mask=inside, other=0).to(ACC)
     d = tl.load(slope + d_place, mask=inside, other=0).to(ACC)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.runs import number_of
-from maskgrad.kernels.cuda.tiles import entrywise, place, table
+from maskgrad.kernels.cuda.tiles import entrywise, place, table, tile, tile_place
 from maskgrad.kernels.reference import losses as reference
 from maskgrad.kernels.reference.losses import KINDS
 from maskgrad.kernels.reference.reductions import HALVES
@@ -130,14 +130,11 @@ def _losses(
     limit: tl.float64, p: tl.float64, r: tl.float64, KIND: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
-    x_place = place(row, row_sizes, x_rows)[:, None] + place(column, sizes, x_steps)[None, :]
-    t_place = place(row, row_sizes, t_rows)[:, None] + place(column, sizes, t_steps)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    x_place = tile_place(row, row_sizes, x_rows, column, sizes, x_steps)
+    t_place = tile_place(row, row_sizes, t_rows, column, sizes, t_steps)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     x = tl.load(input + x_place, mask=inside, other=0).to(ACC)
     t = tl.load(target + t_place, mask=inside, other=0).to(ACC)
@@ -182,15 +179,12 @@ def _gradients(
     p: tl.float64, r: tl.float64, KIND: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr,
     WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
-    g_place = place(row, row_sizes, g_rows)[:, None] + place(column, sizes, g_steps)[None, :]
-    x_place = place(row, row_sizes, x_rows)[:, None] + place(column, sizes, x_steps)[None, :]
-    t_place = place(row, row_sizes, t_rows)[:, None] + place(column, sizes, t_steps)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    g_place = tile_place(row, row_sizes, g_rows, column, sizes, g_steps)
+    x_place = tile_place(row, row_sizes, x_rows, column, sizes, x_steps)
+    t_place = tile_place(row, row_sizes, t_rows, column, sizes, t_steps)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     g = tl.load(grad + g_place, mask=inside, other=0).to(ACC)
     x = tl.load(input + x_place, mask=inside, other=0).to(ACC)

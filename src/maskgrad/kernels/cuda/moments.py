@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 from maskgrad.kernels.reference import moments as reference
 from maskgrad.kernels.reference.reductions import HALVES
 
@@ -160,15 +160,12 @@ def _backward(
     s_steps: tl.tensor, a_steps: tl.tensor, m_steps: tl.tensor, pieces: tl.tensor, ACC: tl.constexpr,
     INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
-    v_place = place(row, row_sizes, v_rows)[:, None] + place(column, sizes, v_steps)[None, :]
-    s_place = place(row, row_sizes, s_rows)[:, None] + place(column, sizes, s_steps)[None, :]
-    a_place = place(row, row_sizes, a_rows)[:, None] + place(column, sizes, a_steps)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
+    a_place = tile_place(row, row_sizes, a_rows, column, sizes, a_steps)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
     a = tl.load(mean + a_place, mask=inside, other=0).to(ACC)

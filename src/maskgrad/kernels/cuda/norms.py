@@ -19,7 +19,7 @@ from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.reductions import masked_count
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 from maskgrad.kernels.reference import norms as reference
 from maskgrad.kernels.reference.reductions import HALVES
 
@@ -132,14 +132,11 @@ def _hit(
     ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Where a specified entry attains the norm, or both are NaN."""
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
-    v_place = place(row, row_sizes, v_rows)[:, None] + place(column, sizes, v_steps)[None, :]
-    n_place = place(row, row_sizes, n_rows)[:, None] + place(column, sizes, n_steps)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    n_place = tile_place(row, row_sizes, n_rows, column, sizes, n_steps)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     size = tl.abs(tl.load(values + v_place, mask=inside, other=0).to(ACC))
     n = tl.load(norm + n_place, mask=inside, other=0).to(ACC)
@@ -155,14 +152,11 @@ def _backward(
     SQUARE: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     """The entry (of a sum of squares) or its sign, times what its slice has; exactly 0 elsewhere."""
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
-    v_place = place(row, row_sizes, v_rows)[:, None] + place(column, sizes, v_steps)[None, :]
-    s_place = place(row, row_sizes, s_rows)[:, None] + place(column, sizes, s_steps)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
     s = tl.load(share + s_place, mask=inside, other=0).to(ACC)

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 from maskgrad.kernels.reference import prod as reference
 from maskgrad.kernels.reference.reductions import HALVES
 
@@ -111,16 +111,13 @@ def _backward(
     m_steps: tl.tensor, pieces: tl.tensor, ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr,
     WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
-    program = tl.program_id(0).to(INDEX)
-    row = program // pieces * TALL + tl.arange(0, TALL)
-    column = program % pieces * WIDE + tl.arange(0, WIDE)
-    inside = (row < rows)[:, None] & (column < length)[None, :]
-    m_place = place(row, row_sizes, m_rows)[:, None] + place(column, sizes, m_steps)[None, :]
-    v_place = place(row, row_sizes, v_rows)[:, None] + place(column, sizes, v_steps)[None, :]
-    r_place = place(row, row_sizes, r_rows)[:, None] + place(column, sizes, r_steps)[None, :]
-    g_place = place(row, row_sizes, g_rows)[:, None] + place(column, sizes, g_steps)[None, :]
-    z_place = place(row, row_sizes, z_rows)[:, None] + place(column, sizes, z_steps)[None, :]
-    o_place = place(row, row_sizes, o_rows)[:, None] + place(column, sizes, o_steps)[None, :]
+    row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    r_place = tile_place(row, row_sizes, r_rows, column, sizes, r_steps)
+    g_place = tile_place(row, row_sizes, g_rows, column, sizes, g_steps)
+    z_place = tile_place(row, row_sizes, z_rows, column, sizes, z_steps)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
     m = tl.load(mask + m_place, mask=inside, other=0) != 0
     v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
     r = tl.load(rest + r_place, mask=inside, other=0).to(ACC)

@@ -20,7 +20,7 @@ from torch import Tensor
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, power_of_two
 from maskgrad.kernels.layout import Axis, axes
 
-__all__ = ["Table", "Tile", "Walk", "entrywise", "place", "restored", "table"]
+__all__ = ["Table", "Tile", "Walk", "entrywise", "place", "restored", "table", "tile", "tile_place"]
 
 ENTRIES = 2048  # of a tile: 16 for each of the 128 threads of a program
 WIDEST = 1024  # along the counter without gaps
@@ -130,3 +130,23 @@ def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor) -> tl.tensor:
         offset += i % sizes[axis] * strides[axis]
         i = i // sizes[axis]
     return offset + i * strides[len(sizes) - 1]
+
+
+@compiled
+def tile(
+    rows: tl.tensor, length: tl.tensor, pieces: tl.tensor, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+    """The rows and columns of this program's tile, as counters, and which of its entries are inside the table."""
+    program = tl.program_id(0).to(INDEX)
+    row = program // pieces * TALL + tl.arange(0, TALL)
+    column = program % pieces * WIDE + tl.arange(0, WIDE)
+    return row, column, (row < rows)[:, None] & (column < length)[None, :]
+
+
+@compiled
+def tile_place(
+    row: tl.tensor, row_sizes: tl.tensor, row_strides: tl.tensor, column: tl.tensor, sizes: tl.tensor,
+    strides: tl.tensor,
+) -> tl.tensor:  # fmt: skip
+    """Where the entries of a tile lie in the memory of one operand."""
+    return place(row, row_sizes, row_strides)[:, None] + place(column, sizes, strides)[None, :]
