@@ -166,7 +166,7 @@ def _words(kind: type[Exception], args: Any, kwargs: Any) -> str:
     try:
         known = {name: value.as_python_constant() for name, value in kwargs.items()}
         return str(kind(*(value.as_python_constant() for value in args), **known))
-    except Exception:
+    except Exception:  # whatever Dynamo raises for what it does not know yet: the refusal itself must arrive
         return kind.__doc__ or kind.__name__
 
 
