@@ -77,7 +77,7 @@ $(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 .venv-%/.stamp: pyproject.toml constraints.txt constraints-%.txt
 	@$(PYTHON) -c $(NEW_ENOUGH)
 	$(PYTHON) -m venv $(@D)
-	@sed -n 's/^\([a-z-]*\)==.*/^\1[=<]/p' constraints-$*.txt > $(@D)/named
+	@sed -n 's/^\([a-z-]*\)[=<].*/^\1[=<]/p' constraints-$*.txt > $(@D)/named
 	@(grep -v -f $(@D)/named constraints.txt; cat constraints-$*.txt) > $(@D)/constraints.txt
 	@echo "installing maskgrad[$($*_extras)] $($*_packages) into $(@D) (several minutes the first time)"
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt -e '.[$($*_extras)]' $($*_packages)
