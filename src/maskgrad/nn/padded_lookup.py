@@ -13,6 +13,7 @@ from maskgrad import kernels
 from maskgrad.gradients.attached import attached_gradient, keep_attached
 from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
 from maskgrad.nn.lookup import LookupTable, is_exporting, table_of
+from maskgrad.optim.graphs import EFFECT_TAGS
 from maskgrad.semantics.bags import split_offsets
 
 __all__ = [
@@ -219,12 +220,10 @@ def _fake(rows: Tensor, values: Tensor, number: int, call: int) -> Tensor:
     return torch.zeros(())
 
 
-# A recording of CUDA work would leave out what is done here in Python.
-_TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
 torch.library.define(
     "maskgrad::add_padded_gradient",
     "(Tensor rows, Tensor values, SymInt number, int call) -> Tensor",
-    tags=_TAGS,
+    tags=EFFECT_TAGS,
 )
 torch.library.impl("maskgrad::add_padded_gradient", "default", _add_from_a_graph)
 torch.library.register_fake("maskgrad::add_padded_gradient", _fake)

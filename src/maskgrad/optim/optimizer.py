@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
@@ -18,6 +17,7 @@ from maskgrad.optim.batching import Batch
 from maskgrad.optim.catch_up import bring_up_to_date, settle
 from maskgrad.optim.engine import Update
 from maskgrad.optim.gradients import Gradient, read_gradient
+from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
 from maskgrad.optim.numbers import Numbers
@@ -27,7 +27,7 @@ from maskgrad.optim.zeros import update_with_zeros
 __all__ = ["MaskedOptimizer", "scalar_state"]
 
 
-class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
+class MaskedOptimizer(GraphOptimizer, abc.ABC):
     """A ``torch.optim.Optimizer`` that takes dense, sparse and masked gradients, in turns if need be.
 
     A subclass checks its numbers (``_numbers``), which say what state a parameter has and how it is updated.
@@ -81,6 +81,7 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
         except BaseException:
             self.param_groups.pop()
             raise
+        self._look_at_parameters()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore, after a look at everything: a state of another optimizer or model changes nothing.
@@ -92,6 +93,7 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
             for param in group["params"]:
                 settle(param)
         super().__setstate__(state)
+        self._look_at_parameters()
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled and copied is up to date."""
@@ -130,21 +132,8 @@ class MaskedOptimizer(torch.optim.Optimizer, abc.ABC):
         for param in chosen:
             bring_up_to_date(param)
 
-    def _patch_step_function(self) -> None:
-        """Let a step, with its hooks, be one uncompiled call in compiled code.
-
-        What it does depends on layouts and counts, for which torch.compile would make graph after graph.
-        """
-        super()._patch_step_function()
-        kind = type(self)
-        if not getattr(kind.step, "uncompiled", False):
-            kind.step = _disable_dynamo(kind.step)  # type: ignore[method-assign]
-            kind.step.uncompiled = True  # type: ignore[attr-defined]
-
-    @_disable_dynamo
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Remove the gradients, attached ones included (those are removed whatever ``set_to_none`` says)."""
-        super().zero_grad(set_to_none)
+    def _remove_gradients(self, set_to_none: bool) -> None:
+        super()._remove_gradients(set_to_none)
         for group in self.param_groups:
             for param in group["params"]:
                 attach_gradient(param, None)
