@@ -33,11 +33,14 @@ if find_spec("triton") is None:  # there is none for macOS and Windows
 
 
 class _Page(ModuleType):
-    """The names of a page as a module: torch.compile of PyTorch 2.9 looks for a function's globals in one."""
+    """The names of a page as a module: torch.compile of PyTorch 2.9 looks for a function's globals in one.
 
-    def __init__(self, names: dict[str, Any]) -> None:
+    It is the same module for all pages, of which the names change: torch.compile keeps the first that it has seen.
+    """
+
+    def __init__(self) -> None:
         super().__init__("__test__")
-        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "names", {})
 
     def __getattribute__(self, name: str) -> Any:
         names = object.__getattribute__(self, "names")
@@ -46,8 +49,14 @@ class _Page(ModuleType):
         return names[name] if name in names else object.__getattribute__(self, name)
 
 
+_page = _Page()
+
+
 def _begin_page(names: dict[str, Any]) -> None:
-    sys.modules["__test__"] = _Page(names)
+    object.__setattr__(_page, "names", names)
+    sys.modules["__test__"] = _page
+    if "torch._dynamo" in sys.modules:  # it may have compiled so much that it would compile nothing here
+        sys.modules["torch._dynamo"].reset()
 
 
 pytest_collect_file = Sybil(

@@ -18,3 +18,8 @@ def skip_on_the_oldest(reason: str) -> None:
     """Leave a test there, or the rest of it."""
     if IS_OLDEST:
         pytest.skip(f"PyTorch 2.9 {reason}")
+
+
+def on_the_oldest(reasons: dict[str, str]) -> dict[str, str]:
+    """What fails there only, by name; empty for a newer PyTorch. Lists of what fails take it in."""
+    return {name: f"PyTorch 2.9 {reason}" for name, reason in reasons.items()} if IS_OLDEST else {}

@@ -14,10 +14,11 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.selection import is_exporting
 from maskgrad.optim.catch_up import bring_up_to_date
 from maskgrad.optim.pending import pending_of, release
 
-__all__ = ["LookupTable", "dense_gradient_needed", "is_exporting", "table_of"]
+__all__ = ["LookupTable", "dense_gradient_needed", "table_of"]
 
 # Where compiled code finds a table: tensors reach it through the graph, what hangs on them does not.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
@@ -81,11 +82,6 @@ class LookupTable(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._register()
-
-
-def is_exporting() -> bool:
-    """``torch.compiler.is_exporting()``, which torch.compile of PyTorch 2.9 takes for True."""
-    return bool(torch.compiler._is_exporting_flag)
 
 
 def table_of(number: int) -> LookupTable | None:

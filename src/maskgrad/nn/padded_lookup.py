@@ -12,7 +12,8 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.gradients.attached import attached_gradient, keep_attached
 from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
-from maskgrad.nn.lookup import LookupTable, is_exporting, table_of
+from maskgrad.kernels.selection import is_exporting
+from maskgrad.nn.lookup import LookupTable, table_of
 from maskgrad.optim.graphs import EFFECT_TAGS
 from maskgrad.semantics.bags import split_offsets
 

@@ -11,7 +11,7 @@ from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.stored.elementwise import apply
-from maskgrad.semantics.stored.entries import Stored, flat, from_places, shape_of
+from maskgrad.semantics.stored.entries import Stored, flat, from_places, is_masked, shape_of, with_values
 from maskgrad.semantics.stored.views import expand
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def _dtype_of_both(a: Any, b: Any) -> torch.dtype:
 
 
 def _negated(condition: Any) -> Any:
-    if isinstance(condition, (Stored, Entries)):
-        return type(condition)(~condition.values, condition[1])  # type: ignore[arg-type]
-    return ~condition
+    return with_values(condition, ~condition.values) if is_masked(condition) else ~condition
 
 
 def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) -> Stored:

@@ -17,7 +17,15 @@ from maskgrad.semantics.contractions import multiply
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored.elementwise import apply
-from maskgrad.semantics.stored.entries import Stored, flat, from_places, is_masked, shape_of, widened
+from maskgrad.semantics.stored.entries import (
+    Stored,
+    flat,
+    from_places,
+    is_masked,
+    shape_of,
+    widened,
+    with_values,
+)
 from maskgrad.semantics.stored.reductions import over_groups, total
 from maskgrad.semantics.stored.views import diagonal, expand, reshape, squeeze, transpose, unsqueeze
 
@@ -213,9 +221,7 @@ def _plus(a: Any, b: Any) -> Any:
 
 
 def _times(x: Any, number: Any) -> Any:
-    if isinstance(x, (Stored, Entries)):
-        return type(x)(x.values * number, x[1])  # type: ignore[arg-type]
-    return x * number
+    return with_values(x, x.values * number) if is_masked(x) else x * number
 
 
 def plus_product(names: str) -> Callable[..., Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +24,12 @@ __all__ = [
     "shape_of",
     "undivided",
     "widened",
+    "with_values",
 ]
 
 
-class Stored(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Stored:
     """Stored values and the pattern that says where they belong; every stored value is specified."""
 
     values: Tensor
@@ -51,6 +54,11 @@ class Stored(NamedTuple):
 def is_masked(operand: Any) -> bool:
     """Whether an operand is masked, on whatever layout."""
     return isinstance(operand, (Entries, Stored))
+
+
+def with_values(x: Stored | Entries, values: Tensor) -> Stored | Entries:
+    """Other values in the places of those of ``x``."""
+    return Stored(values, x.pattern) if isinstance(x, Stored) else Entries(values, x.mask)
 
 
 def shape_of(operand: Any) -> torch.Size:
