@@ -25,6 +25,8 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
+from maskgrad.kernels.selection import is_exporting
+
 __all__ = ["EFFECT_TAGS", "GraphOptimizer"]
 
 # Where compiled code finds an optimizer.
@@ -65,7 +67,7 @@ class GraphOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients, attached ones included (those are removed whatever ``set_to_none`` says)."""
-        if torch.compiler.is_compiling() and set_to_none and self._fits_graphs:
+        if _in_a_graph() and set_to_none and self._fits_graphs:
             torch.ops.maskgrad.remove_gradients(_ORDER, self._number)
             for param in self._in_graphs:
                 param.grad = None  # for what the rest of the graph may ask
@@ -83,18 +85,19 @@ def _one_call(step: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def step_or_operator(self: GraphOptimizer, *args: Any, **kwargs: Any) -> Any:
-        if (
-            torch.compiler.is_compiling()
-            and not torch.is_grad_enabled()
-            and self._fits_graphs
-            and not (args or kwargs)
-        ):
+        operator = _in_a_graph() and not torch.is_grad_enabled() and self._fits_graphs
+        if operator and not (args or kwargs):
             torch.ops.maskgrad.optimizer_step(self._in_graphs, _ORDER, self._number)
             return None
         return uncompiled(self, *args, **kwargs)
 
     step_or_operator.is_one_call = True  # type: ignore[attr-defined]
     return step_or_operator
+
+
+def _in_a_graph() -> bool:
+    """Of torch.compile; a file of torch.export knows no optimizer of this process."""
+    return torch.compiler.is_compiling() and not is_exporting()
 
 
 def _has_memory(param: Tensor) -> bool:
