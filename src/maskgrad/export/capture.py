@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError
 from maskgrad.export.ports import Ports, pack, unpack
+from maskgrad.export.traced_shapes import right_shapes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
 
@@ -49,7 +50,7 @@ class Plain(nn.Module):
         self.ports = ports
         self.results: Ports | None = None
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The model on what these tensors make up, by the reference kernels."""
         args, kwargs = pack(self.ports, tensors)
         with use_kernels("reference"):
@@ -79,9 +80,9 @@ def captured(
     """
     shapes = tuple([dict(d) or None for d in dimensions]) if any(dimensions) else None
     try:
-        with torch.no_grad(), _sizes_are_examples(oblivious and shapes is not None):
+        with torch.no_grad(), right_shapes(), _sizes_are_examples(oblivious and shapes is not None):
             return torch.export.export(
-                plain, tuple(tensors), dynamic_shapes=(shapes,) if shapes else None, strict=False
+                plain, (tuple(tensors),), dynamic_shapes=(shapes,) if shapes else None, strict=False
             )
     except Exception as error:
         if _depends_on_numbers(error):
@@ -165,6 +166,7 @@ NOTICES = (
     r".*isinstance\(treespec, LeafSpec\).*",
     r".*torch\.jit\.\w+.*deprecated.*",
     r".*TreeSpec.*deprecated.*",
+    r".*_flat_weights\[\d+\] (was|were) assigned during export.*",
 )
 
 

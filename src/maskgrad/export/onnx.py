@@ -21,6 +21,7 @@ from maskgrad.export.dynamic_dimensions import (
     varying_sizes,
 )
 from maskgrad.export.files import checked_path, replaced_when_complete
+from maskgrad.export.graph_names import sizes_named
 from maskgrad.export.names import Arguments, Given, argument_names, input_names_of, output_names_of
 from maskgrad.export.onnx_runtime import Session
 from maskgrad.export.packages import require
@@ -139,7 +140,7 @@ def export(
     with evaluating(model), quiet(), replaced_when_complete(target) as draft:
         plain = Plain(model, ports).eval()
         with torch.no_grad():
-            plain(*[t.clone() for t in tensors])  # what is wrong with the model itself is said here
+            plain([t.clone() for t in tensors])  # what is wrong with the model itself is said here
         assert plain.results is not None
         job = _Job(
             plain=plain,
@@ -205,9 +206,8 @@ def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
     program = captured(job.plain, job.tensors, dimensions, oblivious=oblivious)
     varying = varying_sizes(program, job.plain.ports)
     written = translated(program, job.names, job.results, job.opset_version)
-    if hasattr(written, "rename_axes"):  # PyTorch 2.9 names them by symbols
-        written.rename_axes(axis_names(program, job.plain.ports, job.names, dimensions))
-        written.rename_axes(counted_in_a_run(written.model.graph.outputs))
+    sizes_named(written.model, axis_names(program, job.plain.ports, job.names, dimensions))
+    sizes_named(written.model, counted_in_a_run(written.model.graph.outputs))
     for value in (*written.model.graph.inputs, *written.model.graph.outputs):
         _write_known_sizes(value)
     written.save(job.draft)

@@ -10,7 +10,9 @@ import torch
 
 from maskgrad.errors import NotExportableError
 from maskgrad.export.decompositions import decomposed
+from maskgrad.export.graph_names import ports_named
 from maskgrad.export.runtime_repairs import repaired
+from maskgrad.export.traced_shapes import right_shapes
 from maskgrad.export.translations import translations
 
 __all__ = ["translated"]
@@ -32,22 +34,22 @@ def translated(
         ValueError: the opset is one into which it cannot be written.
     """
     try:
-        written: Any = torch.onnx.export(
-            decomposed(program),
-            (),
-            dynamo=True,
-            input_names=list(input_names),
-            output_names=list(output_names),
-            opset_version=OPSET if opset_version is None else opset_version,
-            custom_translation_table=translations(),
-            verbose=False,
-        )
+        with right_shapes():
+            written: Any = torch.onnx.export(
+                decomposed(program),
+                (),
+                dynamo=True,
+                opset_version=OPSET if opset_version is None else opset_version,
+                custom_translation_table=translations(),
+                verbose=False,
+            )
     except torch.onnx.errors.OnnxExporterError as error:
         raise NotExportableError(
             _operation(error),
             "it cannot be written with operators of ONNX",
             "Compute it outside the exported model, or with other operations of the same value",
         ) from error
+    ports_named(written.model, input_names, output_names)
     repaired(written.model)
     found = written.model.opset_imports[""]
     if opset_version is not None and found != opset_version:

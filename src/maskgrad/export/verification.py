@@ -45,7 +45,7 @@ def compared_with(
     for words, inputs in variations(plain.ports, tensors, varying):
         try:
             with torch.no_grad():
-                expected = plain(*[t.clone() for t in inputs])  # a model may write into its arguments
+                expected = plain([t.clone() for t in inputs])  # a model may write into its arguments
         except Exception:
             if not agreed:
                 raise
@@ -76,7 +76,7 @@ def _compare(
     if difference is None:
         return
     with torch.no_grad():
-        again = plain(*[t.clone() for t in inputs])
+        again = plain([t.clone() for t in inputs])
     if _difference(ports, [t.detach().cpu() for t in again], [t.detach().cpu() for t in expected], tolerance):
         raise ExportMismatchError(
             "the model gives other results each time it is called, so that no file can be compared with it; take out "

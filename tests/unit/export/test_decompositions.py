@@ -119,6 +119,21 @@ CASES = [
     case(aten.frexp.Tensor, torch.cat([SIGNED, torch.tensor([nan, 0.5, 8.0, 7.999999, 1e-40])])),
     case(aten.rrelu.default, SIGNED, 0.1, 0.3),
     *[
+        case(operation, x, keepdim=keepdim)
+        for operation in (aten.amax.default, aten.amin.default)
+        for x in (ROWS, NUMBERS, torch.tensor(3.0))
+        for keepdim in (False, True)
+    ],
+    case(aten.div.Tensor, NUMBERS, torch.tensor([0, 6, -4, 12])),
+    case(aten.div.Tensor, NUMBERS > 3, NUMBERS.to(torch.int16)),
+    case(aten.where.Scalar, ROWS > 0, 1, 0.5),
+    case(aten.where.Scalar, ROWS > 0, True, -2),
+    case(aten.where.ScalarOther, ROWS > 0, ROWS > 2, 3),
+    case(aten.where.ScalarOther, NUMBERS > 5, NUMBERS, nan),
+    case(aten.where.ScalarSelf, NUMBERS > 5, 0.5, NUMBERS.to(torch.int8)),
+    case(aten.special_entr.default, torch.cat([SIGNED, torch.tensor([nan])])),
+    case(aten.special_entr.default, torch.tensor([2, 0, -1])),
+    *[
         case(operation, NUMBERS, torch.tensor([10, 6, 0, 12]))
         for operation in (aten.gcd.default, aten.lcm.default)
     ],
@@ -133,6 +148,11 @@ CASES = [
     case(aten.adaptive_max_pool2d.default, GRID, [3, 5]),
     case(aten.adaptive_max_pool3d.default, VOLUME, [2, 3, 1]),
     case(aten.conv_tbc.default, torch.randn(5, 2, 3), torch.randn(2, 3, 4), torch.randn(4), 1),
+    case(aten.histc.default, ROWS.nan_to_num(posinf=9.0, neginf=-9.0), 7),
+    case(aten.histc.default, ROWS, 4, -1, 3),
+    case(aten.histc.default, torch.tensor([3.0, 3.0]), 5),
+    case(aten.histc.default, torch.tensor([3.0, 5.0]), 3, 2, 2),
+    case(aten.histc.default, torch.zeros(0), 3),
     case(aten.histogram.bin_ct, torch.tensor([0.0, 1.0, 2.0, 2.0, 0.5]), 4),
     case(aten.histogram.bin_ct, torch.tensor([3.0, 3.0]), 2, density=True),
     case(
@@ -193,6 +213,10 @@ def flat(parts: Any) -> list[torch.Tensor]:
         case(aten.rrelu.default, SIGNED, 0.1, 0.3, True),
         case(aten.repeat_interleave.Tensor, torch.tensor([2, 0, 3])),
         case(aten.as_strided.default, torch.arange(12.0)[2:], [2], [3]),
+        case(aten.div.Tensor, ROWS, torch.tensor(2)),
+        case(aten.amax.default, ROWS, [1]),
+        case(aten.where.ScalarOther, ROWS > 0, ROWS, 0),
+        case(aten.where.ScalarSelf, ROWS > 0, nan, ROWS.double()),
     ],
 )
 def test_what_a_body_does_not_cover_is_left_as_it_is(operation: Any, args: Any, kwargs: Any) -> None:
@@ -207,6 +231,9 @@ def test_a_program_keeps_its_meaning_with_sizes_that_vary() -> None:
                 *x.cummax(0),
                 x.diagonal(),
                 F.pixel_shuffle(x[None, None], 1),
+                (x > 0).sum(1) / (x > 1).sum(1),
+                torch.where(x > 0, x > 1, 2),
+                x.amax(),
             )
 
     dynamic = ({0: torch.export.Dim("rows"), 1: torch.export.Dim("columns")},)

@@ -265,3 +265,52 @@ def test_entries_that_are_chosen_by_the_run(path: Path) -> None:
     mg.onnx.export(lambda x: x.compressed(), holey(3, 4), path)
     x = mg.masked(torch.arange(8.0).reshape(2, 4), torch.tensor([[True, False, False, True], [False] * 4]))
     assert run(path, x=x.get_data(), x_mask=x.mask)["output"].tolist() == [0.0, 3.0]
+
+
+def test_names_of_operations_are_names_like_others(path: Path) -> None:
+    def model(where: Any, exp: Tensor) -> dict[str, Any]:
+        return {"exp_1": where.exp() + exp, "where_1": where.exp(), "scalar_tensor_default": where}
+
+    file = mg.onnx.export(model, (holey(3, 4), torch.ones(4)), path)
+    assert [port.name for port in file.inputs] == ["where", "where_mask", "exp"]
+    assert [port.name for port in file.outputs] == [
+        name for stem in ("exp_1", "where_1", "scalar_tensor_default") for name in (stem, f"{stem}_mask")
+    ]
+    x = holey(2, 4)
+    found = run(path, where=x.get_data(), where_mask=x.mask, exp=torch.ones(4))
+    for name, want in model(x, torch.ones(4)).items():
+        assert torch.equal(found[f"{name}_mask"], want.mask)
+        torch.testing.assert_close(found[name], want.filled(0.0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_final_states_of_a_recurrence_have_their_shapes(masked: bool, path: Path) -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.LSTM(4, 5, num_layers=2, bidirectional=True, batch_first=True)
+
+        def forward(self, x: Any) -> tuple[Any, ...]:
+            output, (state, cell) = self.layers(x)
+            return output, state, cell[-1]
+
+    def sequences(number: int) -> Any:
+        x = torch.randn(number, 6, 4)
+        lengths = torch.arange(number).remainder(7)
+        mask = (torch.arange(6) < lengths[:, None])[..., None].expand(x.shape)
+        return mg.masked(torch.where(mask, x, nan), mask) if masked else x
+
+    model = Last().eval()
+    file = mg.onnx.export(model, (sequences(3),), path)
+    shapes = [("batch", 6, 10), (4, "batch", 5), ("batch", 5)]
+    assert [port.shape for port in file.outputs] == [s for s in shapes for _ in range(1 + masked)]
+    x = sequences(8)
+    given = {"x": x.get_data(), "x_mask": x.mask} if masked else {"x": x}
+    with torch.no_grad():
+        expected = model(x)
+    found = run(path, **given)
+    for i, want in enumerate(expected):
+        if masked:
+            assert torch.equal(found[f"output_{i}_mask"], want.mask)
+            want = want.filled(0.0)  # noqa: PLW2901
+        torch.testing.assert_close(found[f"output_{i}"], want, rtol=1e-4, atol=1e-5)

@@ -13,6 +13,21 @@ from maskgrad.export.decompositions.searching import searchsorted
 __all__ = ["BODIES"]
 
 
+def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """The place of a number follows from its distance to the smallest; without a range it is that of the numbers."""
+    if not x.is_floating_point():
+        return NotImplemented
+    x = x.reshape(-1)
+    low, high = x.new_full((), min), x.new_full((), max)
+    if min == max and x.shape[0]:
+        low, high = x.amin(0), x.amax(0)
+    same = low == high
+    low, high = torch.where(same, low - 1, low), torch.where(same, high + 1, high)
+    inside = (x >= low) & (x <= high)
+    place = torch.where(inside, (x - low) * bins / (high - low), 0.0).to(torch.int64).clamp(0, bins - 1)
+    return x.new_zeros(bins).scatter_add(0, place, inside.to(x.dtype))
+
+
 def histogram_of_number(
     x: Tensor, bins: int, *, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -115,6 +130,7 @@ def _histogram(x: Tensor, edges: Sequence[Tensor], weight: Tensor | None, densit
 
 
 BODIES = {
+    "histc": histc,
     "histogramdd": histogramdd,
     "histogramdd.int_bins": histogramdd_of_one_number,
     "histogramdd.TensorList_bins": histogramdd_between,

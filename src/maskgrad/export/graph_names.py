@@ -1,0 +1,80 @@
+"""Names of inputs and of sizes that vary, written into a graph of ONNX whatever PyTorch's exporter called them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["ports_named", "sizes_named"]
+
+
+def ports_named(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Call inputs and outputs so; what has such a name inside of the graph gets another one.
+
+    PyTorch's exporter would take the names itself, but 2.9 forgets those of values that are results twice, or arguments
+    and results, and 2.13 takes no output by the name of an operation, such as ``where``.
+
+    Args:
+        model: an ``onnx_ir.Model``; it is changed.
+        inputs: in the order of the inputs.
+        outputs: in the order of the outputs.
+    """
+    ports = [*model.graph.inputs, *model.graph.outputs]
+    names = [*inputs, *outputs]
+    numbers = {id(port) for port in ports}
+    inner = [value for value in _values(model) if id(value) not in numbers]
+    taken = {*names, *(value.name for value in inner)}
+    for value in inner:
+        if value.name in names:
+            number = 1
+            while f"{value.name}_{number}" in taken:
+                number += 1
+            taken.add(f"{value.name}_{number}")
+            _rename(model, value, f"{value.name}_{number}")
+    for value, name in zip(ports, names, strict=True):
+        _rename(model, value, name)
+
+
+def _rename(model: Any, value: Any, name: str) -> None:
+    held = value.name in model.graph.initializers and model.graph.initializers[value.name] is value
+    if held:
+        del model.graph.initializers[value.name]
+    value.name = name
+    if held:
+        model.graph.register_initializer(value)
+
+
+def sizes_named(model: Any, names: Mapping[str, str]) -> None:
+    """Call sizes by these names, also within expressions such as ``2*s1``; all at once, so that two may change places.
+
+    PyTorch has this since 2.10 (``ONNXProgram.rename_axes``); files made with 2.9 are the same.
+
+    Args:
+        model: an ``onnx_ir.Model``; it is changed.
+        names: new names by the symbols of the program.
+    """
+    import onnx_ir
+
+    if not names:
+        return
+    symbol = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)")
+    for value in _values(model):
+        for at, size in enumerate(value.shape or ()):
+            if isinstance(size, onnx_ir.SymbolicDim) and size.value is not None:
+                renamed = symbol.sub(lambda found: names[found[0]], size.value)
+                if renamed != size.value:
+                    value.shape[at] = renamed
+
+
+def _values(model: Any) -> Iterator[Any]:
+    import onnx_ir
+
+    yield from model.graph.inputs
+    yield from model.graph.initializers.values()
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        yield from node.outputs
+    for function in model.functions.values():
+        yield from function.inputs
+        for node in onnx_ir.traversal.RecursiveGraphIterator(function):
+            yield from node.outputs
