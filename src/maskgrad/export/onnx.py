@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.errors import DependsOnNumbersError
+from maskgrad.errors import DependsOnNumbersError, NotExportableError
 from maskgrad.export.capture import Plain, captured, evaluating, quiet
 from maskgrad.export.dynamic_dimensions import (
     axis_names,
@@ -211,7 +211,14 @@ def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
     for value in (*written.model.graph.inputs, *written.model.graph.outputs):
         _write_known_sizes(value)
     written.save(job.draft)
-    onnx.checker.check_model(str(job.draft), full_check=True)
+    try:
+        onnx.checker.check_model(str(job.draft), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise NotExportableError(
+            "the model",
+            f"PyTorch's exporter makes a file of it that breaks the rules of ONNX ({error})",
+            "Compute the part that is named there outside the exported model",
+        ) from error
     compared: tuple[str, ...] = ()
     if job.tolerance is not None:
         compared = compared_with(job.plain, Session(job.draft), job.tensors, varying, job.tolerance)

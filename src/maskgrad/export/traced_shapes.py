@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+
+from maskgrad.export.decompositions.recurrence import lstm_layer
 
 __all__ = ["right_shapes"]
 
@@ -24,7 +24,7 @@ def right_shapes() -> Iterator[None]:
 
     layers: Any = decompositions
     before = layers.one_layer_lstm
-    layers.one_layer_lstm = _layer
+    layers.one_layer_lstm = lstm_layer
     try:
         yield
     finally:
@@ -41,23 +41,3 @@ def _adds_a_dimension() -> bool:
     states = (torch.zeros(2, 1), torch.zeros(2, 1))
     _, (_, cell) = layer(torch.zeros(1, 2, 1), states, [torch.zeros(4, 1), torch.zeros(4, 1)], False)
     return bool(cell.ndim != 2)
-
-
-def _layer(
-    x: Tensor, hidden: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, reverse: bool = False
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """What PyTorch calls so: steps (T, N, ·) to outputs (T, N, H) and the final state and cell, (N, H)."""
-    of_input, of_state, *others = params
-    bias_of_input, bias_of_state = others[:2] if has_biases else (None, None)
-    projection = others[2:] if has_biases else others
-    state, cell = hidden
-    steps = F.linear(x, of_input, bias_of_input)
-    outputs = []
-    for step in reversed(steps.unbind()) if reverse else steps.unbind():
-        let_in, keep, new, let_out = (step + F.linear(state, of_state, bias_of_state)).chunk(4, -1)
-        cell = keep.sigmoid() * cell + let_in.sigmoid() * new.tanh()
-        state = let_out.sigmoid() * cell.tanh()
-        if projection:
-            state = F.linear(state, projection[0])
-        outputs.append(state)
-    return torch.stack(outputs[::-1] if reverse else outputs), (state, cell)

@@ -32,6 +32,22 @@ def case(operation: Any, *args: Any, **kwargs: Any) -> Any:
     )
 
 
+def lstm(
+    projection: int,
+    layers: int = 1,
+    bidirectional: bool = False,
+    bias: bool = True,
+    batch_first: bool = False,
+) -> tuple[Any, ...]:
+    """What torch.nn.LSTM passes on, for five steps of three sequences."""
+    module = torch.nn.LSTM(4, 6, layers, bias, batch_first, 0.0, bidirectional, projection)
+    runs = layers * (1 + bidirectional)
+    x = torch.randn((3, 5, 4) if batch_first else (5, 3, 4))
+    hidden = [torch.randn(runs, 3, projection or 6), torch.randn(runs, 3, 6)]
+    weights = [weight.detach() for weight in module.parameters()]
+    return x, hidden, weights, bias, layers, 0.0, False, bidirectional, batch_first
+
+
 EQUATIONS = [
     ("bij,bkj->bi", [(2, 3, 4), (2, 5, 4)]),
     ("ij,jk->ik", [(3, 4), (4, 0)]),
@@ -153,6 +169,10 @@ CASES = [
     case(aten.histc.default, torch.tensor([3.0, 3.0]), 5),
     case(aten.histc.default, torch.tensor([3.0, 5.0]), 3, 2, 2),
     case(aten.histc.default, torch.zeros(0), 3),
+    *[
+        case(aten.lstm.input, *lstm(projection=2, **kind))
+        for kind in ({}, {"layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True})
+    ],
     case(aten.histogram.bin_ct, torch.tensor([0.0, 1.0, 2.0, 2.0, 0.5]), 4),
     case(aten.histogram.bin_ct, torch.tensor([3.0, 3.0]), 2, density=True),
     case(
@@ -214,6 +234,7 @@ def flat(parts: Any) -> list[torch.Tensor]:
         case(aten.repeat_interleave.Tensor, torch.tensor([2, 0, 3])),
         case(aten.as_strided.default, torch.arange(12.0)[2:], [2], [3]),
         case(aten.div.Tensor, ROWS, torch.tensor(2)),
+        case(aten.lstm.input, *lstm(projection=0)),
         case(aten.amax.default, ROWS, [1]),
         case(aten.where.ScalarOther, ROWS > 0, ROWS, 0),
         case(aten.where.ScalarSelf, ROWS > 0, nan, ROWS.double()),

@@ -45,6 +45,18 @@ def test_a_file_that_disagrees_is_not_put_in_its_place(path: Path, monkeypatch: 
     assert not mg.onnx.export(lambda x: x.cumprod(1), holey(3, 4), path, verify=False).compared
 
 
+def test_a_file_that_breaks_the_rules_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnx
+
+    def found(*_: Any, **__: Any) -> None:
+        raise onnx.shape_inference.InferenceError("Inferred shape and existing shape differ")
+
+    monkeypatch.setattr(onnx.checker, "check_model", found)
+    with pytest.raises(mg.errors.NotExportableError, match=r"breaks the rules of ONNX \(Inferred shape"):
+        mg.onnx.export(lambda x: x + 1, holey(3, 4), path)
+    assert not list(path.parent.iterdir())
+
+
 def test_random_models_cannot_be_compared(path: Path) -> None:
     with pytest.raises(mg.errors.ExportMismatchError, match="other results each time"):
         mg.onnx.export(lambda x: x + torch.rand(3, 4), holey(3, 4), path)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from maskgrad.export import traced_shapes
+from maskgrad.export.decompositions.recurrence import lstm_layer
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
@@ -18,7 +19,7 @@ def test_a_layer_is_pytorchs(bias: bool, projection: int) -> None:
     state = torch.randn(3, projection or 5)
     weights = [p.detach() for p in module.parameters()]
     for reverse in (False, True):
-        output, final = traced_shapes._layer(x, (state, cell), weights, bias, reverse)
+        output, final = lstm_layer(x, (state, cell), weights, bias, reverse)
         with torch.no_grad():
             expected, ends = module(x.flip(0) if reverse else x, (state[None], cell[None]))
         torch.testing.assert_close(output, expected.flip(0) if reverse else expected)
@@ -32,6 +33,6 @@ def test_pytorch_has_its_own_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = decompositions.one_layer_lstm
     monkeypatch.setattr(traced_shapes, "_adds_a_dimension", lambda: True)
     with pytest.raises(KeyError), traced_shapes.right_shapes():  # noqa: PT012
-        assert decompositions.one_layer_lstm is traced_shapes._layer
+        assert decompositions.one_layer_lstm is lstm_layer
         raise KeyError
     assert decompositions.one_layer_lstm is before
