@@ -36,7 +36,7 @@ def give_gradients(params: dict[str, Tensor], number: int) -> None:
         mg.attach_gradient(params["masked"], mg.masked(torch.where(mask, 1.5, nan), mask))
 
 
-def same_number_of(params: dict[str, Tensor]) -> list[Tensor]:
+def copies_of(params: dict[str, Tensor]) -> list[Tensor]:
     return [param.detach().clone() for param in params.values()]
 
 
@@ -96,7 +96,7 @@ def test_the_order_of_the_program_is_kept(backend: str) -> None:
             give_gradients(params, number)
             results.append(function(params, optimizer))
         torch.testing.assert_close(*results)
-        torch.testing.assert_close(same_number_of(ours), same_number_of(theirs))
+        torch.testing.assert_close(copies_of(ours), copies_of(theirs))
     assert counter.frame_count == 1
 
 
@@ -140,11 +140,11 @@ def test_a_refused_step_changes_nothing(backend: str) -> None:
     fast(optimizer)
     give_gradients(params, 3)
     optimizer.param_groups[0]["lr"] = nan
-    before, state = same_number_of(params), copy.deepcopy(optimizer.state_dict()["state"])
+    before, state = copies_of(params), copy.deepcopy(optimizer.state_dict()["state"])
     # backend="eager" leaves no_grad() behind when something fails, what PyTorch computes, too
     with torch.enable_grad(), pytest.raises(ValueError, match=r"lr|learning rate"):
         fast(optimizer)
-    torch.testing.assert_close(same_number_of(params), before, rtol=0, atol=0)
+    torch.testing.assert_close(copies_of(params), before, rtol=0, atol=0)
     torch.testing.assert_close(optimizer.state_dict()["state"], state, rtol=0, atol=0)
     assert params["dense"].grad is not None
 
