@@ -12,7 +12,6 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from tests.laws.storage.layouts import BY_NAME, Storage, boolean, entries_of, stored
-from tests.oldest_torch import not_on_the_oldest
 
 SOME = [BY_NAME[name] for name in ("coo", "csr", "bsr-2x3", "csr-hybrid")]
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -50,7 +49,6 @@ def test_transforms_agree_with_the_boolean_mask(call: str, storage: Storage) -> 
         torch.testing.assert_close(transform(ours), transform(theirs), equal_nan=True)
 
 
-@not_on_the_oldest("compiles no patterns of sparse layouts in the arguments of a function")
 @pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
 def test_one_pattern_compiles_into_one_graph(storage: Storage) -> None:
     x = stored(storage, entries_of(storage).detach())

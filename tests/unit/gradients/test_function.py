@@ -268,7 +268,7 @@ class TestTransformations:
             for mask in (on([0, 0], [0, 1]), on([0, 0], [0, 0])):
                 assert gradient(f(data, mask), data).tolist() == [[0.0, 0.0], [0.0, 12.0 * mask[1, 1]]]
 
-    @not_on_the_oldest("compiles no custom function of tensors that a named tuple holds")
+    @not_on_the_oldest("compiles no custom function whose backward pass gives a number something, too")
     @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
     def test_compiled_on_sparse_layouts(self, layout: torch.layout) -> None:
         f = torch.compile(
