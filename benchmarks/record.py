@@ -24,6 +24,7 @@ README, PAGE, TABLES = (
     ROOT / "docs" / "benchmarks.md",
     ROOT / "docs" / "benchmark_tables.md",
 )
+COMPILATION = ROOT / "docs" / "compilation.md"
 
 BEGIN, END = "<!-- benchmark table: made by benchmarks/record.py -->", "<!-- end of benchmark table -->"
 _REGION = re.compile(r"<!-- benchmark table: .*?-->.*?<!-- end of benchmark table -->", re.DOTALL)
@@ -49,10 +50,16 @@ def keep(report: Path) -> None:
 
 def pages(rows: list[Row]) -> dict[Path, str]:
     """What the pages with tables should be."""
-    table = f"{BEGIN}\n\n{goals_table(rows)}\n\n{provenance_note(rows)}{_growth(rows)}\n\n{END}"
-    found = {page: _REGION.sub(lambda _: table, page.read_text(encoding="utf-8")) for page in (README, PAGE)}
+    goals = f"{goals_table(rows)}\n\n{provenance_note(rows)}{_growth(rows)}"
+    graphs = [row for row in rows if row.family == "compiled"]
+    tables = {README: goals, PAGE: goals, COMPILATION: f"{family_table(graphs)}\n\n{provenance_note(graphs)}"}
+    found = {page: _with_table(page.read_text(encoding="utf-8"), table) for page, table in tables.items()}
     found[TABLES] = _all_tables(rows)
     return found
+
+
+def _with_table(page: str, table: str) -> str:
+    return _REGION.sub(lambda _: f"{BEGIN}\n\n{table}\n\n{END}", page)
 
 
 def _growth(rows: list[Row]) -> str:
