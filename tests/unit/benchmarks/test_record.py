@@ -34,7 +34,7 @@ def test_the_pages_show_what_the_csv_files_say() -> None:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of its own, with pages that have a region for the table."""
     monkeypatch.setattr(record, "ROOT", tmp_path)
-    for name in ("README", "PAGE"):
+    for name in ("README", "PAGE", "COMPILATION"):
         path = tmp_path / f"{name}.md"
         path.write_text(
             "before\n<!-- benchmark table: old -->\nold\n<!-- end of benchmark table -->\nafter\n"
@@ -50,14 +50,18 @@ def test_a_report_becomes_results_tables_and_pictures(repository: Path) -> None:
     report = repository / "report"
     report.mkdir()
     rows = [replace(ROW, note=""), replace(ROW, note="", peer="torch.masked", ratio=25.0, median_ms=81.25)]
-    write_rows(report / "reductions.csv", with_provenance(judged(rows), FACTS))
+    graphs = [replace(row, family="compiled", peer=row.peer.replace("torch.masked", "dense")) for row in rows]
+    for family in (rows, graphs):
+        write_rows(report / f"{family[0].family}.csv", with_provenance(judged(family), FACTS))
     record.main([str(report)])
-    assert len(read_folder(repository / "results")) == 2
-    for page in ("README.md", "PAGE.md"):
+    assert len(read_folder(repository / "results")) == 4
+    goal = "| reductions: mean(1), forward | at least 20 times as fast as torch.masked | 25 | ✓ |"
+    head = "| operation | work | shape | specified | dtype | maskgrad (ms) | dense |"
+    for page, line in (("README.md", goal), ("PAGE.md", goal), ("COMPILATION.md", head)):
         text = (repository / page).read_text()
         assert text.startswith(f"before\n{record.BEGIN}\n")
         assert text.endswith(f"{record.END}\nafter\n")
-        assert "| reductions: mean(1), forward | at least 20 times as fast as torch.masked | 25 | ✓ |" in text
+        assert line in text
         assert "old" not in text
     assert "## reductions" in (repository / "tables.md").read_text()
     assert (repository / "pictures" / "forward.png").is_file()
