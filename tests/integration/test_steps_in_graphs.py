@@ -203,6 +203,28 @@ def test_rows_that_are_behind_are_stepped_outside(fullgraph: bool) -> None:
     assert torch.equal(*params) is not fullgraph or torch.equal(params[0], torch.ones(4, 2))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_option_that_is_set_by_hand_later(backend: str) -> None:
+    """The graph does not know of it; nothing that is owed to a row is lost when a state is loaded."""
+    params = torch.ones(4, 2).requires_grad_(), torch.ones(4, 2).requires_grad_()
+    optimizers = [mg.optim.SGD([param], lr=0.1, weight_decay=0.5) for param in params]
+    fast = torch.compile(update, backend=backend)
+    for row in range(4):
+        for param, optimizer in zip(params, optimizers, strict=True):
+            param.grad = torch.sparse_coo_tensor([[row]], torch.ones(1, 2), (4, 2), check_invariants=True)
+            if row == 3:
+                optimizer.param_groups[0]["unspecified"] = "zero"
+        fast(optimizers[0])
+        update(optimizers[1])
+    for optimizer in optimizers:
+        optimizer.load_state_dict(
+            torch.optim.Optimizer.state_dict(optimizer)
+        )  # which brings nothing up to date
+        optimizer.flush()
+    torch.testing.assert_close(*params)
+    assert params[0].max() < 1
+
+
 def test_zeroed_instead_of_removed() -> None:
     param = torch.ones(3, requires_grad=True)
     param.grad = torch.ones(3)

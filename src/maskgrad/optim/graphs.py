@@ -15,6 +15,7 @@ intermediate value, and lets the backward pass write over it.
 
 from __future__ import annotations
 
+import abc
 import functools
 import itertools
 from collections.abc import Callable
@@ -37,11 +38,15 @@ _NUMBERS = itertools.count()
 _ORDER = torch.zeros(())
 
 
-class GraphOptimizer(torch.optim.Optimizer):
+class GraphOptimizer(torch.optim.Optimizer, abc.ABC):
     """A ``torch.optim.Optimizer`` whose steps are calls in a graph."""
 
     _fits_graphs = False
     """Whether a step can be an operator: all parameters are tensors with memory that a kernel may write."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Bring rows up to date that were left behind."""
 
     def _patch_step_function(self) -> None:
         """Called whenever an optimizer is made, copied or loaded; PyTorch wraps the class's step with hooks here."""
@@ -61,9 +66,10 @@ class GraphOptimizer(torch.optim.Optimizer):
         """
         self._in_graphs = [param for group in self.param_groups for param in group["params"]]
         # A graph counts a change of the parameter after the step, and rows that are behind are then taken for loaded.
-        self._fits_graphs = all(map(_has_memory, self._in_graphs)) and not any(
-            group.get("unspecified") == "zero" for group in self.param_groups
-        )
+        self._fits_graphs = all(map(_has_memory, self._in_graphs)) and not self._leaves_rows_behind()
+
+    def _leaves_rows_behind(self) -> bool:
+        return any(group.get("unspecified") == "zero" for group in self.param_groups)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove the gradients, attached ones included (those are removed whatever ``set_to_none`` says)."""
@@ -131,6 +137,9 @@ def _step(params: list[Tensor], order: Tensor, number: int) -> None:
             param.copy_(given)
         try:
             optimizer.step()
+            if optimizer._leaves_rows_behind():  # the option was set by hand after the graph was made
+                optimizer.flush()
+                optimizer._look_at_parameters()  # the next step is called outside
         finally:
             for param, given in copies:
                 given.copy_(param)
