@@ -42,7 +42,7 @@ from maskgrad.interop import (
 )
 from maskgrad.kernels import kernels_in_use, use_kernels
 from maskgrad.masked_tensor import MaskedTensor, from_lengths, from_nan, from_numpy, from_sparse, masked
-from maskgrad.masked_tensor.torchscript import refuse_scripts as _refuse_scripts
+from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
 from maskgrad.optim import attach_gradient, train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 

@@ -8,6 +8,7 @@
 - :class:`CoupledSamplesError`: a gradient for each sample was asked of samples that influence each other.
 - :class:`LostRankError`: another process has ended or does not answer.
 - :class:`MissingDependencyError`: an optional package is absent; the message names the extra.
+- :class:`TorchPatchWarning`: a PyTorch that is not known yet; ``maskgrad info`` says what is off.
 
 Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
 ``TypeError``, ``ValueError`` and ``IndexError``, as they are in PyTorch. Every message names the
@@ -24,6 +25,7 @@ __all__ = [
     "MaskgradError",
     "MissingDependencyError",
     "NotExportableError",
+    "TorchPatchWarning",
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedAttributeError",
@@ -108,3 +110,7 @@ class UnsupportedLayoutError(MaskgradError, TypeError):
         super().__init__(
             f"{operation} does not work on entries stored as {layout}. Convert explicitly with x.to_dense(){size}"
         )
+
+
+class TorchPatchWarning(UserWarning):
+    """This PyTorch lacks something that maskgrad completes: what, and what does not work without it."""

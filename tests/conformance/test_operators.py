@@ -1,7 +1,7 @@
 """Every operator of Python, both orders of operands, eager against compiled, on square matrices that hide an exchange.
 
 Dynamo has rules of its own for operators between a Tensor-like and a tensor, some of which exchange the operands or
-forget that ``+=`` writes; where they are mended, ``masked_tensor/tracing.py`` says so.
+forget that ``+=`` writes; where they are mended, ``masked_tensor/torch_patches`` says so.
 """
 
 from __future__ import annotations

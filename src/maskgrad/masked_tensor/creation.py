@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
-from maskgrad.masked_tensor.torchscript import refuse_trace, trace_state
+from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.patterns.eager import may_look_at
 

@@ -45,21 +45,19 @@ class Binding(NamedTuple):
     flag: int | None = None
 
 
-def _bindings() -> tuple[dict[Any, Binding], dict[str, Binding]]:
+def _bindings() -> tuple[dict[Any, Binding], tuple[tuple[Any, Binding], ...]]:
     by_function: dict[Any, Binding] = {}
-    by_name: dict[str, Binding] = {}
+    written_in_python: list[tuple[Any, Binding]] = []
     for operation in OPERATIONS:
         spellings = [(f, Binding(operation, flag=_place_of_inplace(f))) for f in operation.functions]
         spellings += [(f, Binding(operation, True, _out_of_place(operation, f))) for f in operation.in_place]
         spellings += [(f, Binding(operation, usual=usual)) for f, usual in operation.reflected]
         for function, binding in spellings:
-            # The Python functions among Tensor's methods (__pow__, __rsub__, …) cannot be looked up in a dict under
-            # torch.compile; their names, which no other function of torch shares, can.
             if isinstance(function, FunctionType) and function.__module__ == "torch._tensor":
-                by_name[function.__name__] = binding
+                written_in_python.append((function, binding))
             else:
                 by_function[function] = binding
-    return by_function, by_name
+    return by_function, tuple(written_in_python)
 
 
 def _place_of_inplace(function: Any) -> int | None:
@@ -80,7 +78,9 @@ def _out_of_place(operation: Operation, function: Any) -> Callable[..., Any]:
     return operation.functions[0] if operation.functions else function
 
 
-BY_FUNCTION, BY_NAME = _bindings()
+#: WRITTEN_IN_PYTHON are those of Tensor's methods that are (__pow__, __rsub__, …). Under torch.compile they cannot be
+#: looked up in a dict, and since PyTorch 2.15 they have no names of their own there.
+BY_FUNCTION, WRITTEN_IN_PYTHON = _bindings()
 REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
 
 
@@ -88,7 +88,9 @@ def binding_of(function: Any) -> Binding | None:
     """The record behind a function of torch, if there is one."""
     found = BY_FUNCTION.get(function)
     if found is None and getattr(function, "__module__", "") == "torch._tensor":
-        found = BY_NAME.get(function.__name__)
+        for known, binding in WRITTEN_IN_PYTHON:
+            if function is known:
+                return binding
     return found
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.operators import TypedOperators
-from maskgrad.masked_tensor.torchscript import refuse_trace, trace_state
+from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, Facts, Pattern, StoredPattern
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import pattern_of_facts

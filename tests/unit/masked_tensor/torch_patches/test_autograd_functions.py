@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.func import grad
 
 import maskgrad as mg
-from maskgrad.masked_tensor import foreign_functions
 from tests.poison import gradient, leaf, poisoned
 
 
@@ -61,12 +60,6 @@ def test_plain_tensors_are_served_as_before() -> None:
     assert grad(lambda v: NewStyle.apply(v).sum())(x.detach()).tolist() == [2.0, 2.0]
     with pytest.raises(RuntimeError, match="setup_context"):
         grad(lambda v: OldStyle.apply(v).sum())(x.detach())
-
-
-def test_installing_twice_changes_nothing() -> None:
-    before = torch.autograd.Function.__dict__["apply"]
-    foreign_functions.install()
-    assert torch.autograd.Function.__dict__["apply"] is before
 
 
 @pytest.mark.parametrize("function", [OldStyle, NewStyle])

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from maskgrad.masked_tensor import tensor
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import Facts
 from maskgrad.patterns.conversion import pattern_of_facts
 
-__all__ = ["install"]
+__all__ = ["install", "install_loading"]
 
 
 def _flatten(x: MaskedTensor) -> tuple[list[Any], Facts]:
@@ -43,9 +44,7 @@ def _load(data: list[Any]) -> Facts:
 
 
 def install() -> None:
-    """Register the class with torch's pytrees and with the loader of torch.load(weights_only=True)."""
-    from maskgrad.masked_tensor import tensor
-
+    """Register the class with torch's pytrees."""
     pytree.register_pytree_node(
         MaskedTensor,
         _flatten,
@@ -55,4 +54,8 @@ def install() -> None:
         to_dumpable_context=_dump,
         from_dumpable_context=_load,
     )
+
+
+def install_loading() -> None:
+    """Register what a saved MaskedTensor is made with, for ``torch.load(weights_only=True)``."""
     torch.serialization.add_safe_globals([tensor.rebuild, tensor.rebuild_stored])

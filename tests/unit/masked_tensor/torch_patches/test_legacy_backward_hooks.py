@@ -11,7 +11,6 @@ from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_backward_hook
 
 import maskgrad as mg
-from maskgrad.masked_tensor import old_module_hooks
 from tests.poison import nan, on
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using.*non-full backward hook:FutureWarning")
@@ -103,9 +102,3 @@ def test_results_that_torch_cannot_look_into_are_its_own_affair() -> None:
     module.register_backward_hook(lambda *_: None)
     with pytest.raises(TypeError, match="not subscriptable"):
         module(masked())
-
-
-def test_installing_twice_changes_nothing() -> None:
-    before = nn.Module._get_backward_hooks
-    old_module_hooks.install()
-    assert nn.Module._get_backward_hooks is before

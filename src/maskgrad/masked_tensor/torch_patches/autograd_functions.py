@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.masked_tensor.reentrant_checkpoints import CHECKPOINTS, apply_on_parts
+from maskgrad.masked_tensor.torch_patches.reentrant_checkpoints import CHECKPOINTS, apply_on_parts
 from maskgrad.masked_tensor.tensor import MaskedTensor
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["install", "reason_and_remedy"]
 
 
-def _guarded(apply: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded(apply: Callable[..., Any], own: Any) -> Callable[..., Any]:
     def guarded(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__ == CHECKPOINTS:
             return apply_on_parts(apply, cls, args)
@@ -34,9 +34,9 @@ def _guarded(apply: Callable[..., Any]) -> Callable[..., Any]:
                 raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))
         return apply(cls, *args, **kwargs)
 
-    guarded.__name__, guarded.__qualname__ = apply.__name__, apply.__qualname__
-    guarded.__doc__, guarded.__module__ = apply.__doc__, apply.__module__
-    guarded.__wrapped__ = apply  # type: ignore[attr-defined]
+    original = getattr(own, "__func__", own)
+    guarded.__name__, guarded.__qualname__, guarded.__doc__ = "apply", "Function.apply", original.__doc__
+    guarded.__module__, guarded.__wrapped__ = torch.autograd.Function.__module__, original  # type: ignore[attr-defined]
     return guarded
 
 
@@ -48,6 +48,16 @@ def reason_and_remedy(cls: type) -> str:
 
 def install() -> None:
     """Look at the arguments of every custom function of torch before it runs."""
-    apply = torch.autograd.Function.__dict__["apply"].__func__
-    if not hasattr(apply, "__wrapped__"):
-        torch.autograd.Function.apply = classmethod(_guarded(apply))  # type: ignore[assignment, method-assign]
+    own = torch.autograd.Function.__dict__.get("apply") or _inherited("apply")
+    if not hasattr(own, "__func__"):  # since 2.14 it is written in C
+
+        def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+            return own.__get__(None, cls)(*args, **kwargs)
+
+    else:
+        apply = own.__func__
+    torch.autograd.Function.apply = classmethod(_guarded(apply, own))  # type: ignore[assignment, method-assign]
+
+
+def _inherited(name: str) -> Any:
+    return next(kind.__dict__[name] for kind in torch.autograd.Function.__mro__ if name in kind.__dict__)

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 import maskgrad as mg
-from maskgrad.masked_tensor.torchscript import refuse_scripts, refuse_trace, trace_state
+from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts, refuse_trace, trace_state
 
 
 def test_traces_name_the_way_out() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.data import _utils
 
 from maskgrad.masked_tensor.tensor import MaskedTensor
 
@@ -19,4 +18,6 @@ def collate(batch: list[MaskedTensor], *, collate_fn_map: Any = None) -> MaskedT
 
 def install() -> None:
     """Register the class with ``torch.utils.data.default_collate``."""
-    _utils.collate.default_collate_fn_map[MaskedTensor] = collate
+    from torch.utils.data._utils import collate as collation
+
+    collation.default_collate_fn_map[MaskedTensor] = collate

@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import BackwardHook
 
 from maskgrad.masked_tensor.autograd import as_values
 from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -89,8 +88,8 @@ def _pre_with_patterns(hook: Callable[..., Any], outputs: Patterns) -> Callable[
     return pre
 
 
-_setup_inputs = BackwardHook.setup_input_hook
-_setup_outputs = BackwardHook.setup_output_hook
+#: what torch does, for inputs and for outputs
+_of_torch: dict[str, Callable[..., Any]] = {}
 
 
 def _warn_of_hidden(module: Any, parts: tuple[Any, ...], what: str) -> None:
@@ -116,8 +115,8 @@ def _setup_input_hook(self: Any, args: Any) -> Any:
     _warn_of_hidden(self.module, args, "inputs")
     _silence()
     if not self.maskgrad_inputs:
-        return _setup_inputs(self, args)  # type: ignore[no-untyped-call]
-    return _wrapped(_setup_inputs(self, plain), self.maskgrad_inputs)  # type: ignore[no-untyped-call]
+        return _of_torch["inputs"](self, args)
+    return _wrapped(_of_torch["inputs"](self, plain), self.maskgrad_inputs)
 
 
 def _setup_output_hook(self: Any, result: Any) -> Any:
@@ -128,10 +127,10 @@ def _setup_output_hook(self: Any, result: Any) -> Any:
         self.module, plain if several else (), "results"
     )  # of one list or dict torch warns itself
     if not inputs and not outputs:
-        return _setup_outputs(self, result)  # type: ignore[no-untyped-call]
+        return _of_torch["outputs"](self, result)
     self.user_hooks = [_with_patterns(hook, inputs, outputs) for hook in self.user_hooks]
     self.user_pre_hooks = [_pre_with_patterns(hook, outputs) for hook in self.user_pre_hooks]
-    parts = _wrapped(_setup_outputs(self, plain), outputs)  # type: ignore[no-untyped-call]
+    parts = _wrapped(_of_torch["outputs"](self, plain), outputs)
     if not several:
         return parts[0]
     return parts if type(result) is tuple else type(result)(*parts)
@@ -146,5 +145,8 @@ def _silence() -> None:
 
 def install() -> None:
     """Let torch's backward hooks of modules look into MaskedTensors."""
+    from torch.utils.hooks import BackwardHook
+
+    _of_torch.update(inputs=BackwardHook.setup_input_hook, outputs=BackwardHook.setup_output_hook)
     BackwardHook.setup_input_hook = _setup_input_hook  # type: ignore[method-assign]
     BackwardHook.setup_output_hook = _setup_output_hook  # type: ignore[method-assign]

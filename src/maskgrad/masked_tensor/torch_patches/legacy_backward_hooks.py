@@ -18,7 +18,7 @@ from maskgrad.masked_tensor.tensor import MaskedTensor
 __all__ = ["install"]
 
 #: the name of our forward hook among those of a module, where torch has numbers
-KEY = "maskgrad: old backward hooks"
+KEY = "maskgrad: legacy backward hooks"
 
 
 def _refuse_masked(module: nn.Module, _: Any, result: Any) -> None:
@@ -58,8 +58,6 @@ def _is_masked(x: object) -> bool:
 def install() -> None:
     """Look at the results of modules with such hooks, wherever these were registered."""
     original = nn.Module._get_backward_hooks
-    if hasattr(original, "__wrapped__"):
-        return
 
     def get_backward_hooks(self: nn.Module) -> Any:
         full, old = original(self)  # type: ignore[no-untyped-call]

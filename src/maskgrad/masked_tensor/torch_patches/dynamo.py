@@ -1,82 +1,113 @@
 """What torch.compile has to be told about a Tensor-like that is not a Tensor.
 
-Dynamo (torch 2.9 to 2.13) traces ``masked @ tensor`` as ``Tensor.matmul(tensor, masked)``, the operands exchanged,
-because ``operator.matmul`` is missing from its table of reflected operators; silently wrong for square matrices. The
-same holds for ``masked @= tensor``. And it cannot trace ``masked @ masked`` at all, because matmul is missing from its
-table of binary operators with user-defined operands; nor ``~masked``, for want of a handler. And it never calls the
-``apply`` of a custom autograd function, so that MaskedTensors have to be refused once more (see foreign_functions.py).
-It turns ``masked += tensor`` into ``masked = masked + tensor``, which other names of the tensor would not notice.
-It looks for Tensor-likes in lists, but not in tuples (``torch.cat((x, y))``), and asks only those functions that are
-in a list of its own, without ``torch.fill``, ``torch.normal``, ``F.hardswish`` and some others.
-All of it is supplied here, when (and only when) Dynamo itself is imported.
+Each function here completes one table or method of Dynamo; ``table.py`` says what would be wrong without it. They run
+when, and only when, Dynamo itself is imported.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import operator
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
+__all__ = [
+    "BUILTIN",
+    "ask_for_more_functions",
+    "do_not_trace",
+    "find_in_tuples",
+    "invert",
+    "keep_in_place",
+    "knows_invert",
+    "multiply_matrices",
+    "numbers_on_the_left",
+    "refuse_in_functions",
+    "tell_refusals",
+]
 
-__all__ = ["install"]
+#: where Python's operators are traced
+BUILTIN = "torch._dynamo.variables.builtin"
 
 
-def complete_tables(builtin: ModuleType) -> None:
-    """Teach Dynamo's module of builtins about matmul and invert."""
+def _builtin() -> Any:
+    from torch._dynamo.variables import builtin
+
+    return builtin
+
+
+def multiply_matrices() -> None:
+    """Reflect ``tensor @ masked``, and let ``masked @ masked`` ask the operands as other operators do."""
+    builtin = _builtin()
     for product in (operator.matmul, operator.imatmul):
         builtin.BUILTIN_TO_TENSOR_RFN_MAP[product] = torch.Tensor.__rmatmul__
     binary = builtin.BuiltinVariable._binops()
     if operator.matmul not in binary:
         binary[operator.matmul] = (["__matmul__", "__rmatmul__", "__imatmul__"], operator.imatmul)
         builtin.BuiltinVariable._binop_handlers.cache_clear()
-    if not hasattr(builtin.BuiltinVariable, "call_invert"):
-        builtin.BuiltinVariable.call_invert = _call_invert
-    keep_in_place(builtin)
-    replace_numbers(builtin)
 
 
-def replace_numbers(builtin: ModuleType) -> None:
-    """Let ``number **= masked`` be ``number = number ** masked``: Dynamo asks the number for ``__ipow__``."""
+def knows_invert() -> bool:
+    """Whether Dynamo traces ``~object`` by itself."""
+    return hasattr(_builtin().BuiltinVariable, "call_invert")
+
+
+def invert() -> None:
+    """Let ``~masked`` be its method ``__invert__``."""
+    _builtin().BuiltinVariable.call_invert = _call_invert
+
+
+#: Which method of the operand on the right serves an operator with a number on the left.
+_REFLECTED = {
+    operator.and_: "__rand__",
+    operator.or_: "__ror__",
+    operator.xor: "__rxor__",
+    operator.lshift: "__rlshift__",
+    operator.rshift: "__rrshift__",
+    operator.eq: "__eq__",
+    operator.ne: "__ne__",
+    operator.lt: "__gt__",
+    operator.le: "__ge__",
+    operator.gt: "__lt__",
+    operator.ge: "__le__",
+}
+
+
+def numbers_on_the_left() -> None:
+    """Let ``number < masked`` and ``number & masked`` ask the operand, and ``number **= masked`` make a new object."""
+    builtin = _builtin()
     handlers = builtin.BuiltinVariable._binop_handlers
-    if hasattr(handlers, "of_torch"):
-        return
 
     @functools.cache
     def complete_handlers() -> Any:
         from torch._dynamo.variables.constant import ConstantVariable
         from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
 
+        def reflect(tx: Any, number: Any, operand: Any, name: str) -> Any:
+            return operand.call_method(tx, name, [number], {}) if _is_masked(operand) else None
+
         def replace(tx: Any, number: Any, operand: Any, usual: Any) -> Any:
             if _is_masked(operand):
                 return builtin.BuiltinVariable(usual).call_function(tx, [number, operand], {})
             return None
 
-        table = handlers()
-        for in_place, usual in getattr(builtin, "IN_PLACE_DESUGARING_MAP", {}).items():
-            kinds = (ConstantVariable, UserDefinedObjectVariable)
-            if in_place in table:
-                table[in_place].insert(0, (kinds, functools.partial(replace, usual=usual)))
+        found = [(f, functools.partial(reflect, name=name)) for f, name in _REFLECTED.items()]
+        found += [
+            (in_place, functools.partial(replace, usual=usual))
+            for in_place, usual in builtin.IN_PLACE_DESUGARING_MAP.items()
+        ]
+        table, kinds = handlers(), (ConstantVariable, UserDefinedObjectVariable)
+        for function, handler in found:
+            table.setdefault(function, []).insert(0, (kinds, handler))
         return table
 
-    complete_handlers.of_torch = handlers  # type: ignore[attr-defined]
     builtin.BuiltinVariable._binop_handlers = staticmethod(complete_handlers)
 
 
-def keep_in_place(builtin: ModuleType) -> None:
+def keep_in_place() -> None:
     """Let ``masked += tensor`` and ``tensor += masked`` be what Python makes of them: the first one writes."""
-    insert = getattr(builtin.BuiltinVariable, "_handle_insert_op_in_graph", None)
-    usual = getattr(builtin, "IN_PLACE_DESUGARING_MAP", {})
-    if insert is None or hasattr(insert, "__wrapped__"):
-        return
+    builtin = _builtin()
+    insert, usual = builtin.BuiltinVariable._handle_insert_op_in_graph, builtin.IN_PLACE_DESUGARING_MAP
 
     @functools.wraps(insert)
     def insert_op(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -116,13 +147,13 @@ def _call_invert(self: Any, tx: Any, operand: Any) -> Any:
     )
 
 
-def refuse_in_functions(misc: ModuleType) -> None:
+def refuse_in_functions() -> None:
     """Let Dynamo refuse a MaskedTensor in a custom autograd function, whose backward it would forget."""
-    from maskgrad.masked_tensor.foreign_functions import reason_and_remedy
+    from torch._dynamo.variables import misc
+
+    from maskgrad.masked_tensor.torch_patches.autograd_functions import reason_and_remedy
 
     apply = misc.AutogradFunctionVariable.call_apply
-    if hasattr(apply, "__wrapped__"):
-        return
 
     @functools.wraps(apply)
     def call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -138,18 +169,17 @@ def _refuse(kind: str, context: str, explanation: str) -> None:
     """Break the graph in the way of Dynamo: an error where there must be one graph, plain Python elsewhere."""
     from torch._dynamo import exc
 
-    unimplemented: Any = getattr(exc, "unimplemented_v2", exc.unimplemented)
-    unimplemented(gb_type=kind, context=context, explanation=explanation, hints=[])
+    exc.unimplemented(gb_type=kind, context=context, explanation=explanation, hints=[])
 
 
-def tell_refusals(user_defined: ModuleType) -> None:
+def tell_refusals() -> None:
     """Let Dynamo pass on what our errors say, whose constructors it cannot trace."""
+    from torch._dynamo.variables import user_defined
+
     from maskgrad.errors import MaskgradError
 
     classes = user_defined.UserDefinedClassVariable
     call = classes.call_function
-    if hasattr(call, "__wrapped__"):
-        return
 
     @functools.wraps(call)
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -170,11 +200,11 @@ def _words(kind: type[Exception], args: Any, kwargs: Any) -> str:
         return kind.__doc__ or kind.__name__
 
 
-def look_into_tuples(torch_function: ModuleType) -> None:
+def find_in_tuples() -> None:
     """Let Dynamo find a Tensor-like in a tuple of arguments, as it does in a list."""
-    flatten = getattr(torch_function, "_flatten_vts", None)
-    if flatten is None or hasattr(flatten, "__wrapped__"):
-        return
+    from torch._dynamo.variables import torch_function
+
+    flatten = torch_function._flatten_vts
 
     @functools.wraps(flatten)
     def flatten_with_tuples(variables: Any) -> list[Any]:
@@ -186,66 +216,20 @@ def look_into_tuples(torch_function: ModuleType) -> None:
             found.extend(flatten_with_tuples(variable.items) if is_tuple else [variable])
         return found
 
-    torch_function._flatten_vts = flatten_with_tuples  # type: ignore[attr-defined]
+    torch_function._flatten_vts = flatten_with_tuples
 
 
-def ask_for_more_functions(functions: ModuleType) -> None:
+def ask_for_more_functions() -> None:
     """Let Dynamo ask Tensor-likes in every function that has a record; its set of them is made once and kept."""
+    from torch._dynamo.variables.torch import get_overridable_functions
+
     from maskgrad.masked_tensor.dispatch import BY_FUNCTION
 
-    known = getattr(functions, "get_overridable_functions", None)
-    if known is not None:
-        known().update(function for function in BY_FUNCTION if callable(function))
+    get_overridable_functions().update(function for function in BY_FUNCTION if callable(function))
 
 
-#: Which modules of Dynamo are completed, and how.
-TARGETS: dict[str, Callable[[ModuleType], None]] = {
-    "torch._dynamo.variables.torch": ask_for_more_functions,
-    "torch._dynamo.variables.torch_function": look_into_tuples,
-    "torch._dynamo.variables.builtin": complete_tables,
-    "torch._dynamo.variables.misc": refuse_in_functions,
-    "torch._dynamo.variables.user_defined": tell_refusals,
-}
+def do_not_trace(reason: str) -> None:
+    """Break graphs at MaskedTensors from now on: what is not compiled is right, what is compiled half might not be."""
+    from maskgrad.masked_tensor import methods
 
-
-# ruff: noqa: ARG002  (the protocol of finders has more arguments than are needed)
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the others find a module of Dynamo, and completes it once it is executed."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.target:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            TARGETS[fullname](module)
-
-        loader: Any = spec.loader
-        loader.exec_module = exec_module
-        return spec
-
-
-def install() -> None:
-    """Complete the modules of Dynamo now if they have been imported, else as soon as they are."""
-    for target, complete in TARGETS.items():
-        if target in sys.modules:
-            complete(sys.modules[target])
-        elif not any(
-            isinstance(finder, _AfterImport) and finder.target == target for finder in sys.meta_path
-        ):
-            sys.meta_path.insert(0, _AfterImport(target))
+    methods.dispatch = torch.compiler.disable(methods.dispatch, reason=reason)

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._functorch import eager_transforms
-from torch._functorch import vmap as vmap_of_torch
 from torch.func import jacfwd, jvp, vmap
 
 import maskgrad as mg
-from maskgrad.masked_tensor import function_transforms
 from tests.poison import assert_entries, nan, on
 
 X = torch.tensor([1.0, nan, 3.0])
 MASK = on(1, 0, 1)
-
-
-def test_installing_twice_changes_nothing() -> None:
-    before = eager_transforms._jvp_with_argnums, vmap_of_torch._unwrap_batched
-    function_transforms.install()
-    assert (eager_transforms._jvp_with_argnums, vmap_of_torch._unwrap_batched) == before
 
 
 def test_tangents_have_the_pattern_of_results() -> None:

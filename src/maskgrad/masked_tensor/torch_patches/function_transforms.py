@@ -16,14 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch as functorch
-from torch._functorch import eager_transforms, vmap
 from torch.utils import _pytree as pytree
 
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 
-__all__ = ["install"]
+__all__ = ["install_batches", "install_tangents"]
 
 
 def _is_masked(x: object) -> bool:
@@ -81,18 +79,29 @@ def _in_the_batch(x: MaskedTensor, level: int, batch_size: int) -> MaskedTensor:
 
 
 def _is_batched(x: Tensor, level: int) -> bool:
+    from torch._C import _functorch as functorch
+
     return bool(functorch.is_batchedtensor(x)) and functorch.maybe_get_level(x) == level
 
 
 def _batched(x: Tensor, level: int, batch_size: int) -> Tensor:
     if _is_batched(x, level):
         return x
+    from torch._C import _functorch as functorch
+
     found: Tensor = functorch._add_batch_dim(x.expand(batch_size, *x.shape), 0, level)
     return found
 
 
-def install() -> None:
-    """Let the transforms of torch.func tell values from patterns."""
-    if not hasattr(eager_transforms._jvp_with_argnums, "__wrapped__"):
-        eager_transforms._jvp_with_argnums = _with_patterns(eager_transforms._jvp_with_argnums)
-        vmap._unwrap_batched = _with_masks_in_the_batch(vmap._unwrap_batched)
+def install_tangents() -> None:
+    """Let jvp and jacfwd give tangents the pattern of their results."""
+    from torch._functorch import eager_transforms
+
+    eager_transforms._jvp_with_argnums = _with_patterns(eager_transforms._jvp_with_argnums)
+
+
+def install_batches() -> None:
+    """Let vmap give masks the samples' dimension too."""
+    from torch._functorch import vmap
+
+    vmap._unwrap_batched = _with_masks_in_the_batch(vmap._unwrap_batched)

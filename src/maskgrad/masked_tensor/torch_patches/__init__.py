@@ -1,0 +1,1 @@
+"""Everything that maskgrad replaces or registers inside PyTorch; ``table.py`` lists it."""

@@ -1,0 +1,283 @@
+"""Everything that maskgrad replaces, completes or registers inside PyTorch, in one table.
+
+PyTorch asks ``__torch_function__`` nearly everywhere, and offers registries for most of the rest (``torch.library``, pytrees,
+hooks of optimizers). What stands here are the places where it does neither, and a MaskedTensor would get a wrong result
+without a word, or an error that names nothing. ``maskgrad info`` prints the table with what took hold.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from maskgrad.errors import TorchPatchWarning
+from maskgrad.masked_tensor.torch_patches import (
+    autograd_functions,
+    collation,
+    dynamo,
+    function_transforms,
+    legacy_backward_hooks,
+    module_hooks,
+    pytrees,
+)
+from maskgrad.masked_tensor.torch_patches.after_import import after_import
+from maskgrad.masked_tensor.torch_patches.patch import Patch
+
+__all__ = ["PATCHES", "apply_all"]
+
+_UNIT = "tests/unit/masked_tensor/torch_patches"
+_OPERATORS = "tests/conformance/test_operators.py"
+_BUILTINS = dynamo.BUILTIN
+_USER_DEFINED = "torch._dynamo.variables.user_defined"
+_COMPILED = "code with MaskedTensors inside of torch.compile runs uncompiled, and fullgraph=True refuses it"
+
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        target="torch.autograd.Function.apply",
+        how="replaced",
+        reason="takes a MaskedTensor for a constant: right values and no gradient",
+        without="a MaskedTensor given to a torch.autograd.Function loses its gradient; derive the function from "
+        "maskgrad.Function",
+        versions="all",
+        test=f"{_UNIT}/test_autograd_functions.py::test_masked_tensors_are_refused",
+        needs={"torch.autograd.Function.apply": None},
+        install=autograd_functions.install,
+    ),
+    Patch(
+        target="torch.utils.hooks.BackwardHook",
+        how="replaced",
+        reason="looks for tensors by type, so that full backward hooks of modules are never called",
+        without="full backward hooks of modules do not see MaskedTensors; register hooks on x.filled(0.) instead",
+        versions="all",
+        test=f"{_UNIT}/test_module_hooks.py::test_hooks_see_patterns",
+        needs={
+            "torch.utils.hooks.BackwardHook.__init__": ("self", "module", "user_hooks", "user_pre_hooks"),
+            "torch.utils.hooks.BackwardHook.setup_input_hook": ("self", "args"),
+            "torch.utils.hooks.BackwardHook.setup_output_hook": ("self", "args"),
+        },
+        install=module_hooks.install,
+    ),
+    Patch(
+        target="torch.nn.Module._get_backward_hooks",
+        how="replaced",
+        reason="hooks of register_backward_hook take a MaskedTensor apart down to an error about 0-dim tensors",
+        without="register_backward_hook on a module that returns MaskedTensors fails with an obscure error; use "
+        "register_full_backward_hook",
+        versions="all",
+        test=f"{_UNIT}/test_legacy_backward_hooks.py::test_masked_results_are_refused",
+        needs={"torch.nn.Module._get_backward_hooks": ("self",)},
+        install=legacy_backward_hooks.install,
+    ),
+    Patch(
+        target="torch._functorch.eager_transforms._jvp_with_argnums",
+        how="replaced",
+        reason="gives a mask a tangent of zeros: in results of jvp and jacfwd nothing would be specified",
+        without="tangents that torch.func.jvp and jacfwd return as MaskedTensors have nothing specified; return "
+        "x.filled(0.) from the function",
+        versions="all",
+        test=f"{_UNIT}/test_function_transforms.py::test_tangents_have_the_pattern_of_results",
+        needs={
+            "torch._functorch.eager_transforms._jvp_with_argnums": ("func", "primals", "tangents", "argnums")
+        },
+        install=function_transforms.install_tangents,
+    ),
+    Patch(
+        target="torch._functorch.vmap._unwrap_batched",
+        how="replaced",
+        reason="gives a mask that is the same for all samples no dimension of samples where out_dims asks for it",
+        without="MaskedTensors returned through torch.vmap may have masks of another shape than their values; return "
+        "values and mask as plain tensors",
+        versions="all",
+        test=f"{_UNIT}/test_function_transforms.py::test_results_and_masks_share_the_dimension_of_samples",
+        needs={
+            "torch._functorch.vmap._unwrap_batched": (
+                "batched_outputs",
+                "out_dims",
+                "vmap_level",
+                "batch_size",
+                "func",
+            ),
+            "torch._C._functorch.is_batchedtensor": None,
+            "torch._C._functorch.maybe_get_level": None,
+            "torch._C._functorch._add_batch_dim": None,
+        },
+        install=function_transforms.install_batches,
+    ),
+    Patch(
+        target="torch.utils._pytree.register_pytree_node",
+        how="registered",
+        reason="knows a MaskedTensor for one leaf, which is no tensor",
+        without="torch.func, torch.export and checkpoints do not look into MaskedTensors; hand over values and mask",
+        versions="all",
+        test=f"{_UNIT}/test_pytrees.py::test_the_leaves_are_values_and_mask",
+        needs={
+            "torch.utils._pytree.register_pytree_node": ("cls", "flatten_fn", "unflatten_fn"),
+        },
+        install=pytrees.install,
+    ),
+    Patch(
+        target="torch.serialization.add_safe_globals",
+        how="registered",
+        reason="refuses to load a MaskedTensor with weights_only=True",
+        without="torch.load(weights_only=True) refuses files with MaskedTensors; save values and mask",
+        versions="all",
+        test="tests/unit/masked_tensor/test_serialization.py::test_there_and_back",
+        needs={"torch.serialization.add_safe_globals": ("safe_globals",)},
+        install=pytrees.install_loading,
+    ),
+    Patch(
+        target="torch.utils.data._utils.collate.default_collate_fn_map",
+        how="registered",
+        reason="refuses to make a batch of MaskedTensors",
+        without="a DataLoader does not stack MaskedTensors; pass it collate_fn=torch.stack",
+        versions="all",
+        test=f"{_UNIT}/test_collation.py::test_samples_are_stacked",
+        needs={"torch.utils.data._utils.collate.default_collate_fn_map": None},
+        install=collation.install,
+    ),
+    Patch(
+        target=f"{_BUILTINS}.BUILTIN_TO_TENSOR_RFN_MAP",
+        how="completed",
+        reason="traces tensor @ masked with its operands exchanged, silently, and masked @ masked not at all",
+        without=_COMPILED,
+        versions="all",
+        test=f"{_OPERATORS}::test_floats",
+        needs={
+            f"{_BUILTINS}.BUILTIN_TO_TENSOR_RFN_MAP": None,
+            f"{_BUILTINS}.BuiltinVariable._binops": (),
+            f"{_BUILTINS}.BuiltinVariable._binop_handlers.cache_clear": None,
+        },
+        install=dynamo.multiply_matrices,
+        after="torch._dynamo",
+    ),
+    Patch(
+        target=f"{_BUILTINS}.BuiltinVariable.call_invert",
+        how="completed",
+        reason="cannot trace ~masked",
+        without=_COMPILED,
+        versions="2.12 and 2.13",
+        test=f"{_OPERATORS}::test_unary",
+        needs={f"{_BUILTINS}.BuiltinVariable": None, f"{_USER_DEFINED}.UserDefinedObjectVariable": None},
+        install=dynamo.invert,
+        after="torch._dynamo",
+        known=dynamo.knows_invert,
+    ),
+    Patch(
+        target=f"{_BUILTINS}.BuiltinVariable._handle_insert_op_in_graph",
+        how="replaced",
+        reason="turns masked += tensor into a new object, which other names of the tensor do not see",
+        without=_COMPILED,
+        versions="all",
+        test=f"{_OPERATORS}::test_floats_in_place",
+        needs={
+            f"{_BUILTINS}.BuiltinVariable._handle_insert_op_in_graph": ("self", "tx", "args", "kwargs"),
+            f"{_BUILTINS}.BuiltinVariable.call_function_handler_cache": None,
+            f"{_BUILTINS}.IN_PLACE_DESUGARING_MAP": None,
+            f"{_USER_DEFINED}.UserDefinedObjectVariable": None,
+            "torch._dynamo.variables.tensor.TensorVariable": None,
+        },
+        install=dynamo.keep_in_place,
+        after="torch._dynamo",
+    ),
+    Patch(
+        target=f"{_BUILTINS}.BuiltinVariable._binop_handlers",
+        how="replaced",
+        reason="asks the number in number **= masked for a method that it does not have, as 2.12 does in number < masked",
+        without=_COMPILED,
+        versions="all",
+        test=f"{_OPERATORS}::test_floats_in_place",
+        needs={
+            f"{_BUILTINS}.BuiltinVariable._binop_handlers": (),
+            f"{_BUILTINS}.IN_PLACE_DESUGARING_MAP": None,
+            f"{_USER_DEFINED}.UserDefinedObjectVariable": None,
+            "torch._dynamo.variables.constant.ConstantVariable": None,
+        },
+        install=dynamo.numbers_on_the_left,
+        after="torch._dynamo",
+    ),
+    Patch(
+        target="torch._dynamo.variables.misc.AutogradFunctionVariable.call_apply",
+        how="replaced",
+        reason="does not call Function.apply, so that a MaskedTensor would lose its gradient in compiled code",
+        without=_COMPILED,
+        versions="all",
+        test=f"{_UNIT}/test_autograd_functions.py::test_compiled_functions_refuse_too",
+        needs={
+            "torch._dynamo.variables.misc.AutogradFunctionVariable.call_apply": ("self", "tx", "args", "kwargs"),
+            "torch._dynamo.exc.unimplemented": None,
+        },
+        install=dynamo.refuse_in_functions,
+        after="torch._dynamo",
+    ),
+    Patch(
+        target=f"{_USER_DEFINED}.UserDefinedClassVariable.call_function",
+        how="replaced",
+        reason="cannot trace the constructors of our errors, and reports that instead of what they say",
+        without=_COMPILED,
+        versions="all",
+        test=f"{_OPERATORS}::test_refusals_are_told_in_full",
+        needs={
+            f"{_USER_DEFINED}.UserDefinedClassVariable.call_function": ("self", "tx", "args", "kwargs"),
+            "torch._dynamo.exc.unimplemented": None,
+        },
+        install=dynamo.tell_refusals,
+        after="torch._dynamo",
+    ),
+    Patch(
+        target="torch._dynamo.variables.torch_function._flatten_vts",
+        how="replaced",
+        reason="finds Tensor-likes in lists of operands, but not in tuples",
+        without=_COMPILED,
+        versions="all",
+        test=f"{_OPERATORS}::test_tuples_and_lists_of_operands",
+        needs={
+            "torch._dynamo.variables.torch_function._flatten_vts": ("vts",),
+            "torch._dynamo.variables.lists.TupleVariable": None,
+        },
+        install=dynamo.find_in_tuples,
+        after="torch._dynamo",
+    ),
+    Patch(
+        target="torch._dynamo.variables.torch.get_overridable_functions",
+        how="completed",
+        reason="lacks some functions that ask Tensor-likes (torch.fill, torch.normal, F.hardswish)",
+        without=_COMPILED,
+        versions="all",
+        test="tests/conformance/test_compiled.py",
+        needs={"torch._dynamo.variables.torch.get_overridable_functions": ()},
+        install=dynamo.ask_for_more_functions,
+        after="torch._dynamo",
+    ),
+)
+
+
+def apply_all() -> None:
+    """Apply what can be applied, now or after Dynamo's import, and warn once of what cannot."""
+    late: dict[str, list[Patch]] = {}
+    now: list[Patch] = []
+    for patch in PATCHES:
+        (late.setdefault(patch.after, []) if patch.after else now).append(patch)
+    _apply(now)
+    for module, patches in late.items():
+        after_import(module, lambda patches=patches: _complete_dynamo(patches))  # type: ignore[misc]
+
+
+def _complete_dynamo(patches: list[Patch]) -> None:
+    _apply(patches)
+    if any(patch.is_off for patch in patches):
+        dynamo.do_not_trace(f"maskgrad does not know Dynamo of PyTorch {torch.__version__}; see `maskgrad info`")
+
+
+def _apply(patches: list[Patch]) -> None:
+    for patch in patches:
+        patch.apply()
+    off = [patch for patch in patches if patch.is_off]
+    if off:
+        found = "; ".join(f"{patch.state}: {patch.without}" for patch in off)
+        warnings.warn(
+            f"PyTorch {torch.__version__} is not as this maskgrad expects it: {found}. `python -m maskgrad info` lists "
+            "what is patched; a newer maskgrad may know this PyTorch",
+            TorchPatchWarning,
+            stacklevel=3,
+        )
