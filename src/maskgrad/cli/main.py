@@ -9,7 +9,7 @@ except ModuleNotFoundError as error:
 
     raise MissingDependencyError(error.name or "typer", "cli", "the command line") from None
 
-from maskgrad.cli import bench, demo
+from maskgrad.cli import bench, demo, info
 
 __all__ = ["app"]
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(demo.app, name="demo")
 app.command()(bench.bench)
+app.command()(info.info)
 
 
 @app.callback()

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["run"]
+__all__ = ["pool", "run"]
 
 SERIAL = 400_000  # elements; below, one thread finishes sooner than two start
 _TASKS_PER_THREAD = 4  # handed out as threads become free: a slow core delays the end by one piece only
@@ -69,6 +69,13 @@ def _region(threads: int, work: Callable[..., None]) -> None:
     for future in futures:
         if not future.cancel():  # one that has not started (a busy machine) finds nothing left to do
             future.result()
+
+
+def pool() -> str:
+    """Whose threads run the loops of compiled kernels, in words."""
+    if torch.get_num_threads() < 2:
+        return "the calling thread"
+    return "PyTorch's OpenMP threads" if _openmp() is not None else "Python threads"
 
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

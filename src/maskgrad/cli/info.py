@@ -1,0 +1,72 @@
+"""``maskgrad info``: what to say in a bug report."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["info"]
+
+
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Versions, kernels in use, what is patched inside PyTorch and whether it took hold, devices, threads."""
+    from maskgrad.cli.environment import environment  # imports torch, for which --help need not wait
+
+    facts = environment()
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    installed = {name: version for name, version in facts["versions"].items() if version is not None}
+    absent = [name for name, version in facts["versions"].items() if version is None]
+    console.print(_table("Versions", installed))
+    if absent:
+        console.print(f"not installed: {', '.join(absent)}\n")
+    for device, kernels in facts["kernels"].items():
+        console.print(_table(f"Kernels for large tensors on {device}", _by_body(kernels)))
+    console.print(_patches(facts["patches"]))
+    console.print(_table("Devices", dict(line.split(": ", 1) for line in facts["devices"])))
+    console.print(_table("Threads", facts["threads"]))
+
+
+def _table(title: str, rows: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        shown = " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+        table.add_row(name, shown or "-")
+    table.add_row("", "")
+    return table
+
+
+def _by_body(kernels: dict[str, str]) -> dict[str, str]:
+    """Which kernels each body runs: there are more kernels than bodies."""
+    return {
+        body: f"{len(names)}: {', '.join(names)}"
+        for body in sorted(set(kernels.values()))
+        if (names := [name for name, runs in kernels.items() if runs == body])
+    }
+
+
+def _patches(patches: list[dict[str, str]]) -> Table:
+    from rich.table import Table
+
+    table = Table(title="Inside PyTorch", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("what", "how", "state", "because PyTorch"):
+        table.add_column(column, overflow="fold")
+    for patch in patches:
+        is_off = patch["state"] not in ("holds", "not needed")
+        state = f"[bold red]off: {patch['state']}[/]" if is_off else patch["state"]
+        table.add_row(patch["target"], patch["how"], state, patch["without"] if is_off else patch["reason"])
+    table.add_row("", "", "", "")
+    return table
