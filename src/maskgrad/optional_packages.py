@@ -24,6 +24,7 @@ def require(module: str, purpose: str, extra: str | None = None) -> ModuleType:
     package = OPTIONAL[name]
     extra = extra or package.extras[0]
     try:
+        importlib.import_module(name)
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # what is broken fails in ways of its own
         if isinstance(error, ModuleNotFoundError) and error.name == name:
