@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,12 @@ sys.path.insert(0, str(HERE))
 from api_pages import write_api_pages  # noqa: E402
 from inventories import write_inventory  # noqa: E402
 
+from maskgrad import __version__  # noqa: E402
+
 project = "maskgrad"
 author = "maskgrad contributors"
 copyright = "2026, maskgrad contributors"
-release = version = importlib.metadata.version("maskgrad")
+release = version = __version__
 
 extensions = [
     "myst_parser",

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+import maskgrad.compatibility  # noqa: F401  (first: it refuses a PyTorch that the rest cannot be imported with)
 from maskgrad import amp, errors, functional, interop, nn, optim, sparse
 from maskgrad.compilation import assert_no_recompile, count_recompiles
 from maskgrad.errors import (
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from maskgrad import distributed, plot
     from maskgrad.export import onnx
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CoupledSamplesError",

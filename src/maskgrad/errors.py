@@ -7,7 +7,7 @@
 - :class:`UnspecifiedValueError`: a plain number was asked of an entry that has none.
 - :class:`CoupledSamplesError`: a gradient for each sample was asked of samples that influence each other.
 - :class:`LostRankError`: another process has ended or does not answer.
-- :class:`MissingDependencyError`: an optional package is absent; the message names the extra.
+- :class:`MissingDependencyError`: an optional package is absent, broken, too old or too new; it names what works.
 - :class:`TorchPatchWarning`: a PyTorch that is not known yet; ``maskgrad info`` says what is off.
 
 Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
@@ -91,14 +91,15 @@ class LostRankError(MaskgradError, RuntimeError):
 
 
 class MissingDependencyError(MaskgradError, ImportError):
-    """An optional package is absent or damaged; the message names the extra that brings it."""
+    """An optional package is absent, too old, too new or broken; the message names what to install.
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    ``finding`` says what is wrong and what to do; without it the package is absent, and the extra brings it.
+    """
+
+    def __init__(self, package: str, extra: str, purpose: str, finding: str = "") -> None:
         self.package, self.extra = package, extra
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which cannot be imported; "
-            f"install it with: pip install 'maskgrad[{extra}]'"
-        )
+        absent = f"which is not installed; install it with: pip install 'maskgrad[{extra}]'"
+        super().__init__(f"{purpose} needs the package {package!r}, {finding or absent}")
 
 
 class UnsupportedLayoutError(MaskgradError, TypeError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import shutil
+
+from maskgrad.errors import MissingDependencyError
+from maskgrad.optional_packages import require
 
 __all__ = ["PEERS", "YARDSTICKS", "why_absent"]
 
@@ -52,8 +54,7 @@ def why_absent(peer: str) -> str:
 
 def _why_not_imported(module: str) -> str:
     try:
-        importlib.import_module(module)
-    except Exception as error:  # a package built for another torch fails in ways of its own
-        reason = str(error).strip().partition("\n")[0]
-        return f"{module} cannot be imported ({reason}); pip install 'maskgrad[bench]' brings it"
+        require(module, "the comparison", "bench")
+    except MissingDependencyError as error:
+        return str(error)
     return ""

@@ -9,6 +9,7 @@ import typer
 
 from maskgrad.cli.options import usable_device, writable_directory
 from maskgrad.errors import MissingDependencyError
+from maskgrad.optional_packages import require
 
 __all__ = ["app"]
 
@@ -48,9 +49,10 @@ def movielens(
     writable_directory(out)
 
     # torch's optimizers, rich and matplotlib take a second to load; `--help` need not wait for them.
-    from maskgrad.cli.movielens.run import Settings, run
-
     try:
+        require("rich", "the demonstration", "cli")
+        from maskgrad.cli.movielens.run import Settings, run
+
         complete = run(Settings(epochs=epochs, seed=seed, device=where, out=out, processes=nproc))
     except MissingDependencyError as error:
         typer.echo(f"Error: {error}", err=True)

@@ -61,12 +61,15 @@ def _by_body(kernels: dict[str, str]) -> dict[str, str]:
 def _patches(patches: list[dict[str, str]]) -> Table:
     from rich.table import Table
 
-    table = Table(title="Inside PyTorch", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("what", "how", "state", "because PyTorch"):
-        table.add_column(column, overflow="fold")
+    table = Table(title="Inside PyTorch", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for patch in patches:
         is_off = patch["state"] not in ("holds", "not needed")
-        state = f"[bold red]off: {patch['state']}[/]" if is_off else patch["state"]
-        table.add_row(patch["target"], patch["how"], state, patch["without"] if is_off else patch["reason"])
-    table.add_row("", "", "", "")
+        table.add_row(
+            "[bold red]off[/]" if is_off else patch["state"], f"[bold]{patch['target']}[/] ({patch['how']})"
+        )
+        words = f"{patch['state']}: {patch['without']}" if is_off else f"PyTorch {patch['reason']}"
+        table.add_row("", f"[dim]{words}[/]")
+    table.add_row("", "")
     return table

@@ -10,7 +10,7 @@ from torch.utils.dlpack import from_dlpack
 
 from maskgrad.interop.columns import Column, check_columns, check_dtype, one_column, side_by_side
 from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
-from maskgrad.interop.packages import require
+from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

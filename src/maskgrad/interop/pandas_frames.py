@@ -9,8 +9,8 @@ import torch
 from maskgrad.interop import arrow_arrays
 from maskgrad.interop.columns import Column, check_columns, check_dtype, one_column, side_by_side
 from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
-from maskgrad.interop.packages import require
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
+from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

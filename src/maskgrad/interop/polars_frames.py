@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from maskgrad.interop.arrow_arrays import read, to_arrow
 from maskgrad.interop.columns import check_columns, check_dtype, one_column, side_by_side
 from maskgrad.interop.outgoing import check_masked_tensor
-from maskgrad.interop.packages import require
+from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

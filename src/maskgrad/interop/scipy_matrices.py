@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.interop.outgoing import EXACT_WIDER
-from maskgrad.interop.packages import require
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
+from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
     import numpy as np

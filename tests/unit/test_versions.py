@@ -1,0 +1,111 @@
+"""One version of each thing: the table, pyproject.toml, the changelog and the page agree."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import maskgrad
+from maskgrad import versions
+from tests.project_file import EXTRAS, PROJECT, PYPROJECT, ROOT
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("2.15.0a0+git123", (2, 15, 0)),
+        ("2.13.0+cpu", (2, 13, 0)),
+        ("2.16.0.dev20270101+cu130", (2, 16, 0)),
+        ("v3", (3,)),
+        ("unknown", ()),
+        ("", ()),
+        (None, ()),
+    ],
+)
+def test_the_numbers_of_a_version(version: object, expected: tuple[int, ...]) -> None:
+    assert versions.numbers(version) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "other", "expected"),
+    [
+        ("2.9.1", "2.12", True),
+        ("2.12", "2.12.0", False),
+        ("2.12.0", "2.12", False),
+        ("2", "2.0", False),
+        ("2", "2.0.1", True),
+        ("1.26.4", "2.0", True),
+        ("10.0", "9.1", False),
+        ("unknown", "2.0", False),
+    ],
+)
+def test_which_version_comes_before(version: str, other: str, expected: bool) -> None:
+    assert versions.is_before(version, other) is expected
+
+
+def test_the_version_of_the_library_stands_in_one_place() -> None:
+    assert "version" in PROJECT["dynamic"]
+    path = ROOT / PYPROJECT["tool"]["hatch"]["version"]["path"]
+    assert f'__version__ = "{maskgrad.__version__}"' in path.read_text(encoding="utf-8")
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    headings = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == maskgrad.__version__
+
+
+def test_what_is_always_installed() -> None:
+    minors = [f"2.{minor}" for minor in range(9, 13)]
+    assert minors[0] == versions.TORCH_OF_XLA
+    assert minors[-1] == versions.TORCH_MINORS[0]
+    left_out = ",".join(f"!={minor}.*" for minor in minors[1:-1])
+    assert PROJECT["dependencies"] == [
+        f"torch>={versions.TORCH_OF_XLA},{left_out}",
+        f"numpy>={versions.NUMPY}",
+        f"numba>={versions.NUMBA}",
+    ]
+
+
+def _requirement(name: str) -> str:
+    package = versions.OPTIONAL[name]
+    upper = f",<{package.below}" if package.below else ""
+    return f"{package.distribution or name}>={package.least}{upper}"
+
+
+@pytest.mark.parametrize("name", versions.OPTIONAL)
+def test_extras_ask_for_what_the_table_says(name: str) -> None:
+    asking = {
+        extra
+        for extra, requirements in EXTRAS.items()
+        if _requirement(name) in [requirement.partition(";")[0] for requirement in requirements]
+    }
+    assert asking == set(versions.OPTIONAL[name].extras)
+
+
+def test_the_table_has_all_that_users_extras_ask_for() -> None:
+    of_users = [
+        requirement
+        for extra in EXTRAS
+        if extra not in {"dev", "docs", "dist"}
+        for requirement in EXTRAS[extra]
+    ]
+    assert {requirement.partition(";")[0] for requirement in of_users} == set(
+        map(_requirement, versions.OPTIONAL)
+    )
+
+
+def test_the_versions_of_python() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    named = [entry.rpartition(" ")[2] for entry in PROJECT["classifiers"] if entry.startswith(prefix)]
+    assert tuple(named) == versions.PYTHONS
+    assert PROJECT["requires-python"] == f">={versions.PYTHONS[0]}"
+
+
+def test_no_link_of_the_readme_is_left_relative_in_the_package_index() -> None:
+    hook = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for substitution in hook["substitutions"]:
+        text = re.sub(substitution["pattern"], substitution["replacement"], text)
+    assert "](https://raw.githubusercontent.com/maskgrad/maskgrad/main/docs/pictures/" in text
+    assert not re.findall(r"\]\((?!https://)[^)]*\)", text)
