@@ -19,7 +19,13 @@ from maskgrad.versions import OPTIONAL
 
 __all__ = ["environment"]
 
-_COMPUTING = {"torch": "torch", "numpy": "numpy", "numba": "numba", "llvmlite": "llvmlite", "triton": "triton"}
+_COMPUTING = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "numba": "numba",
+    "llvmlite": "llvmlite",
+    "triton": "triton",
+}
 
 
 def environment() -> dict[str, Any]:
@@ -37,12 +43,15 @@ def _versions() -> dict[str, str | None]:
     """By distribution; None for what is not installed. PyTorch says more of its build than its distribution does."""
     found: dict[str, str | None] = {"maskgrad": maskgrad.__version__, "python": platform.python_version()}
     names = _COMPUTING | {name: package.distribution or name for name, package in OPTIONAL.items()}
-    for distribution in names.values():
-        try:
-            found[distribution] = importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            found[distribution] = None
+    found |= {distribution: _version(distribution) for distribution in names.values()}
     return found | {"torch": str(torch.__version__)}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _kernels() -> dict[str, dict[str, str]]:

@@ -61,7 +61,9 @@ def _by_body(kernels: dict[str, str]) -> dict[str, str]:
 def _patches(patches: list[dict[str, str]]) -> Table:
     from rich.table import Table
 
-    table = Table(title="Inside PyTorch", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        title="Inside PyTorch", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for patch in patches:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
+from maskgrad.masked_tensor.torch_patches.loading import let_load
 from maskgrad.sparse import places, positions, stored
 
 __all__ = ["keep_trained_entries", "trained_entries"]
@@ -182,4 +183,4 @@ def _zero_outside(gradient: Tensor, mask: Tensor) -> Tensor:
 
 
 # For torch.load(weights_only=True) of a parameter that has a mask.
-torch.serialization.add_safe_globals([TrainedEntries])
+let_load([TrainedEntries])

@@ -1,4 +1,4 @@
-"""Calls a function once a module has been imported, without importing it: ``import maskgrad`` does not import Dynamo."""
+"""Calls a function once a module has been imported, without importing it: that would cost a second with Dynamo."""
 
 from __future__ import annotations
 

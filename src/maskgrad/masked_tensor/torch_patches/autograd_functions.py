@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.masked_tensor.torch_patches.reentrant_checkpoints import CHECKPOINTS, apply_on_parts
 from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.torch_patches.reentrant_checkpoints import CHECKPOINTS, apply_on_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

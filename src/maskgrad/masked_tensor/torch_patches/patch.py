@@ -1,4 +1,4 @@
-"""One thing that is replaced or registered inside PyTorch: it is looked for first, and touched only if it is as expected."""
+"""One thing that is replaced or registered inside PyTorch: looked for first, touched only if it is as expected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Patch:
         test: fails without the patch.
         needs: dotted paths that must exist, each with the parameters that it must have (None: not looked at).
         install: touches PyTorch; called once, after all of ``needs`` were found.
-        after: the module of PyTorch after whose import it is installed; empty for modules that ``import torch`` imports.
+        after: the module of PyTorch after whose import it is installed; empty if ``import torch`` imports it.
         known: whether this PyTorch needs no patch; asked after ``needs`` were found.
         state: one of :data:`HOLDS`, :data:`WAITS`, :data:`UNNECESSARY`, or what was not found.
     """

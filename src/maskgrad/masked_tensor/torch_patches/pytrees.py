@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.utils import _pytree as pytree
 
-from maskgrad.masked_tensor import tensor
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import Facts
 from maskgrad.patterns.conversion import pattern_of_facts
 
-__all__ = ["install", "install_loading"]
+__all__ = ["install"]
 
 
 def _flatten(x: MaskedTensor) -> tuple[list[Any], Facts]:
@@ -54,8 +52,3 @@ def install() -> None:
         to_dumpable_context=_dump,
         from_dumpable_context=_load,
     )
-
-
-def install_loading() -> None:
-    """Register what a saved MaskedTensor is made with, for ``torch.load(weights_only=True)``."""
-    torch.serialization.add_safe_globals([tensor.rebuild, tensor.rebuild_stored])

@@ -1,8 +1,8 @@
 """Everything that maskgrad replaces, completes or registers inside PyTorch, in one table.
 
-PyTorch asks ``__torch_function__`` nearly everywhere, and offers registries for most of the rest (``torch.library``, pytrees,
-hooks of optimizers). What stands here are the places where it does neither, and a MaskedTensor would get a wrong result
-without a word, or an error that names nothing. ``maskgrad info`` prints the table with what took hold.
+PyTorch asks ``__torch_function__`` nearly everywhere, and offers registries for most of the rest (``torch.library``,
+pytrees, hooks of optimizers). What stands here are the places where it does neither, and a MaskedTensor would get a
+wrong result without a word, or an error that names nothing. ``maskgrad info`` prints the table with what took hold.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from maskgrad.masked_tensor.torch_patches import (
     dynamo,
     function_transforms,
     legacy_backward_hooks,
+    loading,
     module_hooks,
     pytrees,
 )
@@ -50,7 +51,7 @@ PATCHES: tuple[Patch, ...] = (
         reason="looks for tensors by type, so that full backward hooks of modules are never called",
         without="full backward hooks of modules do not see MaskedTensors; register hooks on x.filled(0.) instead",
         versions="all",
-        test=f"{_UNIT}/test_module_hooks.py::test_hooks_see_patterns",
+        test=f"{_UNIT}/test_module_hooks.py::TestBackwardHooks::test_see_gradients_with_their_patterns",
         needs={
             "torch.utils.hooks.BackwardHook.__init__": ("self", "module", "user_hooks", "user_pre_hooks"),
             "torch.utils.hooks.BackwardHook.setup_input_hook": ("self", "args"),
@@ -124,7 +125,7 @@ PATCHES: tuple[Patch, ...] = (
         versions="all",
         test="tests/unit/masked_tensor/test_serialization.py::test_there_and_back",
         needs={"torch.serialization.add_safe_globals": ("safe_globals",)},
-        install=pytrees.install_loading,
+        install=loading.install,
     ),
     Patch(
         target="torch.utils.data._utils.collate.default_collate_fn_map",
@@ -183,7 +184,7 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         target=f"{_BUILTINS}.BuiltinVariable._binop_handlers",
         how="replaced",
-        reason="asks the number in number **= masked for a method that it does not have, as 2.12 does in number < masked",
+        reason="asks the number in number **= masked, and in 2.12 in number < masked, which cannot answer",
         without=_COMPILED,
         versions="all",
         test=f"{_OPERATORS}::test_floats_in_place",
@@ -204,7 +205,12 @@ PATCHES: tuple[Patch, ...] = (
         versions="all",
         test=f"{_UNIT}/test_autograd_functions.py::test_compiled_functions_refuse_too",
         needs={
-            "torch._dynamo.variables.misc.AutogradFunctionVariable.call_apply": ("self", "tx", "args", "kwargs"),
+            "torch._dynamo.variables.misc.AutogradFunctionVariable.call_apply": (
+                "self",
+                "tx",
+                "args",
+                "kwargs",
+            ),
             "torch._dynamo.exc.unimplemented": None,
         },
         install=dynamo.refuse_in_functions,
@@ -266,7 +272,9 @@ def apply_all() -> None:
 def _complete_dynamo(patches: list[Patch]) -> None:
     _apply(patches)
     if any(patch.is_off for patch in patches):
-        dynamo.do_not_trace(f"maskgrad does not know Dynamo of PyTorch {torch.__version__}; see `maskgrad info`")
+        dynamo.do_not_trace(
+            f"maskgrad does not know Dynamo of PyTorch {torch.__version__}; see `maskgrad info`"
+        )
 
 
 def _apply(patches: list[Patch]) -> None:

@@ -19,7 +19,9 @@ from maskgrad.errors import UnsupportedOperationError
 __all__ = ["refuse_scripts", "refuse_trace", "trace_state"]
 
 #: None unless ``torch.jit.trace`` records (``torch.jit.is_tracing`` takes ten times as long)
-trace_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", lambda: torch.jit.is_tracing() or None)
+trace_state: Callable[[], Any] = getattr(
+    torch._C, "_get_tracing_state", lambda: torch.jit.is_tracing() or None
+)
 
 _REMEDY = "use torch.compile(fullgraph=True), or torch.export.export for a file, which know MaskedTensors"
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import subprocess
 import sys
-
-import torch
-
-from maskgrad.masked_tensor import tracing
 
 
 def run(code: str) -> None:
@@ -22,21 +17,22 @@ def test_dynamo_is_not_imported_for_it() -> None:
 def test_the_tables_are_completed_if_dynamo_comes_later() -> None:
     run(
         "import operator, sys, torch, maskgrad\n"
-        "from maskgrad.masked_tensor.tracing import _AfterImport\n"
-        "assert any(isinstance(f, _AfterImport) for f in sys.meta_path)\n"
+        "from maskgrad.masked_tensor.torch_patches.after_import import _Finder\n"
+        "assert any(isinstance(f, _Finder) for f in sys.meta_path)\n"
         "from torch._dynamo.variables import builtin\n"
         "assert builtin.BUILTIN_TO_TENSOR_RFN_MAP[operator.matmul] is torch.Tensor.__rmatmul__\n"
         "assert operator.matmul in builtin.BuiltinVariable._binops()\n"
-        "assert not any(isinstance(f, _AfterImport) for f in sys.meta_path)\n"
+        "assert not any(isinstance(f, _Finder) for f in sys.meta_path)\n"
     )
 
 
 def test_the_tables_are_completed_if_dynamo_came_before() -> None:
-    import torch._dynamo.variables.builtin as builtin
-
-    for _ in range(2):  # installing twice changes nothing
-        tracing.install()
-        for product in (operator.matmul, operator.imatmul):
-            assert builtin.BUILTIN_TO_TENSOR_RFN_MAP[product] is torch.Tensor.__rmatmul__
-        assert operator.matmul in builtin.BuiltinVariable._binops()
-    assert not any(isinstance(finder, tracing._AfterImport) for finder in sys.meta_path)
+    run(
+        "import operator, sys, torch, torch._dynamo, maskgrad\n"
+        "from maskgrad.masked_tensor.torch_patches.after_import import _Finder\n"
+        "from torch._dynamo.variables import builtin\n"
+        "for product in (operator.matmul, operator.imatmul):\n"
+        "    assert builtin.BUILTIN_TO_TENSOR_RFN_MAP[product] is torch.Tensor.__rmatmul__\n"
+        "assert operator.matmul in builtin.BuiltinVariable._binops()\n"
+        "assert not any(isinstance(f, _Finder) for f in sys.meta_path)\n"
+    )

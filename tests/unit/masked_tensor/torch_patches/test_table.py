@@ -1,0 +1,224 @@
+"""The table of what is patched inside PyTorch: complete, true, and looked at before anything is touched."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo
+
+import maskgrad as mg
+from maskgrad.errors import TorchPatchWarning
+from maskgrad.masked_tensor.torch_patches import table
+from maskgrad.masked_tensor.torch_patches.patch import HOLDS, UNNECESSARY, WAITS, Patch, look_for
+from maskgrad.masked_tensor.torch_patches.table import PATCHES
+
+ROOT = Path(__file__).parents[4]
+IDS = [patch.target for patch in PATCHES]
+
+
+def test_each_target_stands_once() -> None:
+    assert len({*IDS}) == len(IDS)
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=IDS)
+def test_the_patch_holds_or_is_not_needed(patch: Patch) -> None:
+    assert patch.state == (UNNECESSARY if patch.known() and patch.state != HOLDS else HOLDS)
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=IDS)
+def test_the_test_that_is_named_exists(patch: Patch) -> None:
+    file, _, name = patch.test.partition("::")
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert not name or name.rpartition("::")[2] in functions
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=IDS)
+def test_it_says_what_to_do_without_it(patch: Patch) -> None:
+    assert patch.how in ("replaced", "completed", "registered")
+    assert patch.reason
+    assert patch.without
+    assert patch.needs
+
+
+def test_looking_for_a_path_in_words() -> None:
+    assert look_for("torch.nn.Module._get_backward_hooks", ("self",)) == ""
+    assert look_for("torch.nn.Module.none_such") == "torch.nn.Module.none_such is not there"
+    assert look_for("torch.none_such.deeper") == "torch.none_such is not there"
+    assert (
+        look_for("torch.nn.functional.relu", ("x",))
+        == "torch.nn.functional.relu takes (input, inplace), not (x)"
+    )
+    assert look_for("torch.nn.functional.relu", ("input",)) == ""
+    assert (
+        look_for("torch._C._get_tracing_state", ("x",))
+        == "torch._C._get_tracing_state does not say what it takes"
+    )
+
+
+def patch_that_needs(path: str, touched: list[str], known: bool = False) -> Patch:
+    return Patch(
+        "torch.x",
+        "replaced",
+        "r",
+        "w",
+        "all",
+        "t",
+        {path: None},
+        lambda: touched.append("x"),
+        known=lambda: known,
+    )
+
+
+def test_a_patch_touches_nothing_unless_all_is_there() -> None:
+    touched: list[str] = []
+    patch = patch_that_needs("torch.none_such", touched)
+    assert patch.state == WAITS
+    patch.apply()
+    assert patch.is_off
+    assert patch.state == "torch.none_such is not there"
+    assert not touched
+
+
+def test_a_patch_is_applied_once() -> None:
+    touched: list[str] = []
+    patch = patch_that_needs("torch.relu", touched)
+    patch.apply()
+    patch.apply()
+    assert (patch.state, touched) == (HOLDS, ["x"])
+
+
+def test_a_patch_that_this_pytorch_does_not_need() -> None:
+    touched: list[str] = []
+    patch = patch_that_needs("torch.relu", touched, known=True)
+    patch.apply()
+    assert (patch.state, patch.is_off, touched) == (UNNECESSARY, False, [])
+
+
+def test_one_warning_for_all_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches = (patch_that_needs("torch.none_such", []), patch_that_needs("torch.no_other", []))
+    monkeypatch.setattr(table, "PATCHES", patches)
+    with pytest.warns(
+        TorchPatchWarning, match=r"torch.none_such is not there: w; torch.no_other is not there: w"
+    ) as w:
+        table.apply_all()
+    assert len(w) == 1
+
+
+# Each path is taken away in a fresh process in turn: one process imports PyTorch, and forks for each path.
+ABSENT = """
+import os, sys, warnings
+import torch, torch._dynamo, torch.utils.data, torch._functorch.vmap, torch._functorch.eager_transforms
+from torch._dynamo.variables import builtin, misc, torch_function, user_defined, lists, constant, tensor
+import numpy, numba
+sys.path.insert(0, {tests!r})
+
+def take_away(path):
+    parts = path.split(".")
+    for i in range(len(parts) - 1, 0, -1):
+        owner = sys.modules.get(".".join(parts[:i]))
+        if owner is not None:
+            break
+    for part in parts[i:-1]:
+        owner = getattr(owner, part)
+    setattr(owner, parts[-1], None)
+
+def child(path):
+    take_away(path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        import maskgrad as mg
+    said = [str(w.message) for w in caught if w.category.__name__ == "TorchPatchWarning"]
+    assert any(path + " is not there" in words for words in said), (path, said)
+    from maskgrad.masked_tensor.torch_patches.table import PATCHES
+    for patch in PATCHES:
+        needs_it = any(need == path or need.startswith(path + ".") for need in patch.needs)
+        assert patch.is_off == needs_it, (path, patch.target, patch.state)
+    x = mg.masked(torch.tensor([1.0, float("nan"), 3.0]), torch.tensor([True, False, True]))
+    assert (x * 2).sum().filled(0.0).item() == 8.0
+
+for path in {paths!r}:
+    pid = os.fork()
+    if not pid:
+        try:
+            child(path)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(pid, 0)[1]:
+        print("FAILED", path)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, which Windows cannot")
+def test_whatever_is_absent_the_import_succeeds_and_says_so() -> None:
+    paths = sorted({path for patch in PATCHES for path in patch.needs})
+    code = ABSENT.format(tests=str(ROOT), paths=paths)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "FAILED" not in done.stdout, done.stdout + done.stderr
+    assert len(paths) > 20
+
+
+def test_a_function_apply_that_is_written_in_c() -> None:
+    """The fault of 0.1.0: since 2.14 there is no ``__func__`` to be found."""
+    done = run(
+        "import torch\n"
+        "torch.autograd.Function.apply = torch._C._FunctionBase.__dict__['apply']\n"
+        "import maskgrad as mg\n"
+        "from maskgrad.masked_tensor.torch_patches.table import PATCHES\n"
+        "assert PATCHES[0].state == 'holds'\n"
+        "class Twice(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return x * 2\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g): return g * 2\n"
+        "x = torch.ones(2, requires_grad=True)\n"
+        "Twice.apply(x).sum().backward()\n"
+        "assert x.grad.tolist() == [2.0, 2.0]\n"
+        "try: Twice.apply(mg.masked(x, torch.tensor([True, False])))\n"
+        "except mg.UnsupportedOperationError as error: print(error)\n"
+    )
+    assert "derive Twice from mg.Function" in done
+
+
+def test_without_what_dynamo_must_be_told_nothing_is_traced() -> None:
+    """Graphs break at MaskedTensors: the result is right, and one whole graph is refused."""
+    done = run(
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "import torch\n"
+        "from torch._dynamo.variables import torch_function\n"
+        "import maskgrad as mg\n"
+        "from maskgrad.masked_tensor.torch_patches import dynamo\n"
+        "dynamo.do_not_trace('maskgrad does not know this Dynamo')\n"
+        "x = mg.masked(torch.tensor([[1.0, 2.0], [3.0, float('nan')]]), torch.tensor([[1, 1], [1, 0]]).bool())\n"
+        "t = torch.tensor([[1.0, 2.0], [5.0, 7.0]])\n"
+        "function = lambda x, t: (t @ x).filled(-1.0) + 1\n"
+        "assert torch.equal(torch.compile(function, backend='eager')(x, t), function(x, t))\n"
+        "other = lambda x, t: (t @ x).filled(-1.0) + 1\n"
+        "try: torch.compile(other, backend='eager', fullgraph=True)(x, t)\n"
+        "except torch._dynamo.exc.Unsupported as error: print(error)\n"
+    )
+    assert "maskgrad does not know this Dynamo" in done
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_info_reports_each_patch() -> None:
+    from maskgrad.cli.environment import environment
+
+    facts = environment()
+    assert [patch["target"] for patch in facts["patches"]] == IDS
+    assert {patch["state"] for patch in facts["patches"]} <= {HOLDS, UNNECESSARY}
+    assert facts["versions"]["torch"] == torch.__version__
+    assert facts["versions"]["maskgrad"] == mg.__version__
