@@ -7,6 +7,7 @@ when, and only when, Dynamo itself is imported.
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
 from typing import Any
 
@@ -30,10 +31,13 @@ __all__ = [
 BUILTIN = "torch._dynamo.variables.builtin"
 
 
-def _builtin() -> Any:
-    from torch._dynamo.variables import builtin
+def _dynamo(name: str) -> Any:
+    """A module of Dynamo's variables; its types are of no help to whoever replaces parts of it."""
+    return importlib.import_module(f"torch._dynamo.variables.{name}")
 
-    return builtin
+
+def _builtin() -> Any:
+    return importlib.import_module(BUILTIN)
 
 
 def multiply_matrices() -> None:
@@ -149,10 +153,9 @@ def _call_invert(self: Any, tx: Any, operand: Any) -> Any:
 
 def refuse_in_functions() -> None:
     """Let Dynamo refuse a MaskedTensor in a custom autograd function, whose backward it would forget."""
-    from torch._dynamo.variables import misc
-
     from maskgrad.masked_tensor.torch_patches.autograd_functions import reason_and_remedy
 
+    misc = _dynamo("misc")
     apply = misc.AutogradFunctionVariable.call_apply
 
     @functools.wraps(apply)
@@ -174,11 +177,9 @@ def _refuse(kind: str, context: str, explanation: str) -> None:
 
 def tell_refusals() -> None:
     """Let Dynamo pass on what our errors say, whose constructors it cannot trace."""
-    from torch._dynamo.variables import user_defined
-
     from maskgrad.errors import MaskgradError
 
-    classes = user_defined.UserDefinedClassVariable
+    classes = _dynamo("user_defined").UserDefinedClassVariable
     call = classes.call_function
 
     @functools.wraps(call)
@@ -202,17 +203,15 @@ def _words(kind: type[Exception], args: Any, kwargs: Any) -> str:
 
 def find_in_tuples() -> None:
     """Let Dynamo find a Tensor-like in a tuple of arguments, as it does in a list."""
-    from torch._dynamo.variables import torch_function
-
+    torch_function = _dynamo("torch_function")
     flatten = torch_function._flatten_vts
 
     @functools.wraps(flatten)
     def flatten_with_tuples(variables: Any) -> list[Any]:
-        from torch._dynamo.variables.lists import TupleVariable
-
+        kind = _dynamo("lists").TupleVariable
         found: list[Any] = []
         for variable in flatten(variables):
-            is_tuple = variable.is_realized() and isinstance(variable, TupleVariable)
+            is_tuple = variable.is_realized() and isinstance(variable, kind)
             found.extend(flatten_with_tuples(variable.items) if is_tuple else [variable])
         return found
 
@@ -230,6 +229,5 @@ def ask_for_more_functions() -> None:
 
 def do_not_trace(reason: str) -> None:
     """Break graphs at MaskedTensors from now on: what is not compiled is right, what is compiled half might not be."""
-    from maskgrad.masked_tensor import methods
-
+    methods: Any = importlib.import_module("maskgrad.masked_tensor.methods")
     methods.dispatch = torch.compiler.disable(methods.dispatch, reason=reason)

@@ -18,10 +18,13 @@ from maskgrad.errors import UnsupportedOperationError
 
 __all__ = ["refuse_scripts", "refuse_trace", "trace_state"]
 
+
+def _is_tracing() -> object:
+    return getattr(torch.jit, "is_tracing", bool)() or None
+
+
 #: None unless ``torch.jit.trace`` records (``torch.jit.is_tracing`` takes ten times as long)
-trace_state: Callable[[], Any] = getattr(
-    torch._C, "_get_tracing_state", lambda: torch.jit.is_tracing() or None
-)
+trace_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", None) or _is_tracing
 
 _REMEDY = "use torch.compile(fullgraph=True), or torch.export.export for a file, which know MaskedTensors"
 
