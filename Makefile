@@ -10,6 +10,7 @@ demo_extras := cli,plot,examples
 dev_extras  := dev,cli,plot,examples,interop,onnx
 docs_extras := docs,dev,plot,interop,onnx
 bench_extras := bench
+dist_extras := dist
 # Other versions of PyTorch, each in an environment of its own: .venv-oldest and .venv-xla.
 oldest_extras := dev,cli,plot,examples,interop,onnx
 xla_extras := dev
@@ -19,7 +20,7 @@ one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-oldest test-xla lint bench record docs clean
+.PHONY: help demo test test-oldest test-xla lint bench record docs dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +42,7 @@ lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q tests/unit/test_repository.py
+	$(BIN)/python -m pytest -q tests/unit/test_repository.py tests/unit/test_versions.py tests/unit/test_workflows.py
 
 bench: $(VENV)/.stamp-bench  ## check results, then measure beside other libraries; ARGS=--quick is the short way
 	$(BIN)/maskgrad bench --out benchmark-report $(ARGS)
@@ -53,6 +54,9 @@ docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and run thei
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
 	$(BIN)/python -m pytest -q docs README.md
 	@echo "open docs/_build/html/index.html"
+
+dist: $(VENV)/.stamp-dist  ## build wheel and sdist, and try each in an empty environment
+	$(BIN)/python tests/packaging/try_distributions.py --constraint constraints.txt
 
 clean:  ## remove what was built, but keep .venv and its like
 	rm -rf build dist docs/_build docs/generated demo-report benchmark-report .coverage

@@ -17,6 +17,7 @@ __all__ = [
     "TORCH_OF_XLA",
     "Package",
     "is_before",
+    "newest_torch",
     "numbers",
 ]
 
@@ -27,6 +28,8 @@ TORCH_MINORS = ("2.12", "2.13", "2.14", "2.15")
 #: TORCH_MINORS nothing is tested, and nothing is taken.
 TORCH_OF_XLA = "2.9"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+#: PyTorch has no builds of later minor versions for these.
+_LAST_TORCH = {"3.10": "2.14"}
 NUMPY = "2.0"
 #: The first that has builds for all of PYTHONS.
 NUMBA = "0.63"
@@ -67,6 +70,11 @@ OPTIONAL = {
         note="each version is built for one PyTorch: 1.8 for 2.13, 1.9 for 2.14",
     ),
 }
+
+
+def newest_torch(python: str) -> str:
+    """The newest of TORCH_MINORS that can be installed beside this minor version of Python."""
+    return _LAST_TORCH.get(python, TORCH_MINORS[-1])
 
 
 def numbers(version: object) -> tuple[int, ...]:

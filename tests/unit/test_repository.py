@@ -108,4 +108,4 @@ def test_every_version_make_installs_is_bounded() -> None:
         assert any(line.startswith("torch==") for line in lines)
     named = {re.split(r"==|<", line)[0] for line in lines}
     required = importlib.metadata.requires("maskgrad") or []
-    assert {re.split(r"[<>=;\[ ]", entry)[0] for entry in required} <= named
+    assert {re.split(r"[<>=!;\[ ]", entry)[0] for entry in required} <= named

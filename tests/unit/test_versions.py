@@ -109,3 +109,40 @@ def test_no_link_of_the_readme_is_left_relative_in_the_package_index() -> None:
         text = re.sub(substitution["pattern"], substitution["replacement"], text)
     assert "](https://raw.githubusercontent.com/maskgrad/maskgrad/main/docs/pictures/" in text
     assert not re.findall(r"\]\((?!https://)[^)]*\)", text)
+
+
+def _rows(page: str) -> list[list[str]]:
+    """The cells of all tables of a page."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+def test_the_page_has_what_is_always_needed() -> None:
+    said = [
+        (package, versions_)
+        for package, versions_, _ in _rows("versions.md")
+        if package in {"PyTorch", "Python", "NumPy", "Numba"}
+    ]
+    assert said == [
+        ("PyTorch", f"{', '.join(versions.TORCH_MINORS)}: in full"),
+        ("PyTorch", f"{versions.TORCH_OF_XLA}: as far as PyTorch/XLA needs it"),
+        ("Python", ", ".join(versions.PYTHONS)),
+        ("NumPy", f"{versions.NUMPY} or newer"),
+        ("Numba", f"{versions.NUMBA} or newer"),
+    ]
+    short = f"on {versions.PYTHONS[0]} the newest is {versions.newest_torch(versions.PYTHONS[0])}"
+    assert any(short in row[2] for row in _rows("versions.md"))
+
+
+def test_the_page_has_what_parts_need() -> None:
+    expected = []
+    for name, package in versions.OPTIONAL.items():
+        upper = f", before {package.below}" if package.below else ""
+        note = f": {package.note}" if package.note else ""
+        expected.append([name, ", ".join(package.extras), f"{package.least} or newer{upper}{note}"])
+    assert [row for row in _rows("versions.md") if row[0] in versions.OPTIONAL] == expected
+
+
+def test_the_page_is_about_this_version() -> None:
+    minor = ".".join(maskgrad.__version__.split(".")[:2])
+    assert f"maskgrad {minor} runs with" in (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")

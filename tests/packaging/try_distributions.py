@@ -1,0 +1,85 @@
+"""Build the wheel and the sdist, and try each from an empty environment, outside the checkout: `make dist`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DIST = ROOT / "dist"
+
+
+def build() -> None:
+    """Make both anew; the wheel is built from the sdist, which shows that the sdist has all that it takes."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    _run(sys.executable, "-m", "build", "--outdir", str(DIST), str(ROOT))
+    _run(sys.executable, "-m", "twine", "check", "--strict", *map(str, _files()))
+
+
+def attempt(distribution: Path, constraints: list[str]) -> None:
+    """Install it into an empty environment, run the first examples of the README, and ask for the command."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(Path(folder) / "environment", with_pip=True)
+        bin_ = Path(folder) / "environment" / "bin"
+        pip = (str(bin_ / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
+        _run(*pip, "install", *constraints, str(distribution), cwd=folder)
+        examples = Path(folder) / "examples.txt"
+        examples.write_text(
+            first_examples((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8"
+        )
+        _run(str(bin_ / "python"), "-m", "doctest", str(examples), cwd=folder)
+        said = subprocess.run(
+            [str(bin_ / "maskgrad")], cwd=folder, capture_output=True, text=True, check=False
+        )
+        if said.returncode != 1 or "pip install 'maskgrad[cli]'" not in said.stderr:
+            sys.exit(f"the command should name the extra that it needs, and said: {said.stdout}{said.stderr}")
+
+
+def first_examples(page: str) -> str:
+    """The first block of Python in a page."""
+    block = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    if block is None or ">>>" not in block[1]:
+        raise ValueError("the page has no block of Python with prompts")
+    return block[1]
+
+
+def _files() -> list[Path]:
+    files = [*DIST.glob("*.whl"), *DIST.glob("*.tar.gz")]
+    if len(files) != 2:
+        sys.exit(f"{DIST} should hold one wheel and one sdist, and holds {[file.name for file in files]}")
+    return files
+
+
+def _run(*command: str, cwd: str | Path = ROOT) -> None:
+    sys.stdout.write(f"{' '.join(command)}\n")
+    sys.stdout.flush()
+    # The checkout must not be found by what runs outside of it.
+    subprocess.run(
+        command, cwd=cwd, check=True, env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    )
+
+
+def main() -> None:
+    """Read the options, build unless told that it is done, and try both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--built", action="store_true", help="take what is in dist/; build nothing")
+    parser.add_argument(
+        "--constraint", help="versions to install, as pip reads them; the newest if not given"
+    )
+    options = parser.parse_args()
+    if not options.built:
+        build()
+    for file in _files():
+        attempt(file, ["--constraint", str(Path(options.constraint).resolve())] if options.constraint else [])
+    sys.stdout.write("wheel and sdist are right\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The workflows: free of mistakes, with as few rights as they need, over all versions that are supported."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from maskgrad import versions
+from tests.project_file import ROOT
+
+FOLDER = ROOT / ".github" / "workflows"
+WORKFLOWS: dict[str, Any] = {
+    path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.yml"))
+}
+
+
+def test_all_of_them_are_found() -> None:
+    assert set(WORKFLOWS) == {"package.yml", "release.yml", "test.yml", "weekly.yml"}
+
+
+def test_the_checker_finds_nothing() -> None:
+    checker = Path(sys.executable).with_name("jactionlint")
+    done = subprocess.run(
+        [str(checker), "--strict-exit", "--no-hints"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_checker_finds_mistakes(tmp_path: Path) -> None:
+    text = (FOLDER / "test.yml").read_text(encoding="utf-8")
+    (tmp_path / "test.yml").write_text(text.replace("matrix.torch }}", "matrix.troch }}"), encoding="utf-8")
+    checker = Path(sys.executable).with_name("jactionlint")
+    done = subprocess.run(
+        [str(checker), "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "troch" in done.stdout
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_nothing_may_be_written_but_by_publishing(name: str) -> None:
+    workflow = WORKFLOWS[name]
+    assert workflow["permissions"] == {"contents": "read"}
+    more = {job: entry["permissions"] for job, entry in workflow["jobs"].items() if "permissions" in entry}
+    assert more == ({"publish": {"id-token": "write"}} if name == "release.yml" else {})
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_every_job_ends(name: str) -> None:
+    assert "concurrency" in WORKFLOWS[name]
+    for job in WORKFLOWS[name]["jobs"].values():
+        assert "timeout-minutes" in job or "uses" in job
+
+
+def test_every_target_of_make_exists() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.yml"))
+    targets = set(re.findall(r"run: make ([a-z-]+)", text))
+    targets |= {
+        entry["target"] for entry in WORKFLOWS["weekly.yml"]["jobs"]["run"]["strategy"]["matrix"]["include"]
+    }
+    assert targets >= {"lint", "test-all", "test-newest", "test-minors", "test-xla", "docs", "dist"}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_pushes_run_on_every_version() -> None:
+    cells = {
+        (c["python"], c["torch"])
+        for c in WORKFLOWS["test.yml"]["jobs"]["light"]["strategy"]["matrix"]["include"]
+    }
+    newest = {(python, versions.newest_torch(python)) for python in versions.PYTHONS}
+    assert newest <= cells
+    assert {torch for python, torch in cells if python == "3.12"} == set(versions.TORCH_MINORS)
+    assert all(
+        versions.PYTHONS.index(python) >= 0 and torch in versions.TORCH_MINORS for python, torch in cells
+    )
+
+
+def test_the_wheel_is_installed_on_every_python() -> None:
+    assert WORKFLOWS["package.yml"]["jobs"]["install"]["strategy"]["matrix"]["python"] == list(
+        versions.PYTHONS
+    )
+
+
+def test_only_a_tag_publishes_what_was_tried() -> None:
+    release = WORKFLOWS["release.yml"]
+    assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as True
+    jobs = release["jobs"]
+    assert jobs["publish"]["needs"] == "version"
+    assert jobs["version"]["needs"] == "package"
+    assert jobs["package"]["uses"] == "./.github/workflows/package.yml"
+    publishing = [name for name, w in WORKFLOWS.items() if "gh-action-pypi-publish" in yaml.safe_dump(w)]
+    assert publishing == ["release.yml"]
