@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.oldest_torch import skip_on_the_oldest
 from tests.ranks import run_on_ranks
 
 BATCH, WIDTH = 8, 4
@@ -198,10 +197,6 @@ def by_schedule(rank: int, world_size: int) -> tuple[Any, list[Tensor]]:
 
 @pytest.mark.parametrize("program", [by_messages, by_schedule])
 def test_a_pipeline_over_ranks_carries_values_and_mask(program: Any) -> None:
-    if program is by_schedule:
-        skip_on_the_oldest(
-            "begins a schedule with a message of int64 for a receiver of float32; gloo refuses"
-        )
     expected_loss, expected = in_one_process()
     answers = run_on_ranks(program, 2)
     torch.testing.assert_close(answers[1][0], expected_loss)

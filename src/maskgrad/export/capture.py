@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError
 from maskgrad.export.ports import Ports, pack, unpack
-from maskgrad.export.traced_shapes import right_shapes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
 
@@ -80,7 +79,7 @@ def captured(
     """
     shapes = tuple([dict(d) or None for d in dimensions]) if any(dimensions) else None
     try:
-        with torch.no_grad(), right_shapes(), _sizes_are_examples(oblivious and shapes is not None):
+        with torch.no_grad(), _sizes_are_examples(oblivious and shapes is not None):
             return torch.export.export(
                 plain, (tuple(tensors),), dynamic_shapes=(shapes,) if shapes else None, strict=False
             )
@@ -96,7 +95,7 @@ def captured(
 def _sizes_are_examples(wanted: bool) -> contextlib.AbstractContextManager[Any]:
     from torch.fx.experimental import _config
 
-    if wanted and hasattr(_config, "backed_size_oblivious"):
+    if wanted:
         return _config.patch(backed_size_oblivious=True)  # type: ignore[no-any-return, attr-defined]
     return contextlib.nullcontext()
 
