@@ -11,8 +11,7 @@ __all__ = ["ports_named"]
 def ports_named(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Call inputs and outputs so; what has such a name inside of the graph gets another one.
 
-    PyTorch's exporter would take the names itself, but 2.9 forgets those of values that are results twice, or arguments
-    and results, and 2.13 takes no output by the name of an operation, such as ``where``.
+    PyTorch's exporter would take the names itself, but (2.13) no output by the name of an operation, such as ``where``.
 
     Args:
         model: an ``onnx_ir.Model``; it is changed.
