@@ -7,6 +7,7 @@ prompts (``>>>``) is a doctest, one without is simply executed. Tests proper hav
 import sys
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,7 +32,29 @@ if find_spec("triton") is None:  # there is none for macOS and Windows
     collect_ignore += ["src/maskgrad/kernels/cuda", "tests/unit/kernels/cuda"]
 
 
-def _begin_page(_names: dict[str, Any]) -> None:
+class _Page(ModuleType):
+    """The names of a page as a module: torch.compile of PyTorch 2.12 looks for a function's globals in one.
+
+    It is the same module for all pages, of which the names change: torch.compile keeps the first that it has seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("__test__")
+        object.__setattr__(self, "names", {})
+
+    def __getattribute__(self, name: str) -> Any:
+        names = object.__getattribute__(self, "names")
+        if name == "__dict__":
+            return names
+        return names[name] if name in names else object.__getattribute__(self, name)
+
+
+_page = _Page()
+
+
+def _begin_page(names: dict[str, Any]) -> None:
+    object.__setattr__(_page, "names", names)
+    sys.modules["__test__"] = _page
     if "torch._dynamo" in sys.modules:  # it may have compiled so much that it would compile nothing here
         sys.modules["torch._dynamo"].reset()
 

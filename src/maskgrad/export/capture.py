@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError
 from maskgrad.export.ports import Ports, pack, unpack
+from maskgrad.export.traced_shapes import right_shapes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
 
@@ -79,7 +80,7 @@ def captured(
     """
     shapes = tuple([dict(d) or None for d in dimensions]) if any(dimensions) else None
     try:
-        with torch.no_grad(), _sizes_are_examples(oblivious and shapes is not None):
+        with torch.no_grad(), right_shapes(), _sizes_are_examples(oblivious and shapes is not None):
             return torch.export.export(
                 plain, (tuple(tensors),), dynamic_shapes=(shapes,) if shapes else None, strict=False
             )

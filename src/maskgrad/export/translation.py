@@ -12,6 +12,7 @@ from maskgrad.errors import NotExportableError
 from maskgrad.export.decompositions import decomposed
 from maskgrad.export.graph_names import ports_named
 from maskgrad.export.runtime_repairs import repaired
+from maskgrad.export.traced_shapes import right_shapes
 from maskgrad.export.translations import translations
 
 __all__ = ["translated"]
@@ -33,14 +34,15 @@ def translated(
         ValueError: the opset is one into which it cannot be written.
     """
     try:
-        written: Any = torch.onnx.export(
-            decomposed(program),
-            (),
-            dynamo=True,
-            opset_version=OPSET if opset_version is None else opset_version,
-            custom_translation_table=translations(),
-            verbose=False,
-        )
+        with right_shapes():
+            written: Any = torch.onnx.export(
+                decomposed(program),
+                (),
+                dynamo=True,
+                opset_version=OPSET if opset_version is None else opset_version,
+                custom_translation_table=translations(),
+                verbose=False,
+            )
     except torch.onnx.errors.OnnxExporterError as error:
         raise NotExportableError(
             _operation(error),
