@@ -140,6 +140,13 @@ CASES = [
         for x in (ROWS, NUMBERS, torch.tensor(3.0))
         for keepdim in (False, True)
     ],
+    case(aten.where.Scalar, ROWS > 0, 1, 0.5),
+    case(aten.where.Scalar, ROWS > 0, True, -2),
+    case(aten.where.ScalarOther, ROWS > 0, ROWS > 2, 3),
+    case(aten.where.ScalarOther, NUMBERS > 5, NUMBERS, nan),
+    case(aten.where.ScalarSelf, NUMBERS > 5, 0.5, NUMBERS.to(torch.int8)),
+    case(aten.special_entr.default, torch.cat([SIGNED, torch.tensor([nan])])),
+    case(aten.special_entr.default, torch.tensor([2, 0, -1])),
     *[
         case(operation, NUMBERS, torch.tensor([10, 6, 0, 12]))
         for operation in (aten.gcd.default, aten.lcm.default)
@@ -226,6 +233,8 @@ def flat(parts: Any) -> list[torch.Tensor]:
         case(aten.as_strided.default, torch.arange(12.0)[2:], [2], [3]),
         case(aten.lstm.input, *lstm(projection=0)),
         case(aten.amax.default, ROWS, [1]),
+        case(aten.where.ScalarOther, ROWS > 0, ROWS, 0),
+        case(aten.where.ScalarSelf, ROWS > 0, nan, ROWS.double()),
     ],
 )
 def test_what_a_body_does_not_cover_is_left_as_it_is(operation: Any, args: Any, kwargs: Any) -> None:
