@@ -11,7 +11,7 @@ from tests.laws.operator_database import Entry
 from tests.laws.samples import Effort
 from tests.laws.status import checked_entries
 
-SHORT = Effort(samples=2, densities=(0.6,), alone=False, garbage=("nan", "-1e30"))
+SHORT = Effort(samples=3, densities=(0.6,), alone=False, garbage=("nan", "-1e30"))
 
 CHECKED = checked_entries()
 
