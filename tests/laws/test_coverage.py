@@ -13,7 +13,6 @@ from tests.laws.operator_database import ENTRIES
 from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of
 from tests.laws.without_samples import WITHOUT_SAMPLES
 
-
 #: Entries that the database of PyTorch 2.12 does not have.
 SINCE_2_13 = {
     "bmm-triton_optimized",
