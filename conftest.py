@@ -33,7 +33,7 @@ if find_spec("triton") is None:  # there is none for macOS and Windows
 
 
 class _Page(ModuleType):
-    """The names of a page as a module: torch.compile of PyTorch 2.9 looks for a function's globals in one.
+    """The names of a page as a module: torch.compile of PyTorch 2.12 looks for a function's globals in one.
 
     It is the same module for all pages, of which the names change: torch.compile keeps the first that it has seen.
     """

@@ -14,11 +14,8 @@ __all__ = ["one_registry"]
 @contextmanager
 def one_registry() -> Iterator[None]:
     """Read them once; each file has its own copy."""
-    try:
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
-    except ImportError:  # a version of PyTorch that keeps them elsewhere
-        yield
-        return
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
     read = ONNXRegistry.from_torchlib
 
     @functools.cache

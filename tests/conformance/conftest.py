@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.laws.notices import NOTICES
-from tests.oldest_torch import IS_OLDEST
 
 #: What torch.compile says of itself.
 OF_THE_COMPILER = (
@@ -28,15 +26,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{message.replace(':', '.')}:UserWarning"))
             for notice in OF_THE_COMPILER:
                 item.add_marker(pytest.mark.filterwarnings(notice))
-
-
-@pytest.fixture(autouse=True)
-def _sizes_may_depend_on_data() -> Iterator[None]:
-    """In the graphs of a newer PyTorch they may without a request."""
-    if not IS_OLDEST:
-        yield
-        return
-    import torch._dynamo
-
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        yield

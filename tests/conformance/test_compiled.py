@@ -11,7 +11,6 @@ import maskgrad as mg
 from maskgrad.semantics.registry import OPERATIONS
 from tests.conformance.outcomes import assert_same, outcomes_of, together
 from tests.conformance.programs import DATA_DEPENDENT, MASKS, RECORDS, Program, program_of
-from tests.oldest_torch import on_the_oldest
 
 #: What torch.compile does not take, each with its reason. Each is tried: what begins to work must leave this list.
 UNCOMPILED: dict[str, str] = {
@@ -25,19 +24,6 @@ UNCOMPILED: dict[str, str] = {
     **dict.fromkeys(
         ("as_strided", "as_strided_scatter"), "a graph knows nothing of the storage of its inputs"
     ),
-    **on_the_oldest(
-        dict.fromkeys(
-            (
-                "threshold",
-                "nn.functional.lp_pool3d",
-                "nn.functional.pad",
-                "nn.functional.rms_norm",
-                "nn.functional.triplet_margin_with_distance_loss",
-            ),
-            "goes into the function's own Python code, and stops there at what dispatches to another type",
-        )
-    ),
-    **on_the_oldest({"tensor_split": "makes numbers of the places that its sample has in a tensor"}),
 }
 
 COMPILED = [name for name in RECORDS if name not in UNCOMPILED]

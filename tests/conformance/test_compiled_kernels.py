@@ -13,7 +13,6 @@ from torch.func import vmap
 
 import maskgrad as mg
 from maskgrad.kernels.selection import IN_GRAPHS, KERNELS, use_kernels
-from tests.oldest_torch import skip_on_the_oldest
 from tests.poison import inf, nan
 
 #: Just enough entries.
@@ -90,8 +89,6 @@ def check(name: str, backend: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_graphs_with_our_operators_give_eager_results(name: str) -> None:
-    if name == "rms_norm":
-        skip_on_the_oldest("goes into the function's own Python code (tests/conformance/test_compiled.py)")
     check(name, "aot_eager", torch.float64)
 
 

@@ -18,7 +18,6 @@ from tests.conformance.exported import (
 )
 from tests.conformance.outcomes import Outcome, assert_same
 from tests.conformance.programs import DATA_DEPENDENT, MASKS, program_of
-from tests.oldest_torch import IS_OLDEST
 
 #: What torch.export does not take, each with its reason. Each is tried: what begins to work must leave this list.
 UNEXPORTED: dict[str, str] = {
@@ -28,11 +27,6 @@ UNEXPORTED: dict[str, str] = {
     "nn.functional.ctc_loss": "torch.export does not take torch's own: the size of an intermediate result is data",
     "slice_inverse": "torch's own cannot be traced: its fake body refuses two tensors",
 }
-if IS_OLDEST:
-    UNEXPORTED |= {
-        "tensor_split": "PyTorch 2.9 does not split at positions that are data",
-        "hash_tensor": "PyTorch 2.9 saves no program with a torch.uint64",
-    }
 
 GROUPS = groups_without(UNEXPORTED)
 

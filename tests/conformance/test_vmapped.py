@@ -12,7 +12,6 @@ from torch.func import vmap
 from maskgrad.semantics.registry import OPERATIONS
 from tests.conformance.outcomes import Outcome, assert_same, dense
 from tests.conformance.programs import DATA_DEPENDENT, RECORDS, Program, program_of
-from tests.oldest_torch import on_the_oldest
 
 #: What vmap does not take, each with its reason. Each is tried: what begins to work must leave this list.
 UNMAPPED: dict[str, str] = {
@@ -27,7 +26,6 @@ UNMAPPED: dict[str, str] = {
         ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell"), "torch's own has no rule for batches"
     ),
     **dict.fromkeys(("as_strided", "as_strided_scatter"), "the storage of a batch is not that of a sample"),
-    **on_the_oldest(dict.fromkeys(("hash_tensor", "unbind_copy"), "has no rule for batches")),
 }
 
 #: Each operation is mapped over one call of each kind of mask.

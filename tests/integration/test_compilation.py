@@ -14,7 +14,6 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import grad, vmap
 
 import maskgrad as mg
-from tests.oldest_torch import skip_on_the_oldest
 from tests.poison import assert_entries, inf, nan, on, poisoned
 
 # What torch.compile says of itself.
@@ -65,10 +64,6 @@ class TestOperators:
 
     @pytest.mark.parametrize("kind", ["mt", "tm", "mm", "ms", "sm"])
     def test_both_orders_give_eager_results(self, kind: str) -> None:
-        if kind == "sm":
-            skip_on_the_oldest(
-                "compiles no comparison with a number on the left: it tries `not` on the result"
-            )
         operators = ARITHMETIC + COMPARISONS + ([operator.matmul] if "s" not in kind else [])
 
         def everything(a: Any, b: Any) -> list[Any]:
@@ -252,8 +247,6 @@ class Model(nn.Module):
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_export(strict: bool) -> None:
-    if strict:
-        skip_on_the_oldest("exports no MaskedTensor with strict=True")
     model = Model()
     data = torch.randn(4, 3)
     traced, *others = masks((4, 3))

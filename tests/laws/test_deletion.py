@@ -14,7 +14,6 @@ from tests.laws.deletion_oracle import reduce_by_deletion
 from tests.laws.evaluation import attempt, cotangents_for, gradients, plain_parts
 from tests.laws.operands import garbage_of
 from tests.laws.oracles import REDUCES
-from tests.oldest_torch import skip_on_the_oldest
 
 CALLS = [(name, dtype) for name, reduction in REDUCTIONS.items() for dtype in reduction.dtypes]
 COMPILED = ("sum", "mean", "var", "std", "count_nonzero", "nansum", "nanmean")
@@ -27,8 +26,6 @@ def test_no_reduction_is_forgotten() -> None:
 
 @pytest.mark.parametrize(("name", "dtype"), CALLS, ids=lambda value: str(value).removeprefix("torch."))
 def test_the_unspecified_entries_might_as_well_be_deleted(name: str, dtype: torch.dtype) -> None:
-    if name == "aminmax":
-        skip_on_the_oldest("has no derivative of aminmax")
     check_reduction(name, dtype)
 
 

@@ -99,7 +99,7 @@ def test_every_extra_that_a_target_installs_exists() -> None:
 
 
 def test_every_version_make_installs_is_bounded() -> None:
-    for other in ("constraints-oldest.txt", "constraints-xla.txt", "constraints.txt"):
+    for other in ("constraints-xla.txt", "constraints.txt"):
         constraints = (ROOT / other).read_text(encoding="utf-8")
         lines = [
             line.strip() for line in constraints.splitlines() if line.strip() and not line.startswith("#")

@@ -96,7 +96,7 @@ def captured(
 def _sizes_are_examples(wanted: bool) -> contextlib.AbstractContextManager[Any]:
     from torch.fx.experimental import _config
 
-    if wanted and hasattr(_config, "backed_size_oblivious"):
+    if wanted:
         return _config.patch(backed_size_oblivious=True)  # type: ignore[no-any-return, attr-defined]
     return contextlib.nullcontext()
 

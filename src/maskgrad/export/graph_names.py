@@ -1,19 +1,17 @@
-"""Names of inputs and of sizes that vary, written into a graph of ONNX whatever PyTorch's exporter called them."""
+"""Names of inputs and outputs, written into a graph of ONNX whatever PyTorch's exporter called them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["ports_named", "sizes_named"]
+__all__ = ["ports_named"]
 
 
 def ports_named(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Call inputs and outputs so; what has such a name inside of the graph gets another one.
 
-    PyTorch's exporter would take the names itself, but 2.9 forgets those of values that are results twice, or arguments
-    and results, and 2.13 takes no output by the name of an operation, such as ``where``.
+    PyTorch's exporter would take the names itself, but (2.13) no output by the name of an operation, such as ``where``.
 
     Args:
         model: an ``onnx_ir.Model``; it is changed.
@@ -43,28 +41,6 @@ def _rename(model: Any, value: Any, name: str) -> None:
     value.name = name
     if held:
         model.graph.register_initializer(value)
-
-
-def sizes_named(model: Any, names: Mapping[str, str]) -> None:
-    """Call sizes by these names, also within expressions such as ``2*s1``; all at once, so that two may change places.
-
-    PyTorch has this since 2.10 (``ONNXProgram.rename_axes``); files made with 2.9 are the same.
-
-    Args:
-        model: an ``onnx_ir.Model``; it is changed.
-        names: new names by the symbols of the program.
-    """
-    import onnx_ir
-
-    if not names:
-        return
-    symbol = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)")
-    for value in _values(model):
-        for at, size in enumerate(value.shape or ()):
-            if isinstance(size, onnx_ir.SymbolicDim) and size.value is not None:
-                renamed = symbol.sub(lambda found: names[found[0]], size.value)
-                if renamed != size.value:
-                    value.shape[at] = renamed
 
 
 def _values(model: Any) -> Iterator[Any]:

@@ -21,7 +21,6 @@ from maskgrad.export.dynamic_dimensions import (
     varying_sizes,
 )
 from maskgrad.export.files import checked_path, replaced_when_complete
-from maskgrad.export.graph_names import sizes_named
 from maskgrad.export.names import Arguments, Given, argument_names, input_names_of, output_names_of
 from maskgrad.export.onnx_runtime import Session
 from maskgrad.export.packages import require
@@ -206,8 +205,8 @@ def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
     program = captured(job.plain, job.tensors, dimensions, oblivious=oblivious)
     varying = varying_sizes(program, job.plain.ports)
     written = translated(program, job.names, job.results, job.opset_version)
-    sizes_named(written.model, axis_names(program, job.plain.ports, job.names, dimensions))
-    sizes_named(written.model, counted_in_a_run(written.model.graph.outputs))
+    written.rename_axes(axis_names(program, job.plain.ports, job.names, dimensions))
+    written.rename_axes(counted_in_a_run(written.model.graph.outputs))
     for value in (*written.model.graph.inputs, *written.model.graph.outputs):
         _write_known_sizes(value)
     written.save(job.draft)

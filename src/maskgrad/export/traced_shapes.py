@@ -16,7 +16,7 @@ __all__ = ["right_shapes"]
 
 @contextlib.contextmanager
 def right_shapes() -> Iterator[None]:
-    """The final states of an LSTM are (layers, N, H): while it traces, PyTorch 2.9 finds (layers, 1, N, H)."""
+    """The final states of an LSTM are (layers, N, H): while it traces, PyTorch 2.12 finds (layers, 1, N, H)."""
     if not _adds_a_dimension():
         yield
         return

@@ -22,7 +22,7 @@ __all__ = [
 AnyGradient = Tensor | MaskedTensor | PaddedRows
 
 _ATTRIBUTE = "_maskgrad_gradient"
-_HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in every PyTorch that is supported
+_HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in PyTorch 2.9, which PyTorch/XLA needs
 
 
 def attached_gradient(param: Tensor) -> AnyGradient | None:

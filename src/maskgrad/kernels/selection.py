@@ -41,7 +41,6 @@ __all__ = [
     "compiled",
     "compiled_body",
     "cuda_families",
-    "is_exporting",
     "is_plain",
     "is_transformed",
     "kernels_in_use",
@@ -97,7 +96,7 @@ def compiled_body(family: str, name: str, body: str = "cpu") -> Any:
 def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     """Why ``kernel`` would run its reference on these tensors; the empty string if the compiled body runs."""
     # First, because what follows cannot be traced.
-    if torch.compiler.is_compiling() or is_exporting():
+    if torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return _why_not_in_a_graph(kernel, values, *others)
     forced = _forced()
     if forced == "reference":
@@ -148,7 +147,7 @@ IN_GRAPHS: dict[str, int] = {
 def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     """Export takes ordinary PyTorch; torch.compile takes an operator where it wins: large float tensors on the CPU."""
     least = IN_GRAPHS.get(kernel)
-    if least is None or is_exporting():
+    if least is None or torch.compiler.is_exporting():
         return "a graph is being traced"
     if _forced_in_graph() == "reference":
         return f"the reference is forced by use_kernels or by {VARIABLE}"
@@ -184,11 +183,6 @@ def _why_not_on_cuda(record: Kernel, values: Tensor, *others: Tensor | None) -> 
     if is_transformed():
         return _TRANSFORMED
     return "" if triton_works() else "triton cannot be used"
-
-
-def is_exporting() -> bool:
-    """``torch.compiler.is_exporting()``, which torch.compile of PyTorch 2.9 takes for True."""
-    return bool(torch.compiler._is_exporting_flag)
 
 
 def is_plain(x: Tensor) -> bool:

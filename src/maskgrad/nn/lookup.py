@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import is_exporting
 from maskgrad.optim.catch_up import bring_up_to_date
 from maskgrad.optim.pending import pending_of, release
 
@@ -44,7 +43,7 @@ class LookupTable(torch.nn.Module):
     def _ready(self, rows: Tensor) -> Tensor:
         """``rows``, to be looked up now: they are up to date. In a compiled graph this is one opaque operator."""
         if torch.compiler.is_compiling():
-            if is_exporting():
+            if torch.compiler.is_exporting():
                 return rows
             return torch.ops.maskgrad.ready_rows(rows, self._number)  # type: ignore[no-any-return]
         if pending_of(self.weight) is not None:

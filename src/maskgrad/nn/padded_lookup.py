@@ -12,7 +12,6 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.gradients.attached import attached_gradient, keep_attached
 from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
-from maskgrad.kernels.selection import is_exporting
 from maskgrad.nn.lookup import LookupTable, table_of
 from maskgrad.optim.graphs import EFFECT_TAGS
 from maskgrad.semantics.bags import split_offsets
@@ -86,8 +85,7 @@ def keeps_slots(table: Any, rows: Tensor) -> bool:
     if table.capacity is None and (compiling or not table.sparse or sizes_may_vary(weight.device)):
         return False
     if compiling:
-        # PyTorch 2.9 traces no is_leaf.
-        return isinstance(weight, torch.nn.Parameter) and not is_exporting()
+        return weight.is_leaf and not torch.compiler.is_exporting()
     # A derivative that torch.func takes, or that goes on behind the weight, cannot be attached.
     return weight.is_leaf and not any(
         torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (weight, rows)

@@ -26,8 +26,6 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
-from maskgrad.kernels.selection import is_exporting
-
 __all__ = ["EFFECT_TAGS", "GraphOptimizer"]
 
 # Where compiled code finds an optimizer.
@@ -103,7 +101,7 @@ def _one_call(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def _in_a_graph() -> bool:
     """Of torch.compile; a file of torch.export knows no optimizer of this process."""
-    return torch.compiler.is_compiling() and not is_exporting()
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
 def _has_memory(param: Tensor) -> bool:
@@ -153,7 +151,7 @@ def _remove_gradients(order: Tensor, number: int) -> None:
 
 
 #: Of operators that do something in Python: a recording of CUDA work would leave it out.
-EFFECT_TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
+EFFECT_TAGS = (torch.Tag.cudagraph_unsafe,)
 for _name, _arguments, _body in (
     ("optimizer_step", "Tensor(a!)[] params, Tensor(b!) order, SymInt number", _step),
     ("remove_gradients", "Tensor(a!) order, SymInt number", _remove_gradients),

@@ -162,7 +162,7 @@ def instance_norm(given: Arguments) -> Entries:
     if not given.training:
         if given.running_mean is None or given.running_var is None:
             torch.instance_norm(values, None, None, None, None, False, 0.1, 1e-5, False)  # raises
-        # The instance norm of PyTorch 2.9 writes the statistics anew, though it does not change them; with copies,
+        # The instance norm of PyTorch 2.9, which PyTorch/XLA needs, writes the statistics anew, unchanged; with copies,
         # nobody misses them in the backward pass.
         mean, variance = (
             p.clone() if isinstance(p, torch.Tensor) else p for p in (given.running_mean, given.running_var)

@@ -81,7 +81,7 @@ def intersection(operands: Iterable[Any]) -> Tensor | None:
 
 
 def chosen(mask: Tensor, values: Tensor, other: Any) -> Tensor:
-    """``torch.where``, for unsigned integers too, of which PyTorch 2.9 selects only the shortest."""
+    """``torch.where``, for unsigned integers too, of which PyTorch 2.12 selects only the shortest."""
     signed = _SIGNED.get(values.dtype)
     if signed is None or torch.result_type(values, other) is not values.dtype:
         return torch.where(mask, values, other)

@@ -44,13 +44,8 @@ def _quantile(
     q_mask = None
     if isinstance(q, Entries):
         q_mask, q = q.mask, torch.where(q.mask, q.values, 0.5)
-    if not torch.compiler.is_compiling():  # PyTorch 2.9 cannot trace them
-        # torch's own checks of dtype, q and interpolation, on one number that no vmap has batched
-        torch.quantile(
-            torch.zeros(1, dtype=values.dtype, device=values.device), q, interpolation=interpolation
-        )
-    elif isinstance(q, (int, float)) and not 0 <= q <= 1:
-        raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q}")
+    # torch's own checks of dtype, q and interpolation, on one number that no vmap has batched
+    torch.quantile(torch.zeros(1, dtype=values.dtype, device=values.device), q, interpolation=interpolation)
     if values.numel() == 0:
         raise RuntimeError("quantile() input tensor must be non-empty")
     ndim = values.ndim

@@ -164,7 +164,7 @@ def _run(
     output, *ends = function(x, hx, weights, has_biases, 1, 0.0, False, False, False)
     last = (steps.length - 1).clamp(min=0).reshape(1, -1, 1).expand(1, -1, output.shape[-1])
     begun = (steps.length > 0).unsqueeze(-1)
-    # PyTorch 2.9 traces cells with one dimension too many.
+    # PyTorch 2.12 traces cells with one dimension too many.
     cells = [end.reshape(start.shape) for end, start in zip(ends[1:], states[1:], strict=True)]
     return output, [torch.where(begun, output.gather(0, last), states[0]), *cells]
 

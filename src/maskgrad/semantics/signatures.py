@@ -31,8 +31,5 @@ def bound(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 
 
 def paired(names: Sequence[str], args: Sequence[Any]) -> dict[str, Any]:
-    """The arguments that there are under the first of ``names``.
-
-    No ``zip(..., strict=False)``, which torch.compile of PyTorch 2.9 takes for strict.
-    """
-    return {names[k]: value for k, value in enumerate(args[: len(names)])}
+    """The arguments that there are under the first of ``names``."""
+    return dict(zip(names, args, strict=False))

@@ -11,7 +11,6 @@ from torch import nn
 
 import maskgrad as mg
 from maskgrad.export.capture import evaluating, quiet
-from tests.oldest_torch import not_on_the_oldest
 
 
 class Model(nn.Module):
@@ -28,15 +27,7 @@ def holey(rows: int) -> mg.MaskedTensor:
     return mg.masked(torch.randn(rows, 4).masked_fill(~mask, float("nan")), mask)
 
 
-STRICT = pytest.param(
-    True,
-    marks=not_on_the_oldest(
-        "takes no MaskedTensor into a layer of torch.nn, and no sizes that vary from one, with strict=True"
-    ),
-)
-
-
-@pytest.mark.parametrize("strict", [False, STRICT])
+@pytest.mark.parametrize("strict", [False, True])
 def test_torch_export_takes_and_gives_masked_tensors(strict: bool) -> None:
     model, dim, file = Model(), torch.export.Dim("rows"), io.BytesIO()
     both = [{0: dim}, {0: dim}]

@@ -140,8 +140,6 @@ CASES = [
         for x in (ROWS, NUMBERS, torch.tensor(3.0))
         for keepdim in (False, True)
     ],
-    case(aten.div.Tensor, NUMBERS, torch.tensor([0, 6, -4, 12])),
-    case(aten.div.Tensor, NUMBERS > 3, NUMBERS.to(torch.int16)),
     case(aten.where.Scalar, ROWS > 0, 1, 0.5),
     case(aten.where.Scalar, ROWS > 0, True, -2),
     case(aten.where.ScalarOther, ROWS > 0, ROWS > 2, 3),
@@ -233,7 +231,6 @@ def flat(parts: Any) -> list[torch.Tensor]:
         case(aten.rrelu.default, SIGNED, 0.1, 0.3, True),
         case(aten.repeat_interleave.Tensor, torch.tensor([2, 0, 3])),
         case(aten.as_strided.default, torch.arange(12.0)[2:], [2], [3]),
-        case(aten.div.Tensor, ROWS, torch.tensor(2)),
         case(aten.lstm.input, *lstm(projection=0)),
         case(aten.amax.default, ROWS, [1]),
         case(aten.where.ScalarOther, ROWS > 0, ROWS, 0),

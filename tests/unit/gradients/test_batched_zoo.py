@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.oldest_torch import IS_OLDEST
 from tests.unit.gradients.module_zoo import (
     ABSENT,
     Specimen,
@@ -152,6 +151,4 @@ def test_zoo_is_no_empty_shell() -> None:
         warnings.simplefilter("ignore")
         found = {one.name.split(",")[0].strip() for one in ZOO if graph_of(one) is not None}
     wanted = {one.name.split(",")[0].strip() for one in ZOO}
-    if IS_OLDEST:  # its sample of this one asks for no derivative
-        wanted -= {"nn.GaussianNLLLoss"}
     assert wanted - found == set()

@@ -11,7 +11,6 @@ from torch.func import grad, jacrev, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
-from tests.oldest_torch import not_on_the_oldest
 from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
 from tests.unit.gradients.custom_functions import Cube, Power, Reciprocal, RowSum, Undeclared, sparse
 
@@ -268,7 +267,6 @@ class TestTransformations:
             for mask in (on([0, 0], [0, 1]), on([0, 0], [0, 0])):
                 assert gradient(f(data, mask), data).tolist() == [[0.0, 0.0], [0.0, 12.0 * mask[1, 1]]]
 
-    @not_on_the_oldest("compiles no custom function whose backward pass gives a number something, too")
     @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
     def test_compiled_on_sparse_layouts(self, layout: torch.layout) -> None:
         f = torch.compile(

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from tests.oldest_torch import not_on_the_oldest
 from tests.poison import assert_entries, gradient, on, poisoned
 
 D = torch.float64
@@ -90,7 +89,6 @@ def test_derivatives_by_finite_differences() -> None:
             torch.autograd.gradgradcheck(function, data)
 
 
-@not_on_the_oldest("looks for no NaN in jagged tensors")
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.parametrize("garbage", [float("nan"), float("inf"), 1e38])
 def test_nothing_under_the_padding_gets_out(garbage: float) -> None:

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from tests.oldest_torch import IS_OLDEST
 
 pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
 
@@ -101,10 +100,7 @@ def test_evaluation_is_elementwise(shape: tuple[int, ...]) -> None:
         assert dirty.grad.isfinite().all()
         assert not dirty.grad[~mask].count_nonzero()
         for name, value in before.items():
-            # the instance norm of PyTorch 2.9 rounds its own statistics in evaluation
-            torch.testing.assert_close(
-                module.state_dict()[name], value, **({} if IS_OLDEST else {"rtol": 0, "atol": 0})
-            )
+            torch.testing.assert_close(module.state_dict()[name], value, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("momentum", [0.3, None])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.oldest_torch import not_on_the_oldest
 from tests.poison import leaf, nan, on
 
 
@@ -47,7 +46,6 @@ def test_second_order_and_unused_inputs() -> None:
     assert torch.autograd.grad(first.sum(), x)[0].tolist() == [18.0, 0.0]
 
 
-@not_on_the_oldest("does not ask the tensors themselves in torch.autograd.backward; x.backward() works")
 def test_backward_accumulates_in_the_leaves() -> None:
     x, other = leaf(1.0, nan), leaf(5.0)
     y = mg.masked(x, on(1, 0)) * other

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from tests.oldest_torch import not_on_the_oldest
 from tests.poison import assert_entries, gradient, inf, nan, poisoned
 
 
@@ -174,7 +173,6 @@ def test_coarse_coordinates_fall_where_torch_puts_them(mode: str) -> None:
     assert y.compressed().equal(F.grid_sample(x, places, mode, align_corners=False)[y.mask])
 
 
-@not_on_the_oldest("differentiates grid_sample only once")
 def test_second_derivatives() -> None:
     x, mask = torch.randn(1, 1, 4, 4, dtype=torch.float64, requires_grad=True), torch.rand(1, 1, 4, 4) < 0.8
     places = PLACES[:, :, 3:5].clone().requires_grad_()

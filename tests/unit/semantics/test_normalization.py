@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from tests.oldest_torch import skip_on_the_oldest
 
 # Anomaly mode announces itself; forward-mode derivatives make torch use its own deprecated scripts.
 pytestmark = [
@@ -286,9 +285,6 @@ def test_second_derivatives(name: str) -> None:
 
 @pytest.mark.parametrize("module", [nn.LayerNorm(4), nn.RMSNorm(4), nn.GroupNorm(2, 4)])
 def test_one_graph(module: nn.Module) -> None:
-    if isinstance(module, nn.RMSNorm):
-        skip_on_the_oldest("compiles no F.rms_norm of what is no torch.Tensor")
-
     def step(x: Tensor, mask: Tensor) -> Tensor:
         return module(mg.masked(x, mask)).square().sum().filled(0.0)
 

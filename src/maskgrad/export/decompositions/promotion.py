@@ -1,4 +1,4 @@
-"""Operations that find the dtype of their result, where PyTorch 2.9 finds another one while it traces, or none."""
+"""Operations that find the dtype of their result, where PyTorch 2.12 finds another one while it traces, or none."""
 
 from __future__ import annotations
 
@@ -8,15 +8,6 @@ import torch
 from torch import Tensor
 
 __all__ = ["BODIES"]
-
-
-def quotient(x: Any, y: Any) -> Any:
-    """Of integers a quotient is a floating-point number, also while it is traced."""
-    operands = [operand for operand in (x, y) if isinstance(operand, Tensor)]
-    if any(operand.is_floating_point() or operand.is_complex() for operand in operands):
-        return NotImplemented
-    dtype = torch.get_default_dtype()
-    return torch.div(*[operand.to(dtype) if isinstance(operand, Tensor) else operand for operand in (x, y)])
 
 
 def where(condition: Tensor, x: Any, y: Any) -> Any:
@@ -40,7 +31,6 @@ def entropy(x: Tensor) -> Tensor:
 
 
 BODIES = {
-    "div.Tensor": quotient,
     "where.Scalar where.ScalarOther where.ScalarSelf": where,
     "special_entr": entropy,
 }

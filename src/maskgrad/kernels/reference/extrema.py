@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.reference.reductions import HALVES
-from maskgrad.kernels.selection import is_exporting, is_plain, is_transformed
+from maskgrad.kernels.selection import is_plain, is_transformed
 
 
 def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
@@ -86,7 +86,9 @@ def _extremum(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool)
 def _may_look_at(values: Tensor, mask: Tensor) -> bool:
     """Whether reading a number costs next to nothing, and PyTorch counts equals well enough (in halves it cannot)."""
     return (
-        not (torch.compiler.is_compiling() or is_exporting())  # first: the rest cannot be traced
+        not (
+            torch.compiler.is_compiling() or torch.compiler.is_exporting()
+        )  # first: the rest cannot be traced
         and is_plain(values)
         and is_plain(mask)
         and not is_transformed()

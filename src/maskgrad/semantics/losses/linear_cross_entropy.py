@@ -122,7 +122,7 @@ def _plain_linear(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return F.linear(*args)
 
 
-# Not in every PyTorch that is supported.
+# Since PyTorch 2.13.
 OPERATIONS: tuple[Operation, ...] = (
     (
         loss_record(

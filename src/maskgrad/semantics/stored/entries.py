@@ -64,7 +64,7 @@ def with_values(x: Stored | Entries, values: Tensor) -> Stored | Entries:
 def shape_of(operand: Any) -> torch.Size:
     """The shape of a tensor, masked or not; a number has none."""
     if isinstance(operand, Stored):
-        return operand.pattern.shape(operand.values)  # PyTorch 2.9 compiles no property of a named tuple
+        return operand.shape
     if isinstance(operand, Entries):
         return operand.values.shape
     return operand.shape if isinstance(operand, Tensor) else torch.Size()
