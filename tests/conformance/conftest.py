@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.laws.notices import NOTICES
+from tests.laws.notices import IGNORED
 from tests.oldest_torch import IS_OLDEST
 
 #: What torch.compile says of itself.
@@ -21,13 +21,10 @@ OF_THE_COMPILER = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    here, mark = Path(__file__).parent, pytest.mark.filterwarnings(*IGNORED, *OF_THE_COMPILER)
     for item in items:
-        if here in item.path.parents:
-            for message in NOTICES:
-                item.add_marker(pytest.mark.filterwarnings(f"ignore:{message.replace(':', '.')}:UserWarning"))
-            for notice in OF_THE_COMPILER:
-                item.add_marker(pytest.mark.filterwarnings(notice))
+        if item.path.is_relative_to(here):
+            item.add_marker(mark)
 
 
 @pytest.fixture(autouse=True)
