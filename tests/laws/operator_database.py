@@ -17,7 +17,7 @@ from torch.testing._internal.common_utils import SEED
 from maskgrad import MaskedTensor
 from maskgrad.masked_tensor.dispatch import binding_of
 from tests.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
-from tests.laws.samples import FULL, LIGHT, LOOKED_AT, UNUSED_SAMPLES, Effort, Sample
+from tests.laws.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample, effort_for
 
 __all__ = ["ENTRIES", "Entry", "entry_named", "registered_entries", "samples_of"]
 
@@ -74,7 +74,7 @@ class Entry:
 
     @property
     def effort(self) -> Effort:
-        return FULL if self.of is None and self.form == "as it comes" else LIGHT
+        return effort_for(own=self.of is None and self.form == "as it comes")
 
     @property
     def name(self) -> str:

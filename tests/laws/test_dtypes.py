@@ -19,6 +19,7 @@ ROUNDED_BY_THE_OLDEST = {
 }
 
 
+@pytest.mark.dtypes(per=lambda entry: (entry.operation.family, entry.dtype))
 @pytest.mark.parametrize(
     "entry", in_other_dtypes(), ids=lambda entry: f"{entry.id}-{entry.dtype}".replace("torch.", "")
 )
