@@ -11,28 +11,48 @@ dev_extras  := dev,cli,plot,examples,interop,onnx
 docs_extras := docs,dev,plot,interop,onnx
 bench_extras := bench
 dist_extras := dist
-# Other versions of PyTorch, each in an environment of its own: .venv-oldest and .venv-xla.
-oldest_extras := dev,cli,plot,examples,interop,onnx
+# Other versions of PyTorch, each in an environment of its own.
 xla_extras := dev
 xla_packages := torch-xla
+minors := 2.12 2.13 2.14 2.15
 
 one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
+# What is left to the full run is told in tests/effort.py. The same is run on every version of PyTorch.
+which_versions = $(1)/bin/python -m maskgrad info 2>/dev/null || $(1)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
+light_run := -m pytest --effort light $(one_process_per_core)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-oldest test-xla lint bench record docs dist clean
+.PRECIOUS: .venv-2.%/.stamp-minor
+.PHONY: help demo test test-all test-newest test-minors test-xla lint bench record docs dist planted-faults clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.stamp-demo  ## train a recommender on ratings with holes, and draw what was learnt
 	$(BIN)/maskgrad demo movielens
 
-test: $(VENV)/.stamp-dev  ## run the tests, and every example in docstrings, README.md and docs/
-	$(BIN)/python -m pytest $(one_process_per_core)
+test: $(VENV)/.stamp-dev  ## run what a change may break: every operation and law, few samples; all examples of the docs
+	$(BIN)/python $(light_run)
 
-test-oldest: .venv-oldest/.stamp  ## run the tests on the oldest PyTorch that is supported; installs some gigabytes
-	.venv-oldest/bin/python -m pytest $(one_process_per_core)
+test-all: $(VENV)/.stamp-dev  ## run all tests, with all samples
+	$(BIN)/python -m pytest --effort full $(one_process_per_core)
+
+test-newest:  ## `make test` on whatever pip installs today, PyTorch and all others; installs some gigabytes
+	@$(PYTHON) -c $(NEW_ENOUGH)
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[$(dev_extras)]'
+	@$(call which_versions,.venv-newest)
+	.venv-newest/bin/python $(light_run)
+
+test-minors: $(minors:%=test-%)  ## `make test` on each supported version of PyTorch; `make test-2.12` is one of them
+
+test-2.%: .venv-2.%/.stamp-minor
+	@$(call which_versions,$(<D))
+	$(<D)/bin/python $(light_run)
+
+planted-faults: $(VENV)/.stamp-dev  ## plant twenty faults, one at a time, and see which ones `make test` catches; an hour
+	$(BIN)/python -m tests.planted_faults
 
 test-xla: .venv-xla/.stamp  ## run the tests on PyTorch/XLA, on the CPU; installs some gigabytes
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/xla
@@ -75,6 +95,15 @@ $(VENV)/.stamp-venv:
 $(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 	@echo "installing maskgrad[$($*_extras)] into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$($*_extras)]'
+	@touch $@
+
+# One minor version of PyTorch, beside what constraints.txt has of everything that does not depend on PyTorch's version.
+.venv-2.%/.stamp-minor: pyproject.toml constraints.txt
+	@$(PYTHON) -c $(NEW_ENOUGH)
+	$(PYTHON) -m venv $(@D)
+	@grep -vE '^(torch|triton|fbgemm-gpu-cpu)[=<]' constraints.txt > $(@D)/constraints.txt
+	@echo "installing maskgrad[$(dev_extras)] with PyTorch 2.$* into $(@D) (several minutes the first time)"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt 'torch==2.$*.*' -e '.[$(dev_extras)]'
 	@touch $@
 
 # What constraints-NAME.txt names takes the place of the same in constraints.txt.

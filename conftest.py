@@ -25,6 +25,8 @@ def _names_in_docstrings(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace.update(torch=torch, mg=maskgrad)
 
 
+pytest_plugins = ["tests.effort"]
+
 collect_ignore = ["docs/conf.py", "benchmarks"]
 if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environment of its own
     collect_ignore.append("tests/xla")

@@ -12,10 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-# A first call may compile for seconds, so there is no deadline. Where CI is set, runs draw the same examples.
-hypothesis.settings.register_profile("local", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, database=None)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+from tests.effort import examples
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """Hypothesis has no deadline, as a first call may compile for seconds; where CI is set, runs draw the same."""
+    same = {"derandomize": True, "database": None} if os.environ.get("CI") else {}
+    hypothesis.settings.register_profile("maskgrad", deadline=None, max_examples=examples(100), **same)
+    hypothesis.settings.load_profile("maskgrad")
+
 
 # Where there is no GPU, Triton's interpreter runs its kernels on tensors in ordinary memory. Triton reads the variable
 # when it is imported, which PyTorch does before any test; nothing else is decided by it where nothing can be compiled.
@@ -34,7 +40,10 @@ def _seed() -> None:
     """Same random numbers in every run, whichever tests ran before."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (PyTorch's own test generators use the global state)
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:  # where there is no GPU, torch.manual_seed writes the stack down three times, for devices that never come
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

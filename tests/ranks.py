@@ -21,6 +21,7 @@ import contextlib
 import datetime
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.context
 import os
 import tempfile
 import traceback
@@ -33,6 +34,15 @@ import pytest
 
 GROUP_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 180.0
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """Processes forked from a server that has imported PyTorch once, where each would for seconds; or spawned."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():  # on Windows
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "maskgrad", "pytest"])
+    return context
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Ranks:
     """`world_size` processes in one gloo group."""
 
     def __init__(self, world_size: int, group_timeout_s: float = GROUP_TIMEOUT_S) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self.pipes: list[multiprocessing.connection.Connection] = []
         self.processes = []

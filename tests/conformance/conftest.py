@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.laws.notices import NOTICES
+from tests.laws.notices import IGNORED
 
 #: What torch.compile says of itself.
 OF_THE_COMPILER = (
     "ignore:.*should not be instantiated:DeprecationWarning",
-    "ignore:.torch.jit.script.* is deprecated:DeprecationWarning",
     # and torch.func.vmap, where it loops; what it maps over is not contiguous
     "ignore:There is a performance drop because we have not yet implemented the batching rule:UserWarning",
     "ignore:torch.searchsorted.*non-contiguous:UserWarning",
@@ -19,10 +18,7 @@ OF_THE_COMPILER = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    here, mark = Path(__file__).parent, pytest.mark.filterwarnings(*IGNORED, *OF_THE_COMPILER)
     for item in items:
-        if here in item.path.parents:
-            for message in NOTICES:
-                item.add_marker(pytest.mark.filterwarnings(f"ignore:{message.replace(':', '.')}:UserWarning"))
-            for notice in OF_THE_COMPILER:
-                item.add_marker(pytest.mark.filterwarnings(notice))
+        if item.path.is_relative_to(here):
+            item.add_marker(mark)

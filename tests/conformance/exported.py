@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from maskgrad.semantics.registry import OPERATIONS
+from tests.conformance.families import groups_of
 from tests.conformance.programs import RANDOM_ELSEWHERE, RECORDS, program_of
 
 __all__ = ["Group", "captured", "groups_without"]
@@ -19,11 +22,11 @@ TOGETHER = 16
 Group = tuple[str, ...]
 
 
-def groups_without(excluded: object) -> list[Group]:
+def groups_without(excluded: object, mark: pytest.MarkDecorator) -> list[Any]:
     """All records but the ``excluded`` ones (which are asked with ``in``) and those that draw random numbers."""
     draw = {o.name for o in OPERATIONS if o.family == "random"} | set(RANDOM_ELSEWHERE)
     names = [name for name in RECORDS if name not in excluded and name not in draw]  # type: ignore[operator]
-    return [tuple(names[at : at + TOGETHER]) for at in range(0, len(names), TOGETHER)]
+    return groups_of(names, TOGETHER, mark)
 
 
 class Together(nn.Module):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.semantics.registry import OPERATIONS
+from tests.conformance.families import family_of, groups_of
 from tests.conformance.outcomes import assert_same, outcomes_of, together
 from tests.conformance.programs import DATA_DEPENDENT, MASKS, RECORDS, Program, program_of
 
@@ -32,21 +30,11 @@ COMPILED = [name for name in RECORDS if name not in UNCOMPILED]
 TOGETHER = 8
 
 
-def groups() -> list[Any]:
-    """The programs of each family, a few at a time."""
-    families: dict[str, list[str]] = {}
-    for operation in OPERATIONS:
-        if operation.name in COMPILED:
-            families.setdefault(operation.family, []).append(operation.name)
-    return [
-        pytest.param(names[start : start + TOGETHER], id=f"{family}, from {names[start]}")
-        for family, names in families.items()
-        for start in range(0, len(names), TOGETHER)
-    ]
+ELSEWHERE = pytest.mark.compiled(per="elsewhere")
 
 
-@pytest.mark.parametrize("names", groups())
-def test_one_graph_for_all_masks_forward_and_backward(names: list[str]) -> None:
+@pytest.mark.parametrize("names", groups_of(COMPILED, TOGETHER, ELSEWHERE, family_of))
+def test_one_graph_for_all_masks_forward_and_backward(names: tuple[str, ...]) -> None:
     try:
         check([program_of(name) for name in names])
     except Exception:
@@ -58,13 +46,15 @@ def test_one_graph_for_all_masks_forward_and_backward(names: list[str]) -> None:
 
 #: One operation of each family for Inductor, which takes seconds where ``aot_eager`` takes a fraction of one.
 REPRESENTATIVES = (
-    ("logaddexp", "var", "matmul", "nn.functional.conv2d", "nn.functional.max_pool2d", "nn.functional.interpolate"),
+    ("logaddexp", "var", "matmul"),
+    ("nn.functional.conv2d", "nn.functional.max_pool2d", "nn.functional.interpolate"),
     ("cat", "gather", "nn.functional.pad", "scatter_reduce", "nn.functional.cross_entropy", "cdist"),
     ("nn.functional.embedding", "nn.functional.scaled_dot_product_attention", "nn.functional.batch_norm", "lstm_cell"),
     ("softmax", "cumsum", "sort", "median", "histc", "transpose", "triu", "nn.functional.glu", "new_zeros", "to"),
 )  # fmt: skip
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("names", REPRESENTATIVES, ids=lambda names: names[0])
 def test_the_default_backend(names: tuple[str, ...]) -> None:
     check([program_of(name) for name in names if name in COMPILED], "inductor")
@@ -83,6 +73,7 @@ def check(programs: list[Program], backend: str = "aot_eager") -> None:
     assert compilations.number == 1, compilations.reasons
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", UNCOMPILED)
 def test_what_cannot_be_compiled_says_so(name: str) -> None:
     program = program_of(name)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.laws.notices import NOTICES
+from tests.laws.notices import IGNORED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here, mark = Path(__file__).parent, pytest.mark.filterwarnings(*IGNORED)
     for item in items:
-        if Path(__file__).parent in item.path.parents:
-            for message in NOTICES:
-                item.add_marker(pytest.mark.filterwarnings(f"ignore:{message.replace(':', '.')}:UserWarning"))
+        if item.path.is_relative_to(here):
+            item.add_marker(mark)

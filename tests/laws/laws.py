@@ -206,7 +206,7 @@ def check_refusals(entry: Entry) -> None:
     """What torch rejects on complete data is rejected on fully specified data."""
     if entry.info.error_inputs_func is None:
         return
-    for i, error in enumerate(entry.info.error_inputs("cpu")):
+    for i, error in enumerate(entry.info.error_inputs_func(entry.info, "cpu")):
         drawn = error.sample_input
         call = Call.of(entry, Sample((drawn.input, *drawn.args), dict(drawn.kwargs)))
         if (

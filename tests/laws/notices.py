@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 
-__all__ = ["NOTICES", "without_notices"]
+__all__ = ["IGNORED", "NOTICES", "without_notices"]
 
 #: The beginning of the message (a regular expression), and why it may be ignored here.
 NOTICES = {
@@ -28,6 +28,9 @@ NOTICES = {
     r"The reduce argument of torch\.scatter with Tensor src": "samples of scatter",
     r"Using a target size": "samples of losses whose operands broadcast",
 }
+
+#: The same as filters of pytest.
+IGNORED = tuple(f"ignore:{message.replace(':', '.')}:UserWarning" for message in NOTICES)
 
 
 @contextlib.contextmanager

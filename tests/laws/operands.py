@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unfla
 
 import maskgrad as mg
 from tests.laws.operator_database import Entry
-from tests.laws.samples import FULL, Effort, Sample, strided
+from tests.laws.samples import Effort, Sample, effort_for, strided
 
 __all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_for"]
 
@@ -166,9 +166,10 @@ def fully_specified(call: Call) -> Plan:
     return Plan("all specified", tuple(torch.ones(t.shape, dtype=torch.bool, device=t.device) for t in data))
 
 
-def plans_for(call: Call, effort: Effort = FULL) -> Iterator[Plan]:
+def plans_for(call: Call, effort: Effort | None = None) -> Iterator[Plan]:
     """Every operand masked, at several densities and with masks of their own; then each operand alone."""
     generator = torch.Generator().manual_seed(0)
+    effort = effort or effort_for(own=True)
 
     def mask(i: int, density: float) -> Tensor:
         return call.like_sample(torch.rand(call.tensors[i].shape, generator=generator) < density)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.testing._internal.common_methods_invocations import op_db, wrapper_set_seed
+from torch.testing._internal.common_utils import SEED
 
 from maskgrad import MaskedTensor
 from maskgrad.masked_tensor.dispatch import binding_of
 from tests.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
-from tests.laws.samples import FULL, LIGHT, LOOKED_AT, UNUSED_SAMPLES, Effort, Sample
+from tests.laws.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample, effort_for
 
 __all__ = ["ENTRIES", "Entry", "entry_named", "registered_entries", "samples_of"]
 
@@ -71,7 +74,7 @@ class Entry:
 
     @property
     def effort(self) -> Effort:
-        return FULL if self.of is None and self.form == "as it comes" else LIGHT
+        return effort_for(own=self.of is None and self.form == "as it comes")
 
     @property
     def name(self) -> str:
@@ -215,6 +218,27 @@ def registered_entries() -> list[Entry]:
     return [entry for entry in ENTRIES if entry.operation is not None]
 
 
+def drawn_samples(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
+    """What ``info.sample_inputs`` draws, seeded as there, without its search of the stack for a unittest.
+
+    That search costs more than most laws, and ``torch.manual_seed`` writes the whole stack down where there is no GPU.
+    """
+    drawn = iter(info.sample_inputs_func(info, "cpu", dtype, False))
+    while True:
+        seed_for_samples()
+        sample = next(drawn, None)
+        if sample is None:
+            return
+        yield Sample((sample.input, *sample.args), dict(sample.kwargs))
+
+
+def seed_for_samples() -> None:
+    """What PyTorch does before each sample, on the CPU."""
+    torch.default_generator.manual_seed(SEED)
+    random.seed(SEED)
+    np.random.seed(SEED)  # noqa: NPY002  (PyTorch's samples are drawn from the global state)
+
+
 def has_equals(tensor: torch.Tensor) -> bool:
     return len(tensor.unique()) < tensor.numel()
 
@@ -233,15 +257,12 @@ def samples_of(
 ) -> list[Sample]:
     """The same samples in every run: the first few, and some spread over the next sixty."""
     count = count or entry.effort.samples
-    torch.manual_seed(0)
-    drawn = iter(entry.info.sample_inputs("cpu", dtype or entry.dtype, requires_grad=False))
-    samples = [Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, looked_at)]
+    drawn = drawn_samples(entry.info, dtype or entry.dtype)
+    samples = list(itertools.islice(drawn, looked_at))
     if not any(
         leaf.numel() for sample in samples for leaf in sample.tensors()
     ):  # unfold begins with empty batches
-        samples += [
-            Sample((s.input, *s.args), dict(s.kwargs)) for s in itertools.islice(drawn, 2 * LOOKED_AT)
-        ]
+        samples += itertools.islice(drawn, 2 * LOOKED_AT)
     usable = [s for s in samples if not any(unused(s) for _, unused in UNUSED_SAMPLES)]
     if entry.name in ORDERS and entry.of is not None:
         usable = [s for s in usable if not has_equals(s.tensors()[0])]

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["FORMS", "FULL", "LIGHT", "LOOKED_AT", "UNUSED_SAMPLES", "Effort", "Sample", "strided"]
+from tests.effort import is_light
+
+__all__ = ["FORMS", "LOOKED_AT", "UNUSED_SAMPLES", "Effort", "Sample", "effort_for", "strided"]
 
 #: How many samples of an entry are looked at.
 LOOKED_AT = 64
@@ -31,10 +33,19 @@ class Effort(NamedTuple):
     garbage: tuple[str, ...]
 
 
-#: In the entry's own dtype …
-FULL = Effort(6, (0.6, 0.25, 0.0), True, ("ordinary", "nan", "inf", "-inf", "-1e30"))
+#: In the entry's own dtype, in the full run and in the light one …
+OWN = Effort(6, (0.6, 0.25, 0.0), True, ("ordinary", "nan", "inf", "-inf", "-1e30"))
+OWN_LIGHT = Effort(3, (0.6, 0.0), True, ("nan", "inf"))
 #: … and in the other dtypes and forms, where the meaning is the same and only precision or layout could go wrong.
-LIGHT = Effort(3, (0.6,), False, ("nan", "-1e30"))
+OTHER = Effort(3, (0.6,), False, ("nan", "-1e30"))
+OTHER_LIGHT = Effort(2, (0.6,), False, ("nan", "-1e30"))
+
+
+def effort_for(own: bool) -> Effort:
+    """The effort of this run, for entries as they come or in another dtype or form."""
+    if is_light():
+        return OWN_LIGHT if own else OTHER_LIGHT
+    return OWN if own else OTHER
 
 
 def emptied(tensor: torch.Tensor, size: int | None) -> torch.Tensor:

@@ -24,6 +24,7 @@ def test_no_reduction_is_forgotten() -> None:
     assert set(REDUCTIONS) <= {operation.name for operation in OPERATIONS if operation.family == "reductions"}
 
 
+@pytest.mark.dtypes(per=lambda name: name)
 @pytest.mark.parametrize(("name", "dtype"), CALLS, ids=lambda value: str(value).removeprefix("torch."))
 def test_the_unspecified_entries_might_as_well_be_deleted(name: str, dtype: torch.dtype) -> None:
     check_reduction(name, dtype)

@@ -10,6 +10,7 @@ from tests.laws.operands import Call
 from tests.laws.operator_database import entry_named
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", BY_DELETION)
 def test_what_is_left_might_as_well_stand_alone(name: str) -> None:
     entry = entry_named(name)

@@ -9,6 +9,7 @@ from tests.laws.operator_database import Entry
 from tests.laws.variants import in_other_dtypes
 
 
+@pytest.mark.dtypes(per=lambda entry: (entry.operation.family, entry.dtype))
 @pytest.mark.parametrize(
     "entry", in_other_dtypes(), ids=lambda entry: f"{entry.id}-{entry.dtype}".replace("torch.", "")
 )

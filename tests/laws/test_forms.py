@@ -9,6 +9,7 @@ from tests.laws.operator_database import Entry
 from tests.laws.variants import in_other_forms
 
 
+@pytest.mark.forms(per=lambda entry: (entry.operation.family, entry.form))
 @pytest.mark.parametrize("entry", in_other_forms(), ids=lambda entry: f"{entry.id}-{entry.form}")
 def test_the_laws_hold_in_every_form(entry: Entry) -> None:
     check_identity(entry)

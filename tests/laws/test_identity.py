@@ -10,6 +10,8 @@ from tests.laws.status import checked_entries
 
 CHECKED = checked_entries()
 
+pytestmark = pytest.mark.every
+
 
 @pytest.mark.parametrize("entry", CHECKED, ids=lambda entry: entry.id)
 def test_fully_specified_input_gives_what_torch_gives(entry: Entry) -> None:

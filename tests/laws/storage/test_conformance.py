@@ -84,6 +84,7 @@ def derivatives(parts: list[mg.MaskedTensor], leaves: list[Tensor], order: int) 
     return found
 
 
+@pytest.mark.layouts(per=lambda operation, storage: (operation.name, storage.layout))
 @pytest.mark.parametrize(("operation", "storage"), CASES)
 def test_a_layout_agrees_with_the_boolean_mask(operation: Operation, storage: Storage) -> None:
     leaves = leaves_of(storage, operation.low)

@@ -62,6 +62,7 @@ def operations_for(dtype: torch.dtype) -> dict[str, Callable[..., Any]]:
     return found
 
 
+@pytest.mark.layouts(per=lambda dtype: dtype)
 @pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
 @pytest.mark.parametrize("dtype", [*HALVES, *EXACT, torch.float32, torch.complex128], ids=str)
 def test_every_dtype_agrees_with_the_boolean_mask(storage: Storage, dtype: torch.dtype) -> None:

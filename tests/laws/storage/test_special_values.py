@@ -24,6 +24,7 @@ UNUSED = {
 VALUES_ONLY = ("var", "std")
 
 
+@pytest.mark.layouts(per=lambda operation: operation.name)
 @pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
 @pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.name not in UNUSED], ids=lambda o: o.name)
 def test_real_nan_and_infinities_surface(operation: Operation, storage: Storage) -> None:

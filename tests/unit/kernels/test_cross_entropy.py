@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
+from tests.effort import examples
 from tests.unit.kernels import oracles
 
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -125,7 +126,7 @@ def test_any_strides(layout):
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_both_bodies_agree_forward_and_backward(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
+from tests.effort import examples
 from tests.unit.kernels import oracles
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 from tests.unit.kernels.problems import problems
@@ -122,7 +123,7 @@ def test_cut_into_pieces_and_over_threads(shape):
             assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(problems(dtypes=FLOATS, special=(0.0, -0.0, nan, inf, -inf), min_dims=1), st.booleans())
 def test_the_compiled_body_agrees_with_the_reference(problem, largest):
     values, mask, dim, keepdim, _ = problem
@@ -140,7 +141,7 @@ def test_the_compiled_body_agrees_with_the_reference(problem, largest):
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(problems(dtypes=FLOATS, special=(0.0, inf, -inf), min_dims=1), st.booleans())
 def test_gradients_agree_with_the_reference(problem, largest):
     values, mask, dim, keepdim, _ = problem

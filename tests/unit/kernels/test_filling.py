@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
 from maskgrad.semantics.entries import LARGE, Entries, fill
+from tests.effort import examples
 from tests.unit.kernels import oracles
 
 DTYPES = [
@@ -99,7 +100,7 @@ def test_any_strides(layout):
     assert found.data_ptr() != values.data_ptr()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_any_shape_order_and_expansion(data):
     shape = data.draw(st.lists(st.integers(1, 6), max_size=4))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
+from tests.effort import examples
 from tests.unit.kernels import oracles
 from tests.unit.kernels.samples_losses import NUMBERS
 
@@ -160,7 +161,7 @@ def problems(draw):
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(problems())
 def test_forward_and_backward_agree_with_torch_on_what_is_specified(problem):
     name, input, target, mask, reduce = problem

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
+from tests.effort import examples
 from tests.unit.kernels import oracles
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 
@@ -189,7 +190,7 @@ def problems(draw):
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(problems())
 def test_forward_and_backward_agree_with_the_reference(problem):
     values, mask, dim, keepdim, garbage, correction = problem

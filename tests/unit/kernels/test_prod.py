@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
+from tests.effort import examples
 from tests.unit.kernels import oracles
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 from tests.unit.kernels.problems import problems
@@ -118,7 +119,7 @@ def test_the_gradient_is_the_product_of_the_others(body, row, expected):
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(problems(dtypes=FLOATS, special=(0.0, 1.0)))
 def test_forward_and_backward_agree_with_the_reference(problem):
     values, mask, dim, keepdim, _ = problem

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
+from tests.effort import examples
 
 BODIES = [reference, cpu]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -134,7 +135,7 @@ def test_the_dtype_of_a_sum_may_be_asked_for():
         assert body.segment_sum(values.long(), pointers, None, torch.float64).item() == 1.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(0, 50), max_size=60), st.sampled_from([torch.int32, torch.int64]))
 def test_rows_are_sorted_stably(indices, dtype):
     indices = torch.tensor(indices, dtype=dtype)

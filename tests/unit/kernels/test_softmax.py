@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from maskgrad import kernels
 from maskgrad.kernels import cpu, reference, use_kernels
 from maskgrad.kernels.softmax import masked_softmax_backward
+from tests.effort import examples
 from tests.unit.kernels import oracles
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 from tests.unit.kernels.problems import problems
@@ -192,7 +193,7 @@ def outcomes(problem, body):
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(problems(dtypes=FLOATS, min_dims=1))
 def test_forward_and_backward_agree_with_the_reference(problem):
     tolerance = 20 * ROUNDING[problem.values.dtype]

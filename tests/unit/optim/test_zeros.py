@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from maskgrad import masked, optim, train_only
 from maskgrad.optim.optimizer import MaskedOptimizer
 from maskgrad.optim.pending import pending_of
+from tests.effort import examples
 from tests.unit.optim.idle_rows import assert_close, assert_states_close, beside_dense, dense, sparse
 from tests.unit.optim.kinds import every_kind
 from tests.unit.optim.optimizers import OPTIONS, PAPERS, every_optimizer
@@ -245,7 +246,7 @@ def test_any_storage_of_the_gradient(kind: Callable[[Tensor], Any], case: str) -
 
 
 @pytest.mark.parametrize("case", ["sgd, momentum", "adamw", "adagrad, all options"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_rows_of_any_dimensions_and_any_steps(case: str, data: st.DataObject) -> None:
     """Gradients that list rows, pieces of rows or entries of a (3, 2, 2) parameter, dense and absent ones."""

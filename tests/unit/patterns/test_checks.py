@@ -14,6 +14,7 @@ import maskgrad as mg
 from maskgrad.masked_tensor.tensor import MaskedTensor, rebuild_stored
 from maskgrad.patterns import StoredPattern
 from maskgrad.patterns.conversion import LAYOUTS, pattern_of_places
+from tests.effort import examples
 
 SPARSE = LAYOUTS[1:]
 BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
@@ -54,7 +55,7 @@ def saved_and_loaded(x: MaskedTensor) -> MaskedTensor:
     return torch.load(file, weights_only=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(tensors())
 def test_what_is_right_is_accepted(x: MaskedTensor) -> None:
     for again in (rebuild_stored(*parts(x)), saved_and_loaded(x)):
@@ -99,7 +100,7 @@ def damaged(draw: Any) -> tuple[Any, Any, Any]:
     return values, (layout, sizes, blocksize), tuple(indices)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(damaged())
 def test_what_is_damaged_is_refused(parts: tuple[Any, Any, Any]) -> None:
     with pytest.raises(REFUSALS) as caught:
@@ -107,7 +108,7 @@ def test_what_is_damaged_is_refused(parts: tuple[Any, Any, Any]) -> None:
     assert len(str(caught.value)) > 15
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(damaged())
 def test_a_damaged_file_is_not_loaded(parts: tuple[Any, Any, Any]) -> None:
     class Broken:

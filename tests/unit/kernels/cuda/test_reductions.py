@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from maskgrad.kernels import cuda, reference
 from maskgrad.kernels.cuda import tiles
+from tests.effort import examples
 from tests.unit.kernels import oracles
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 
@@ -118,7 +119,7 @@ def test_spread(layout, dtype, device):
             assert not found[~mask].any()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_any_shape_order_and_expansion(data):
     shape = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from maskgrad.optim.idle.moments import MomentStep, MomentTable
+from tests.effort import examples
 
 Schedule = Callable[[int], float]
 
@@ -125,7 +126,7 @@ def test_ordinary_and_strange_betas(betas: tuple[float, float]) -> None:
     compare(steps(300, 50, betas=lambda t: betas), [0, 100, 290, 299], 2.0**-53, 1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     beta1=st.floats(0, 0.995),
     beta2=st.floats(0.3, 0.9999),

@@ -1,0 +1,137 @@
+"""How much the tests try: ``pytest --effort light`` (`make test`) or ``--effort full`` (`make test-all`, the default).
+
+What the light run leaves to the full one is decided by rules, never by which tests pass:
+
+* Each entry of the operator database meets all laws, with fewer samples, masks and kinds of garbage
+  (``tests/laws/samples.py``). Such tests have the marker ``every``.
+* A test with one of the markers :data:`MULTIPLIED` does once more, on other dtypes, layouts, compilers or processes,
+  what another test has done. Of those that one function makes, the light run keeps the first, or the first of each
+  ``per``, which takes parameters of the test by their names; none, if other tests represent them::
+
+      @pytest.mark.dtypes(per=lambda entry: (entry.operation.family, entry.dtype))
+      @pytest.mark.compiled(per="elsewhere")
+
+* Of all other tests that one function makes, it keeps :data:`AT_MOST`, spread evenly from the first to the last.
+* Hypothesis draws fewer examples (:func:`examples`).
+
+What is left out counts as deselected, and the summary says how much of it was left to the full run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import pytest
+
+__all__ = ["MULTIPLIED", "examples", "is_light"]
+
+#: Markers of tests that multiply what others have shown, and on what they do so.
+MULTIPLIED = {
+    "dtypes": "the laws in other dtypes",
+    "forms": "the laws on other strides and shapes",
+    "layouts": "on other storage layouts",
+    "compiled": "through torch.compile, torch.export or vmap",
+    "onnx": "in files run by ONNX Runtime",
+    "interpreter": "CUDA kernels in Triton's interpreter",
+    "ranks": "in several processes",
+    "demo": "whole programs of the command line",
+}
+
+#: A prime number: where parameters multiply each other, it meets all values of each.
+AT_MOST = 7
+
+_light = False
+_left: Counter[str] = Counter()
+
+
+def is_light() -> bool:
+    return _light
+
+
+def examples(usual: int) -> int:
+    """How many examples Hypothesis draws where ``usual`` are enough to be fairly sure: fewer, or twice as many."""
+    return max(usual // 8, 8) if _light else 2 * usual
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--effort",
+        choices=("light", "full"),
+        default="full",
+        help="light: fewer samples and examples, few of the tests that one function makes; full (default): everything",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the tests are imported, whose samples and settings depend on it."""
+    global _light
+    _light = config.getoption("effort") == "light"
+    config.addinivalue_line("markers", "every: the light run keeps all of them; see tests/effort.py")
+    for name, what in MULTIPLIED.items():
+        config.addinivalue_line("markers", f"{name}(per=None): {what}; see tests/effort.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to the full run what the rules say."""
+    if not _light:
+        return
+    groups: defaultdict[Hashable, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        groups[_group_of(item)].append(item)
+    kept = {id(item) for group in groups.values() for item in _kept_of(group)}
+    left = [item for item in items if id(item) not in kept]
+    items[:] = [item for item in items if id(item) in kept]
+    config.hook.pytest_deselected(items=left)
+    _left.update(kind.name if (kind := _kind_of(item)) else "parameters" for item in left)
+
+
+def _kind_of(item: pytest.Item) -> pytest.Mark | None:
+    """The marker that decides; the nearest one."""
+    return next(
+        (mark for mark in item.iter_markers() if mark.name == "every" or mark.name in MULTIPLIED), None
+    )
+
+
+def _group_of(item: pytest.Item) -> Hashable:
+    """What a test has in common with those of which the light run keeps some."""
+    function, kind = item.nodeid.partition("[")[0], _kind_of(item)
+    per: Callable[..., Hashable] | str | None = kind.kwargs.get("per") if kind else None
+    name = kind.name if kind else None
+    if not callable(per):
+        return function, name, per
+    parameters: dict[str, Any] = item.callspec.params  # type: ignore[attr-defined]
+    return function, name, per(**{name: parameters[name] for name in inspect.signature(per).parameters})
+
+
+def _kept_of(group: list[pytest.Item]) -> list[pytest.Item]:
+    kind = _kind_of(group[0])
+    if kind is None:
+        return [group[i * len(group) // AT_MOST] for i in range(AT_MOST)] if len(group) > AT_MOST else group
+    if kind.name == "every":
+        return group
+    return [] if kind.kwargs.get("per") == "elsewhere" else group[:1]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of pytest-xdist tells the one that writes the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_to_the_full_run"] = dict(_left)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """All processes have collected the same: any of them can tell."""
+    told = getattr(node, "workeroutput", {}).get("left_to_the_full_run", {})
+    _left.clear()
+    _left.update(told)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _light:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(_left.items()))
+        terminalreporter.write_line(f"left to the full run (make test-all): {_left.total()} tests ({kinds})")

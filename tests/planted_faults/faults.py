@@ -1,0 +1,145 @@
+"""Twenty faults such as are made: where, what stands there, what is planted in its place, and what it breaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["FAULTS", "ROOT", "SOURCES", "Fault"]
+
+ROOT = Path(__file__).parents[2]
+SOURCES = Path("src") / "maskgrad"
+
+
+class Fault(NamedTuple):
+    """One fault; ``old`` occurs exactly once in ``file``, and ``new`` takes its place."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "a mean divides by the size, not by the number of specified entries",
+        "kernels/reference/reductions.py",
+        "(total / count.clamp(min=1)).to(out), count",
+        "(total / max(values.numel() // max(total.numel(), 1), 1)).to(out), count",
+    ),
+    Fault(
+        "softmax fills with 0 where -inf is needed",
+        "kernels/reference/softmax.py",
+        "torch.where(present, -torch.inf, 0.0)",
+        "torch.where(present, 0.0, 0.0)",
+    ),
+    Fault(
+        "softmax fills a row without entries with -inf",
+        "kernels/reference/softmax.py",
+        "torch.where(present, -torch.inf, 0.0)",
+        "torch.where(present, -torch.inf, -torch.inf)",
+    ),
+    Fault(
+        "the gradient of a variance reaches unspecified entries",
+        "kernels/reference/moments.py",
+        "return torch.where(mask, grad * factor * deviation, 0).to(values.dtype)",
+        "return (grad * factor * deviation).to(values.dtype)",
+    ),
+    Fault(
+        "a variance subtracts 1 whatever the correction is",
+        "kernels/reference/moments.py",
+        "(count.to(total.dtype) - correction).clamp(min=0)",
+        "(count.to(total.dtype) - 1).clamp(min=0)",
+    ),
+    Fault(
+        "an elementwise result is specified where one operand is",
+        "semantics/entries.py",
+        "return a if a is b else a & b",
+        "return a if a is b else a | b",
+    ),
+    Fault(
+        "an averaged loss divides by the number of all positions",
+        "semantics/losses/reduction.py",
+        'return mean(loss) if reduction == "mean" else sum(loss)',
+        'return Entries(sum(loss).values / max(loss.values.numel(), 1), sum(loss).mask) if reduction == "mean" '
+        "else sum(loss)",
+    ),
+    Fault(
+        "unspecified entries are sorted first",
+        "semantics/sorting.py",
+        "specified_first(mask.gather(dim, by_value), dim)",
+        "specified_first(mask.gather(dim, by_value).logical_not(), dim)",
+    ),
+    Fault(
+        "the last two dimensions of a sparse batch are taken for the first two",
+        "semantics/stored/views.py",
+        "return transpose(x, -2, -1)",
+        "return transpose(x, 0, 1)",
+    ),
+    Fault(
+        "CSC is read as CSR",
+        "patterns/compressed.py",
+        "pair = (lines, positions) if self._layout in BY_ROW else (positions, lines)",
+        "pair = (lines, positions)",
+    ),
+    Fault(
+        "a layout without a rule computes on stored values alone",
+        "semantics/stored/registry.py",
+        "        return operation.body\n    return None",
+        "        return operation.body\n    return elementwise",
+    ),
+    Fault(
+        "the tangent of a masked gradient is not masked",
+        "gradients/gradient_surgery.py",
+        "passing: Tensor = fill(tangent, ctx.saved_tensors[0], 0)",
+        "passing: Tensor = tangent.clone()",
+    ),
+    Fault(
+        "duplicates are merged in half precision",
+        "gradients/merging.py",
+        "wide = values.to(widened_dtype(values.dtype))",
+        "wide = values",
+    ),
+    Fault(
+        "the norm of gradients in slots is taken before duplicates are merged",
+        "gradients/merging.py",
+        "gradient.with_values(_wide(gradient.values, factor)).merged()",
+        "gradient.with_values(_wide(gradient.values, factor))",
+    ),
+    Fault(
+        "Adam corrects its first moment as after one step, always",
+        "optim/rules/adam.py",
+        "value=-lr / (1 - beta1**step)",
+        "value=-lr / (1 - beta1)",
+    ),
+    Fault(
+        "a row-wise state is read one row too late",
+        "kernels/reference/updates.py",
+        "s = _taken(states, rows) + squares.mean(1)",
+        "s = _taken(states, (rows + 1) % len(states)) + squares.mean(1)",
+    ),
+    Fault(
+        "an idle row is brought up to date but for one step",
+        "optim/idle/linear.py",
+        "column = since.cpu().numpy()",
+        "column = (since.cpu().numpy() + 1).clip(max=self.steps)",
+    ),
+    Fault(
+        "the loss scaler does not look at merged gradients",
+        "amp/unscaling.py",
+        "        groups[tensor.device, tensor.dtype, still_scaled][key] = tensor",
+        "        if still_scaled:\n            groups[tensor.device, tensor.dtype, still_scaled][key] = tensor",
+    ),
+    Fault(
+        "the number of entries is that of one rank",
+        "distributed/reductions.py",
+        "total, number = global_sums(ranks, [total, number], gradients, refusal)",
+        "(total,) = global_sums(ranks, [total], gradients, refusal)",
+    ),
+    Fault(
+        "a file for ONNX gives its outputs in another order",
+        "export/ports.py",
+        "        tensors += parts",
+        "        tensors = parts + tensors",
+    ),
+)
