@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-try:
-    import typer
-except ModuleNotFoundError as error:
-    from maskgrad.errors import MissingDependencyError
+from maskgrad.optional_packages import require
 
-    raise MissingDependencyError(error.name or "typer", "cli", "the command line") from None
+require("typer", "the command line", "cli")
 
-from maskgrad.cli import bench, demo, info
+import typer  # noqa: E402  (after it is known to be there)
+
+from maskgrad.cli import bench, demo, info  # noqa: E402
 
 __all__ = ["app"]
 
