@@ -126,6 +126,13 @@ CASES = [
     case(aten.bucketize.Tensor, ROWS, EDGES, right=True),
     case(aten.bucketize.Scalar, 0.25, EDGES),
     *[case(operation, SIGNED[:, None], SIGNED) for operation in (aten.copysign.Tensor, aten.hypot.default)],
+    case(
+        aten.hypot.default, torch.tensor([inf, nan, -inf, nan, 3.0]), torch.tensor([nan, inf, nan, nan, nan])
+    ),
+    *[
+        case(aten.combinations.default, torch.tensor([1.5, nan, -2.0, 4.0][:size]), r, again)
+        for size, r, again in ((4, 2, False), (4, 3, True), (4, 0, False), (2, 3, False), (0, 2, True))
+    ],
     case(aten.copysign.Scalar, SIGNED, -0.0),
     case(aten.copysign.Tensor, torch.tensor([1, -2]), torch.tensor([-3, 4])),
     case(aten.signbit.default, SIGNED),

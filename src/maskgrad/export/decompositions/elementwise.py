@@ -31,12 +31,12 @@ def copysign(x: Tensor, sign: Tensor | float) -> Tensor:
 
 
 def hypot(x: Tensor, y: Tensor) -> Tensor:
-    """√(x² + y²) without overflow: the larger one is taken out of the root."""
+    """√(x² + y²) without overflow: the larger one is taken out of the root. Infinite beside NaN, too, as in C."""
     x, y = x.abs(), y.abs()
     large, small = torch.maximum(x, y), torch.minimum(x, y)
     ratio = small / torch.where((large == 0) | torch.isinf(large), 1.0, large)
     root = large * torch.sqrt(1.0 + ratio * ratio)
-    return torch.where(torch.isinf(large) | torch.isinf(small), float("inf"), root)
+    return torch.where(torch.isinf(x) | torch.isinf(y), float("inf"), root)
 
 
 def fmax(x: Tensor, y: Tensor) -> Tensor:

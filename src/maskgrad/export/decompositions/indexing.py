@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -34,4 +36,15 @@ def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     )
 
 
-BODIES = {"put": put, "nonzero_static": nonzero_static}
+def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """Chosen by places that are known beforehand, if the size is; since 2.15 PyTorch looks for them in a mask."""
+    if isinstance(x.shape[0], torch.SymInt):
+        return NotImplemented
+    if r == 0:
+        return x[:0]
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = torch.tensor([*choose(range(x.shape[0]), r)], dtype=torch.int64, device=x.device)
+    return x[places.reshape(-1, r)]
+
+
+BODIES = {"put": put, "nonzero_static": nonzero_static, "combinations": combinations}
