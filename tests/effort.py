@@ -40,6 +40,15 @@ MULTIPLIED = {
     "demo": "whole programs of the command line",
 }
 
+#: … and what carries one of them by the folder or file it is in, if the test says nothing else.
+BY_PATH = {
+    "tests/unit/kernels/cuda": pytest.mark.interpreter(per=lambda device: device),
+    "tests/unit/distributed": pytest.mark.ranks,
+    "tests/unit/export/test_onnx": pytest.mark.onnx,
+    "tests/conformance/test_compiled": pytest.mark.compiled,
+    "tests/integration/test_movielens_demo.py": pytest.mark.demo,
+}
+
 #: A prime number: where parameters multiply each other, it meets all values of each.
 AT_MOST = 7
 
@@ -77,6 +86,15 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to the full run what the rules say."""
+    for item in items:
+        path = (
+            item.path.relative_to(config.rootpath).as_posix()
+            if item.path.is_relative_to(config.rootpath)
+            else ""
+        )
+        mark = next((mark for start, mark in BY_PATH.items() if path.startswith(start)), None)
+        if mark is not None and _kind_of(item) is None:
+            item.add_marker(mark)
     if not _light:
         return
     groups: defaultdict[Hashable, list[pytest.Item]] = defaultdict(list)
@@ -103,8 +121,8 @@ def _group_of(item: pytest.Item) -> Hashable:
     name = kind.name if kind else None
     if not callable(per):
         return function, name, per
-    parameters: dict[str, Any] = item.callspec.params  # type: ignore[attr-defined]
-    return function, name, per(**{name: parameters[name] for name in inspect.signature(per).parameters})
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return function, name, per(**{name: parameters.get(name) for name in inspect.signature(per).parameters})
 
 
 def _kept_of(group: list[pytest.Item]) -> list[pytest.Item]:

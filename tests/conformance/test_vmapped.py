@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from maskgrad.semantics.registry import OPERATIONS
+from tests.conformance.families import family_of, groups_of
 from tests.conformance.outcomes import Outcome, assert_same, dense
-from tests.conformance.programs import DATA_DEPENDENT, RECORDS, Program, program_of
+from tests.conformance.programs import DATA_DEPENDENT, RANDOM_ELSEWHERE, RECORDS, Program, program_of
 
 #: What vmap does not take, each with its reason. Each is tried: what begins to work must leave this list.
 UNMAPPED: dict[str, str] = {
@@ -32,22 +32,22 @@ UNMAPPED: dict[str, str] = {
 KINDS = ("traced", "other", "empty", "full")
 
 
-def families() -> list[str]:
-    return sorted({o.family for o in OPERATIONS if o.name in RECORDS} - {"random"})
+#: How many programs are mapped in one test.
+TOGETHER = 16
+
+RANDOM = {*RANDOM_ELSEWHERE, *(name for name in RECORDS if family_of(name) == "random")}
+MAPPED = [name for name in RECORDS if name not in UNMAPPED and name not in RANDOM]
 
 
-def names_of(family: str) -> list[str]:
-    return [o.name for o in OPERATIONS if o.family == family and o.name in RECORDS]
+@pytest.mark.parametrize(
+    "names", groups_of(MAPPED, TOGETHER, pytest.mark.compiled(per="elsewhere"), family_of)
+)
+def test_mapped_over_data_and_masks(names: tuple[str, ...]) -> None:
+    for name in names:
+        check(program_of(name))
 
 
-@pytest.mark.parametrize("family", families())
-def test_mapped_over_data_and_masks(family: str) -> None:
-    for name in names_of(family):
-        program = program_of(name)
-        if name not in UNMAPPED and not program.random:
-            check(program)
-
-
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", UNMAPPED)
 def test_what_cannot_be_mapped_says_so(name: str) -> None:
     with pytest.raises(Exception):  # noqa: B017, PT011  (each function of torch has its own)

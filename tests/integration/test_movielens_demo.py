@@ -62,6 +62,7 @@ def test_a_whole_run(small_data, tmp_path) -> None:
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.demo(per="elsewhere")  # it is tested with the models
 def test_the_same_seed_gives_the_same_numbers(small_data, tmp_path) -> None:
     reports = []
     for seed, folder in [(0, "a"), (0, "b"), (1, "c")]:
@@ -71,6 +72,7 @@ def test_the_same_seed_gives_the_same_numbers(small_data, tmp_path) -> None:
     assert reports[0] != reports[2]
 
 
+@pytest.mark.demo(per="elsewhere")  # the other tests run it on few ratings
 def test_on_the_real_ratings_the_autoencoder_beats_the_biases_within_eight_epochs(
     monkeypatch, tmp_path
 ) -> None:
@@ -88,6 +90,7 @@ def test_on_the_real_ratings_the_autoencoder_beats_the_biases_within_eight_epoch
     assert metrics["rmse"] < 0.885
 
 
+@pytest.mark.demo(per="elsewhere")  # so do the tests of several ranks
 def test_two_processes_learn_what_one_does(small_data, tmp_path) -> None:
     for processes in (1, 2):
         done = _demo("--epochs", 2, "--nproc", processes, "--out", tmp_path / str(processes))

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unfla
 
 import maskgrad as mg
 from tests.laws.operator_database import Entry
-from tests.laws.samples import Effort, Sample, effort_for, strided
+from tests.laws.samples import THIN, Effort, Sample, effort_for, strided
 
 __all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_for"]
 
@@ -175,7 +175,9 @@ def plans_for(call: Call, effort: Effort | None = None) -> Iterator[Plan]:
         return call.like_sample(torch.rand(call.tensors[i].shape, generator=generator) < density)
 
     for density in effort.densities:
-        yield Plan(f"all masked, density {density}", tuple(mask(i, density) for i in call.data))
+        plan = Plan(f"all masked, density {density}", tuple(mask(i, density) for i in call.data))
+        if density in THIN or not effort.thinned:
+            yield plan
     if len(call.data) < 2 or not effort.alone:
         return
     for alone in call.data:

@@ -256,6 +256,7 @@ def samples_of(
     entry: Entry, dtype: torch.dtype | None = None, count: int | None = None, looked_at: int = LOOKED_AT
 ) -> list[Sample]:
     """The same samples in every run: the first few, and some spread over the next sixty."""
+    thinned = count is None and entry.effort.thinned
     count = count or entry.effort.samples
     drawn = drawn_samples(entry.info, dtype or entry.dtype)
     samples = list(itertools.islice(drawn, looked_at))
@@ -270,8 +271,8 @@ def samples_of(
         usable = [
             formed for sample in usable if (formed := sample.in_form(entry.form)) and accepted(entry, formed)
         ]
-    if len(usable) <= count:
-        return usable
-    first, rest = usable[: count // 2], usable[count // 2 :]
-    spread = count - len(first)
-    return first + [rest[i * len(rest) // spread] for i in range(spread)]
+    if len(usable) > count:
+        first, rest = usable[: count // 2], usable[count // 2 :]
+        spread = count - len(first)
+        usable = first + [rest[i * len(rest) // spread] for i in range(spread)]
+    return usable[::2] if thinned else usable

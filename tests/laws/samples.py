@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.effort import is_light
 
-__all__ = ["FORMS", "LOOKED_AT", "UNUSED_SAMPLES", "Effort", "Sample", "effort_for", "strided"]
+__all__ = ["FORMS", "LOOKED_AT", "OWN", "THIN", "UNUSED_SAMPLES", "Effort", "Sample", "effort_for", "strided"]
 
 #: How many samples of an entry are looked at.
 LOOKED_AT = 64
@@ -25,27 +25,33 @@ class Effort(NamedTuple):
         densities: how many of the entries are specified in the masks that are tried.
         alone: whether each operand is also the only one that is masked, and the only one that is not.
         garbage: what is put under the masks.
+        thinned: whether only every other sample, and only the densities of :data:`THIN`, are tried.
     """
 
     samples: int
     densities: tuple[float, ...]
     alone: bool
     garbage: tuple[str, ...]
+    thinned: bool = False
 
 
-#: In the entry's own dtype, in the full run and in the light one …
+#: In the entry's own dtype …
 OWN = Effort(6, (0.6, 0.25, 0.0), True, ("ordinary", "nan", "inf", "-inf", "-1e30"))
-OWN_LIGHT = Effort(3, (0.6, 0.0), True, ("nan", "inf"))
 #: … and in the other dtypes and forms, where the meaning is the same and only precision or layout could go wrong.
 OTHER = Effort(3, (0.6,), False, ("nan", "-1e30"))
-OTHER_LIGHT = Effort(2, (0.6,), False, ("nan", "-1e30"))
+#: The densities of the light run.
+THIN = (0.6, 0.0)
 
 
 def effort_for(own: bool) -> Effort:
-    """The effort of this run, for entries as they come or in another dtype or form."""
-    if is_light():
-        return OWN_LIGHT if own else OTHER_LIGHT
-    return OWN if own else OTHER
+    """The effort of this run, for entries as they come or in another dtype or form.
+
+    The light run tries a part of what the full one tries, the very same samples and masks.
+    """
+    effort = OWN if own else OTHER
+    if not is_light():
+        return effort
+    return effort._replace(thinned=True, garbage=("nan", "inf") if own else effort.garbage)
 
 
 def emptied(tensor: torch.Tensor, size: int | None) -> torch.Tensor:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from maskgrad.kernels import registry, selection
@@ -69,6 +70,7 @@ print(sorted(seen))
 """
 
 
+@pytest.mark.interpreter(per="elsewhere")  # the interpreter runs each of them
 def test_every_kernel_compiles(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
