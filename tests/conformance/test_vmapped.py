@@ -26,6 +26,11 @@ UNMAPPED: dict[str, str] = {
         ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell"), "torch's own has no rule for batches"
     ),
     **dict.fromkeys(("as_strided", "as_strided_scatter"), "the storage of a batch is not that of a sample"),
+    **(
+        {}
+        if torch.__version__ >= (2, 13)
+        else dict.fromkeys(("hash_tensor", "unbind_copy"), "PyTorch 2.12 has no rule for batches")
+    ),
 }
 
 #: Each operation is mapped over one call of each kind of mask.
