@@ -23,7 +23,8 @@ class Patch:
 
     Attributes:
         target: what is replaced, completed or registered, by its dotted path.
-        how: ``"replaced"``, ``"completed"`` (a table of PyTorch's gets an entry) or ``"registered"``.
+        how: ``"replaced"``, ``"replaced while exporting"``, ``"completed"`` (a table of PyTorch's gets an entry) or
+            ``"registered"``.
         reason: what PyTorch does by itself.
         without: what happens where the patch cannot be applied, and what to do; the words of the warning.
         versions: of PyTorch that need it.
