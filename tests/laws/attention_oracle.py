@@ -50,7 +50,7 @@ def attention(
         causal = torch.ones(q.values.shape[-2], k.values.shape[-2]).tril().bool()
         bias = Part(causal, torch.ones_like(causal))
     if options.get("enable_gqa"):
-        times = q.values.shape[-3] // k.values.shape[-3]
+        times = q.values.shape[-3] // max(k.values.shape[-3], 1)  # no head at all: nothing is repeated
         k, v = (Part(*(x.repeat_interleave(times, -3) for x in part)) for part in (k, v))
     scale = options.get("scale") or q.values.shape[-1] ** -0.5
     out, _ = attended(q, k, v, bias, scale, options.get("dropout_p", 0.0))

@@ -11,10 +11,12 @@ Boolean masks on.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.broken_products import NONE_AT_ALL
@@ -133,13 +135,20 @@ def attend(
         mask = taking_part | ~has_keys
         if added is not None:
             mask = torch.where(mask, added, -torch.inf)
-    result = F.scaled_dot_product_attention(
-        values_of(query), values_of(key), values_of(value), attn_mask=mask, dropout_p=dropout_p, scale=scale
-    )
+    parts = (values_of(query), values_of(key), values_of(value))
+    with _twice_differentiable(parts[0].dtype):
+        result = F.scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropout_p, scale=scale)
     if may_look_at(result) and not bool(torch.isfinite(result.detach().sum())):
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
     return Entries(result, sums_of(served, taking_part, value).expand(result.shape))
+
+
+def _twice_differentiable(dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
+    """In double precision the formula: PyTorch's kernel for CPUs, which it would choose, has no second derivative."""
+    if dtype != torch.float64 or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return contextlib.nullcontext()
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 def softmax_of_scores(

@@ -118,6 +118,8 @@ def _unpooling(rank: int) -> Callable[..., Any]:
         kernel = as_tuple(given["kernel_size"], rank)
         stride = kernel if given.get("stride") is None else as_tuple(given["stride"], rank)
         padding = as_tuple(given.get("padding", 0), rank)
+        if rank == 3 and min(stride) <= 0:  # of the others PyTorch does not ask it
+            raise RuntimeError(f"strides should be greater than zero, but got stride: {stride}")
         size = F._unpool_output_size(  # type: ignore[attr-defined]
             values_of(given["input"]), kernel, stride, padding, given.get("output_size")
         )
@@ -128,6 +130,11 @@ def _unpooling(rank: int) -> Callable[..., Any]:
 
 def _written(input: Operand, indices: Operand, size: tuple[int, ...], rank: int) -> Entries:
     values, places = values_of(input), values_of(indices)
+    if values.ndim not in (rank + 1, rank + 2):
+        raise RuntimeError(
+            f"Input to max_unpooling{max(rank, 2)}d should be a {max(rank, 2) + 1}d or {max(rank, 2) + 2}d Tensor, but "
+            f"got a tensor with {values.ndim + (rank == 1)} dimensions."
+        )
     if values.shape != places.shape:
         raise RuntimeError(
             "Expected shape of indices to be same as that of the input tensor "
