@@ -6,9 +6,11 @@ What the light run leaves to the full one is decided by rules, never by which te
   (``tests/laws/samples.py``). Such tests have the marker ``every``.
 * A test with one of the markers :data:`MULTIPLIED` does once more, on other dtypes, layouts, compilers or processes,
   what another test has done. Of those that one function makes, the light run keeps the first, or the first of each
-  ``per``, which takes parameters of the test by their names; none, if other tests represent them::
+  ``per``, which takes parameters of the test by their names; of a whole file, if so marked; none, if other tests
+  represent them::
 
       @pytest.mark.dtypes(per=lambda entry: (entry.operation.family, entry.dtype))
+      @pytest.mark.interpreter(of="file")
       @pytest.mark.compiled(per="elsewhere")
 
 * Of all other tests that one function makes, it keeps :data:`AT_MOST`, spread evenly from the first to the last.
@@ -42,9 +44,10 @@ MULTIPLIED = {
 
 #: … and what carries one of them by the folder or file it is in, if the test says nothing else.
 BY_PATH = {
-    "tests/unit/kernels/cuda": pytest.mark.interpreter(per=lambda device: device),
+    "tests/unit/kernels/cuda": pytest.mark.interpreter(of="file", per=lambda device: device),
     "tests/unit/distributed": pytest.mark.ranks,
     "tests/unit/export/test_onnx": pytest.mark.onnx,
+    "tests/conformance/test_compiled_layouts.py": pytest.mark.compiled(of="file"),
     "tests/conformance/test_compiled": pytest.mark.compiled,
     "tests/integration/test_movielens_demo.py": pytest.mark.demo,
 }
@@ -80,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _light = config.getoption("effort") == "light"
     config.addinivalue_line("markers", "every: the light run keeps all of them; see tests/effort.py")
     for name, what in MULTIPLIED.items():
-        config.addinivalue_line("markers", f"{name}(per=None): {what}; see tests/effort.py")
+        config.addinivalue_line("markers", f"{name}(of=None, per=None): {what}; see tests/effort.py")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -116,13 +119,15 @@ def _kind_of(item: pytest.Item) -> pytest.Mark | None:
 
 def _group_of(item: pytest.Item) -> Hashable:
     """What a test has in common with those of which the light run keeps some."""
-    function, kind = item.nodeid.partition("[")[0], _kind_of(item)
-    per: Callable[..., Hashable] | str | None = kind.kwargs.get("per") if kind else None
-    name = kind.name if kind else None
+    kind = _kind_of(item)
+    options = kind.kwargs if kind else {}
+    of = str(item.path) if options.get("of") == "file" else item.nodeid.partition("[")[0]
+    per: Callable[..., Hashable] | str | None = options.get("per")
+    kind_name = kind.name if kind else None
     if not callable(per):
-        return function, name, per
+        return of, kind_name, per
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return function, name, per(**{name: parameters.get(name) for name in inspect.signature(per).parameters})
+    return of, kind_name, per(**{name: parameters.get(name) for name in inspect.signature(per).parameters})
 
 
 def _kept_of(group: list[pytest.Item]) -> list[pytest.Item]:

@@ -67,6 +67,7 @@ def _one_registry() -> Iterator[None]:
         yield
 
 
+@pytest.mark.onnx(per="elsewhere")  # a batch of each family represents them
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_file_agrees_on_other_masks(group: Group, tmp_path: Path) -> None:
     path = tmp_path / "group.onnx"

@@ -1,0 +1,79 @@
+"""The rules by which the light run leaves tests to the full one, on a file of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("b", range(8))
+@pytest.mark.parametrize("a", range(8))
+def test_many(a, b): pass
+
+@pytest.mark.every
+@pytest.mark.parametrize("a", range(9))
+def test_every(a): pass
+
+@pytest.mark.dtypes(per=lambda family: family)
+@pytest.mark.parametrize("family", "xxyyy")
+def test_families(family): pass
+
+@pytest.mark.compiled(per="elsewhere")
+def test_elsewhere(): pass
+
+@pytest.mark.ranks(of="file")
+def test_first_of_the_file(): pass
+
+@pytest.mark.ranks(of="file")
+def test_second_of_the_file(): pass
+
+def test_alone(): pass
+"""
+
+
+def collected(folder: Path, effort: str) -> list[str]:
+    (folder / "test_it.py").write_text(TESTS, encoding="utf-8")
+    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.effort",
+        "--strict-markers",
+        "--collect-only",
+        "-q",
+    ]
+    command += ["--effort", effort, "--rootdir", str(folder), str(folder / "test_it.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_full_run_keeps_everything(tmp_path: Path) -> None:
+    lines = collected(tmp_path, "full")
+    assert sum("::" in line for line in lines) == 64 + 9 + 5 + 1 + 2 + 1
+    assert not any("left to the full run" in line for line in lines)
+
+
+def test_the_light_run_keeps_what_the_rules_say(tmp_path: Path) -> None:
+    lines = collected(tmp_path, "light")
+    kept = [line.partition("::")[2] for line in lines if "::" in line]
+    many = [name for name in kept if name.startswith("test_many")]
+    assert len(many) == 7
+    assert len({name.partition("-")[2] for name in many}) == 7  # of 8 values of the inner parameter
+    assert [name for name in kept if name not in many] == [
+        *(f"test_every[{i}]" for i in range(9)),
+        "test_families[x0]",
+        "test_families[y0]",
+        "test_first_of_the_file",
+        "test_alone",
+    ]
+    assert (
+        "left to the full run (make test-all): 62 tests (1 compiled, 3 dtypes, 57 parameters, 1 ranks)"
+        in lines
+    )
+    assert any("20/82 tests collected (62 deselected)" in line for line in lines)
