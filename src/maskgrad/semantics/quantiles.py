@@ -12,6 +12,7 @@ from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.sorting import read, sorted_positions
+from maskgrad.versions import is_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["OPERATIONS", "nanquantile", "quantile"]
+
+#: Since 2.15 PyTorch finds 0.3 · 5 between two entries without rounding it to their dtype first.
+_RANKS_ARE_DOUBLE = not is_before(torch.__version__, "2.15")
 
 
 def _interpolated(ordered: Tensor, rank: Tensor, interpolation: str) -> Tensor:
@@ -34,7 +38,8 @@ def _interpolated(ordered: Tensor, rank: Tensor, interpolation: str) -> Tensor:
     if interpolation not in ("linear", "midpoint"):
         return values
     weights = torch.full_like(rank, 0.5) if interpolation == "midpoint" else rank - below
-    return torch.lerp(values, ordered.gather(-1, rank.detach().ceil().to(torch.int64)), weights)
+    above = ordered.gather(-1, rank.detach().ceil().to(torch.int64))
+    return torch.lerp(values, above, weights.to(values.dtype))
 
 
 def _quantile(
@@ -63,10 +68,11 @@ def _quantile(
     count = kernels.masked_count(rows.mask, (last,), True)
     end = (count - 1).clamp(min=0)
     points = torch.as_tensor(q, dtype=values.dtype, device=values.device)
-    rank = points.reshape(-1) * end.to(values.dtype)
+    precise = torch.float64 if _RANKS_ARE_DOUBLE else values.dtype
+    rank = points.reshape(-1).to(precise) * end.to(precise)
     if not ignore_nan:  # NaN sorts last, and any rank reads it
         has_nan = ordered.detach().gather(-1, end).isnan()
-        rank = torch.where(has_nan, end.to(values.dtype), rank)
+        rank = torch.where(has_nan, end.to(precise), rank)
     result = _interpolated(ordered, rank, interpolation)  # (…, q)
     present = known.any(-1, keepdim=True)
     if ignore_nan:  # nothing but NaN is left

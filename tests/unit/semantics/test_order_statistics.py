@@ -91,7 +91,13 @@ def check_quantiles(
     if x.isfinite().all():
         (right,) = torch.autograd.grad(torch.where(known, values, 0).sum(), clean)
         with anomalies_raise(True):
-            torch.testing.assert_close(gradient(found, masked), torch.where(mask, right, 0))
+            ours = gradient(found, masked)
+        assert not ours[~mask].count_nonzero()
+        # Which of several equal entries it goes to is PyTorch's choice, and another one since 2.15.
+        entries, known = x.movedim(1, -1), mask.movedim(1, -1)
+        equal = (entries.unsqueeze(-1) == entries.unsqueeze(-2)) & known.unsqueeze(-2)
+        ours, theirs = ((equal * part.movedim(1, -1).unsqueeze(-2)).sum(-1) for part in (ours, right))
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_quantiles_of_everything() -> None:
