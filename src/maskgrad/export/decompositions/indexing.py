@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from maskgrad.versions import is_before
 
 __all__ = ["BODIES"]
 
@@ -47,4 +50,6 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tenso
     return x[places.reshape(-1, r)]
 
 
-BODIES = {"put": put, "nonzero_static": nonzero_static, "combinations": combinations}
+BODIES: dict[str, Callable[..., Tensor]] = {"put": put, "nonzero_static": nonzero_static}
+if not is_before(torch.__version__, "2.15"):  # an older one writes it itself, and takes no constant in a body
+    BODIES["combinations"] = combinations
