@@ -16,6 +16,7 @@ from torch.testing._internal.common_utils import SEED
 
 from maskgrad import MaskedTensor
 from maskgrad.masked_tensor.dispatch import binding_of
+from tests.laws.comparison import HALVES
 from tests.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
 from tests.laws.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample, effort_for
 
@@ -43,8 +44,9 @@ PRECISE = (
 #: Operations that put entries in order, of which it is nobody's promise which of two equals comes first.
 ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
 
-#: Families whose functions in torch round in between: they call each other, or add up halves as halves.
-STEPWISE = ("contractions", "chains", "linear_algebra", "pooling")
+#: Families whose functions in torch round in between: they call each other, or add up halves as halves (the
+#: convolutions on processors that have instructions for halves, and there in an order that depends on the layout).
+STEPWISE = ("contractions", "convolutions", "chains", "linear_algebra", "pooling")
 
 #: Results that cannot be compared as they are: what is done to them first, in a way that keeps shape and mask.
 READABLE: dict[str, Callable[[Any], Any]] = {
@@ -110,7 +112,7 @@ class Entry:
     @property
     def tolerant(self) -> bool:
         """Whether larger errors are to be expected: torch rounds halves after each of several steps."""
-        halves = self.dtype in (torch.float16, torch.bfloat16)
+        halves = self.dtype in HALVES
         return self.amplifies or (halves and self.operation.family in STEPWISE)
 
     @property
