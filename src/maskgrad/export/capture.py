@@ -166,6 +166,8 @@ NOTICES = (
     r".*isinstance\(treespec, LeafSpec\).*",
     r".*torch\.jit\.\w+.*deprecated.*",
     r".*TreeSpec.*deprecated.*",
+    r".*_check_is_size will be removed.*",
+    r".*\.grad attribute of a Tensor that is not a leaf.*",
     r".*_flat_weights\[\d+\] (was|were) assigned during export.*",
 )
 
