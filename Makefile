@@ -18,7 +18,7 @@ minors := 2.12 2.13 2.14 2.15
 
 one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
 # What is left to the full run is told in tests/effort.py. The same is run on every version of PyTorch.
-which_versions = $(1)/bin/python -m maskgrad info 2>/dev/null || $(1)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
+which_versions = $(1)/bin/python -m maskgrad info
 light_run := -m pytest --effort light $(one_process_per_core)
 
 .DEFAULT_GOAL := help

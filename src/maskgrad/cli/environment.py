@@ -13,19 +13,14 @@ import torch
 
 import maskgrad
 from maskgrad.kernels import kernels_in_use
-from maskgrad.kernels.cpu import threads
+from maskgrad.kernels.selection import numba_works
 from maskgrad.masked_tensor.torch_patches.table import PATCHES
 from maskgrad.versions import OPTIONAL
 
 __all__ = ["environment"]
 
-_COMPUTING = {
-    "torch": "torch",
-    "numpy": "numpy",
-    "numba": "numba",
-    "llvmlite": "llvmlite",
-    "triton": "triton",
-}
+#: What numbers and speed depend on, besides the optional packages.
+_COMPUTING = ("torch", "numpy", "numba", "llvmlite", "triton")
 
 
 def environment() -> dict[str, Any]:
@@ -42,8 +37,8 @@ def environment() -> dict[str, Any]:
 def _versions() -> dict[str, str | None]:
     """By distribution; None for what is not installed. PyTorch says more of its build than its distribution does."""
     found: dict[str, str | None] = {"maskgrad": maskgrad.__version__, "python": platform.python_version()}
-    names = _COMPUTING | {name: package.distribution or name for name, package in OPTIONAL.items()}
-    found |= {distribution: _version(distribution) for distribution in names.values()}
+    optional = [package.distribution or name for name, package in OPTIONAL.items()]
+    found |= {distribution: _version(distribution) for distribution in (*_COMPUTING, *optional)}
     return found | {"torch": str(torch.__version__)}
 
 
@@ -60,29 +55,27 @@ def _kernels() -> dict[str, dict[str, str]]:
     return {device: kernels_in_use(device) for device in devices}
 
 
-def _patches() -> list[dict[str, str]]:
+def _patches() -> list[dict[str, Any]]:
     importlib.import_module("torch._dynamo")  # what waits for it is then applied
-    return [
-        {
-            "target": patch.target,
-            "how": patch.how,
-            "state": patch.state,
-            "reason": patch.reason,
-            "without": patch.without,
-            "versions": patch.versions,
-            "test": patch.test,
-        }
-        for patch in PATCHES
-    ]
+    facts = ("target", "how", "state", "is_off", "reason", "without", "versions", "test")
+    return [{fact: getattr(patch, fact) for fact in facts} for patch in PATCHES]
 
 
-def _devices() -> list[str]:
-    found = [f"cpu: {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"]
+def _devices() -> dict[str, str]:
+    found = {"cpu": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"}
     for i in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(i)
         memory = f"{facts.total_memory / 2**30:.0f} GiB"
-        found.append(f"cuda:{i}: {facts.name}, compute capability {facts.major}.{facts.minor}, {memory}")
+        found[f"cuda:{i}"] = f"{facts.name}, compute capability {facts.major}.{facts.minor}, {memory}"
     return found
+
+
+def _pool() -> str:
+    if not numba_works():
+        return "nothing: numba cannot be used"
+    from maskgrad.kernels.cpu import threads  # brings the compiler
+
+    return threads.pool()
 
 
 def _threads() -> dict[str, Any]:
@@ -93,7 +86,7 @@ def _threads() -> dict[str, Any]:
         "cores this process may use": may_use,
         "threads of PyTorch": torch.get_num_threads(),
         "threads between operations": torch.get_num_interop_threads(),
-        "compiled kernels run on": threads.pool(),
+        "compiled kernels run on": _pool(),
         "environment": {
             name: os.environ[name]
             for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "MASKGRAD_KERNELS")

@@ -34,7 +34,7 @@ def info(
     for device, kernels in facts["kernels"].items():
         console.print(_table(f"Kernels for large tensors on {device}", _by_body(kernels)))
     console.print(_patches(facts["patches"]))
-    console.print(_table("Devices", dict(line.split(": ", 1) for line in facts["devices"])))
+    console.print(_table("Devices", facts["devices"]))
     console.print(_table("Threads", facts["threads"]))
 
 
@@ -58,7 +58,7 @@ def _by_body(kernels: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _patches(patches: list[dict[str, str]]) -> Table:
+def _patches(patches: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     table = Table(
@@ -67,7 +67,7 @@ def _patches(patches: list[dict[str, str]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for patch in patches:
-        is_off = patch["state"] not in ("holds", "not needed")
+        is_off = patch["is_off"]
         table.add_row(
             "[bold red]off[/]" if is_off else patch["state"], f"[bold]{patch['target']}[/] ({patch['how']})"
         )

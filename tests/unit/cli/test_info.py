@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -56,3 +58,12 @@ def test_packages_that_are_absent_are_listed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(metadata, "version", version)
     assert "not installed: polars" in output()
     assert json.loads(output("--json"))["versions"]["polars"] is None
+
+
+def test_without_the_compiler_of_the_kernels_it_says_so() -> None:
+    program = "import sys; sys.modules['numba'] = None; from maskgrad.cli.main import app; app(['info'])"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nothing: numba cannot be used" in done.stdout

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 __all__ = [
-    "BUILTIN",
     "ask_for_more_functions",
     "do_not_trace",
     "find_in_tuples",
@@ -27,22 +26,15 @@ __all__ = [
     "tell_refusals",
 ]
 
-#: where Python's operators are traced
-BUILTIN = "torch._dynamo.variables.builtin"
 
-
-def _dynamo(name: str) -> Any:
+def _variables(kind: str) -> Any:
     """A module of Dynamo's variables; its types are of no help to whoever replaces parts of it."""
-    return importlib.import_module(f"torch._dynamo.variables.{name}")
-
-
-def _builtin() -> Any:
-    return importlib.import_module(BUILTIN)
+    return importlib.import_module(f"torch._dynamo.variables.{kind}")
 
 
 def multiply_matrices() -> None:
     """Reflect ``tensor @ masked``, and let ``masked @ masked`` ask the operands as other operators do."""
-    builtin = _builtin()
+    builtin = _variables("builtin")
     for product in (operator.matmul, operator.imatmul):
         builtin.BUILTIN_TO_TENSOR_RFN_MAP[product] = torch.Tensor.__rmatmul__
     binary = builtin.BuiltinVariable._binops()
@@ -53,12 +45,12 @@ def multiply_matrices() -> None:
 
 def knows_invert() -> bool:
     """Whether Dynamo traces ``~object`` by itself."""
-    return hasattr(_builtin().BuiltinVariable, "call_invert")
+    return hasattr(_variables("builtin").BuiltinVariable, "call_invert")
 
 
 def invert() -> None:
     """Let ``~masked`` be its method ``__invert__``."""
-    _builtin().BuiltinVariable.call_invert = _call_invert
+    _variables("builtin").BuiltinVariable.call_invert = _call_invert
 
 
 #: Which method of the operand on the right serves an operator with a number on the left.
@@ -79,14 +71,11 @@ _REFLECTED = {
 
 def numbers_on_the_left() -> None:
     """Let ``number < masked`` and ``number & masked`` ask the operand, and ``number **= masked`` make a new object."""
-    builtin = _builtin()
+    builtin = _variables("builtin")
     handlers = builtin.BuiltinVariable._binop_handlers
 
     @functools.cache
     def complete_handlers() -> Any:
-        from torch._dynamo.variables.constant import ConstantVariable
-        from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
-
         def reflect(tx: Any, number: Any, operand: Any, name: str) -> Any:
             return operand.call_method(tx, name, [number], {}) if _is_masked(operand) else None
 
@@ -100,7 +89,11 @@ def numbers_on_the_left() -> None:
             (in_place, functools.partial(replace, usual=usual))
             for in_place, usual in builtin.IN_PLACE_DESUGARING_MAP.items()
         ]
-        table, kinds = handlers(), (ConstantVariable, UserDefinedObjectVariable)
+        kinds = (
+            _variables("constant").ConstantVariable,
+            _variables("user_defined").UserDefinedObjectVariable,
+        )
+        table = handlers()
         for function, handler in found:
             table.setdefault(function, []).insert(0, (kinds, handler))
         return table
@@ -110,18 +103,16 @@ def numbers_on_the_left() -> None:
 
 def keep_in_place() -> None:
     """Let ``masked += tensor`` and ``tensor += masked`` be what Python makes of them: the first one writes."""
-    builtin = _builtin()
+    builtin = _variables("builtin")
     insert, usual = builtin.BuiltinVariable._handle_insert_op_in_graph, builtin.IN_PLACE_DESUGARING_MAP
 
     @functools.wraps(insert)
     def insert_op(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        from torch._dynamo.variables.tensor import TensorVariable
-
         if self.fn in usual and len(args) == 2 and not kwargs:
             target, operand = args
             if _is_masked(target):
                 return target.call_method(tx, f"__{self.fn.__name__}__", [operand], {})
-            if _is_masked(operand) and isinstance(target.realize(), TensorVariable):
+            if _is_masked(operand) and isinstance(target.realize(), _variables("tensor").TensorVariable):
                 # which cannot take what is masked: a new object it is
                 ordinary = getattr(operator, f"__{self.fn.__name__[1:]}__")
                 return type(self)(ordinary).call_function(tx, [target, operand], {})
@@ -132,30 +123,24 @@ def keep_in_place() -> None:
 
 
 def _is_masked(variable: Any) -> bool:
-    from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
-
     from maskgrad.masked_tensor.tensor import MaskedTensor
 
     variable = variable.realize()
-    return isinstance(variable, UserDefinedObjectVariable) and variable.python_type() is MaskedTensor
+    is_object = isinstance(variable, _variables("user_defined").UserDefinedObjectVariable)
+    return is_object and variable.python_type() is MaskedTensor
 
 
 def _call_invert(self: Any, tx: Any, operand: Any) -> Any:
     """``~object`` is its method ``__invert__``; None lets Dynamo go on as before with everything else."""
-    from torch._dynamo.variables.user_defined import UserDefinedObjectVariable
-
-    return (
-        operand.call_method(tx, "__invert__", [], {})
-        if isinstance(operand, UserDefinedObjectVariable)
-        else None
-    )
+    is_object = isinstance(operand, _variables("user_defined").UserDefinedObjectVariable)
+    return operand.call_method(tx, "__invert__", [], {}) if is_object else None
 
 
 def refuse_in_functions() -> None:
     """Let Dynamo refuse a MaskedTensor in a custom autograd function, whose backward it would forget."""
     from maskgrad.masked_tensor.torch_patches.autograd_functions import reason_and_remedy
 
-    misc = _dynamo("misc")
+    misc = _variables("misc")
     apply = misc.AutogradFunctionVariable.call_apply
 
     @functools.wraps(apply)
@@ -179,7 +164,7 @@ def tell_refusals() -> None:
     """Let Dynamo pass on what our errors say, whose constructors it cannot trace."""
     from maskgrad.errors import MaskgradError
 
-    classes = _dynamo("user_defined").UserDefinedClassVariable
+    classes = _variables("user_defined").UserDefinedClassVariable
     call = classes.call_function
 
     @functools.wraps(call)
@@ -203,12 +188,12 @@ def _words(kind: type[Exception], args: Any, kwargs: Any) -> str:
 
 def find_in_tuples() -> None:
     """Let Dynamo find a Tensor-like in a tuple of arguments, as it does in a list."""
-    torch_function = _dynamo("torch_function")
+    torch_function = _variables("torch_function")
     flatten = torch_function._flatten_vts
 
     @functools.wraps(flatten)
     def flatten_with_tuples(variables: Any) -> list[Any]:
-        kind = _dynamo("lists").TupleVariable
+        kind = _variables("lists").TupleVariable
         found: list[Any] = []
         for variable in flatten(variables):
             is_tuple = variable.is_realized() and isinstance(variable, kind)
@@ -220,11 +205,11 @@ def find_in_tuples() -> None:
 
 def ask_for_more_functions() -> None:
     """Let Dynamo ask Tensor-likes in every function that has a record; its set of them is made once and kept."""
-    from torch._dynamo.variables.torch import get_overridable_functions
-
     from maskgrad.masked_tensor.dispatch import BY_FUNCTION
 
-    get_overridable_functions().update(function for function in BY_FUNCTION if callable(function))
+    _variables("torch").get_overridable_functions().update(
+        function for function in BY_FUNCTION if callable(function)
+    )
 
 
 def do_not_trace(reason: str) -> None:

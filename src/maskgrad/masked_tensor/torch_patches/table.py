@@ -29,7 +29,7 @@ __all__ = ["PATCHES", "apply_all"]
 
 _UNIT = "tests/unit/masked_tensor/torch_patches"
 _OPERATORS = "tests/conformance/test_operators.py"
-_BUILTINS = dynamo.BUILTIN
+_BUILTINS = "torch._dynamo.variables.builtin"
 _USER_DEFINED = "torch._dynamo.variables.user_defined"
 _COMPILED = "code with MaskedTensors inside of torch.compile runs uncompiled, and fullgraph=True refuses it"
 
@@ -145,9 +145,8 @@ PATCHES: tuple[Patch, ...] = (
         versions="2.12",
         test="tests/unit/export/test_traced_shapes.py::test_pytorch_has_its_own_back",
         needs={"torch.export.export": None},
-        install=lambda: (
-            None
-        ),  # export/traced_shapes.py puts it there for as long as it traces, where it is needed
+        # export/traced_shapes.py puts it there for as long as it traces, where it is needed
+        install=lambda: None,
     ),
     Patch(
         target=f"{_BUILTINS}.BUILTIN_TO_TENSOR_RFN_MAP",
