@@ -66,7 +66,7 @@ def hooked(x: Tensor, mask: Tensor) -> Tensor:
 
 
 WAYS: dict[str, Mean] = {
-    "`mg.masked(x, m).mean()`": lambda x, m: mg.masked(x, m).mean().filled(0.0),
+    "`mg.masked(x, m).mean()`": lambda x, m: mg.masked(x, m).mean(),
     "`mg.Function`, backward by hand": MeanOfSpecified.apply,
     "`mg.mask_gradient`": hooked,
     "`x.masked_select(m).mean()`": selected,

@@ -145,7 +145,7 @@ def test_masked_results_of_vmap_whose_values_are_shared(out_dims: int) -> None:
 
 def test_sparse_layouts_under_vmap() -> None:
     x = mg.masked(POISONED, MASK).to_sparse()
-    sums = vmap(lambda w: (x * w).sum().filled(0.0))(torch.arange(1.0, 4.0).double())
+    sums = vmap(lambda w: (x * w).sum())(torch.arange(1.0, 4.0).double())
     torch.testing.assert_close(sums, torch.arange(1.0, 4.0).double() * CLEAN[MASK].sum())
     with pytest.raises(mg.UnsupportedOperationError, match=r"torch\.func\.vmap .*x\.to_dense\(\)"):
         vmap(lambda w: x * w)(torch.ones(3))
@@ -187,7 +187,7 @@ class TestTangents:
         torch.testing.assert_close(found.filled(0.0), expected)
 
     def test_linearize(self) -> None:
-        f = lambda x: self.squares(x).sum().filled(0.0)  # noqa: E731
+        f = lambda x: self.squares(x).sum()  # noqa: E731
         x = torch.where(MASK[0], CLEAN[0], 0.0)
         with pytest.warns(UserWarning, match="get_attr"):  # torch's own, of a constant
             value, push = linearize(f, x)
@@ -198,7 +198,7 @@ class TestTangents:
 def test_values_and_further_results_of_grad() -> None:
     def loss(x: Tensor) -> Any:
         y = mg.masked(x, MASK)
-        return (y * y).sum().filled(0.0), y * 2
+        return (y * y).sum(), y * 2
 
     slope, (value, doubled) = grad_and_value(loss, has_aux=True)(POISONED)
     torch.testing.assert_close(slope, torch.where(MASK, 2 * CLEAN, 0.0))
@@ -222,7 +222,7 @@ def test_values_and_further_results_of_grad() -> None:
 def test_a_mask_is_nothing_to_differentiate_by(transform: Any) -> None:
     """Not silently zero: PyTorch finds a Boolean tensor among the arguments. The data is what to differentiate by."""
     with pytest.raises((RuntimeError, ValueError), match="floating point"):
-        transform(lambda v: (v * v).sum().filled(0.0), mg.masked(POISONED, MASK))
+        transform(lambda v: (v * v).sum(), mg.masked(POISONED, MASK))
 
 
 @pytest.mark.parametrize("transform", [grad, jacrev], ids=lambda f: f.__name__)
@@ -279,7 +279,7 @@ class TestFunctionalCall:
         layer = nn.Linear(4, 2, dtype=torch.float64)
         x = mg.masked(POISONED, MASK)
         given = {name: p.detach() for name, p in layer.named_parameters()}
-        found = grad(lambda p: functional_call(layer, p, (x,)).sum().filled(0.0))(given)
+        found = grad(lambda p: functional_call(layer, p, (x,)).sum())(given)
         torch.testing.assert_close(found["weight"], torch.where(MASK, CLEAN, 0.0).sum(0).expand(2, 4))
 
 

@@ -23,13 +23,13 @@ WAY_OUT = r"use torch\.compile\(fullgraph=True\), or torch\.export\.export"
 
 
 def total(x: Tensor, k: Tensor) -> Tensor:
-    found: Tensor = mg.masked(x, k).sum().filled(0.0)
+    found: Tensor = mg.masked(x, k).sum()
     return found
 
 
 class Total(nn.Module):
     def forward(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return mg.masked(x, k).sum().filled(0.0)
+        return mg.masked(x, k).sum()
 
 
 CLOSED_OVER = mg.masked(X, MASK)
@@ -40,7 +40,7 @@ TRACES: dict[str, Callable[[], Any]] = {
     "in a module": lambda: torch.jit.trace(Total(), (X, MASK)),
     "closed over": lambda: torch.jit.trace(lambda x: (CLOSED_OVER * x).filled(0.0), (X,)),
     "returned": lambda: torch.jit.trace(mg.masked, (X, MASK)),
-    "from NaN": lambda: torch.jit.trace(lambda x: mg.from_nan(x).sum().filled(0.0), (X,)),
+    "from NaN": lambda: torch.jit.trace(lambda x: mg.from_nan(x).sum(), (X,)),
     "stored": lambda: torch.jit.trace(lambda x: (STORED * 2).filled(0.0) + x, (X,)),
     "several methods": lambda: torch.jit.trace_module(Total(), {"forward": (X, MASK)}),
 }

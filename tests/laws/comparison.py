@@ -10,7 +10,15 @@ from torch import Tensor
 
 from maskgrad import MaskedTensor
 
-__all__ = ["HALVES", "TOLERANCES", "assert_gradients", "assert_result", "assert_same_bits", "parts_of"]
+__all__ = [
+    "HALVES",
+    "NUMBER",
+    "TOLERANCES",
+    "assert_gradients",
+    "assert_result",
+    "assert_same_bits",
+    "parts_of",
+]
 
 #: The only tolerances of the laws: (relative, absolute), by dtype. A filled copy may be laid out otherwise than
 #: the sample, and vectorised and scalar loops of torch differ in the last bits.
@@ -24,6 +32,8 @@ TOLERANCES = {
     torch.complex128: (1e-10, 1e-10),
 }
 EXACT = (0.0, 0.0)
+#: In place of a mask, by identity: the result is a number, a plain tensor without dimensions.
+NUMBER = torch.ones((), dtype=torch.bool)
 HALVES = (torch.float16, torch.bfloat16)
 #: How many times larger they are for operations that amplify rounding errors.
 AMPLIFIED = {torch.float16: 32, torch.bfloat16: 8, torch.float32: 64, torch.complex64: 64}
@@ -48,7 +58,7 @@ def assert_result(
 ) -> None:
     """``result`` is made of MaskedTensors with these masks, and with these values at the specified entries.
 
-    None in place of a mask says that the result is plain.
+    None in place of a mask says that the result is plain, NUMBER that it is a number.
     """
     if isinstance(values, (tuple, list)):
         assert type(result) is type(values), (
@@ -60,6 +70,11 @@ def assert_result(
         if mask is None:
             assert type(part) is type(value), f"{here}: the result is a {type(part).__name__}"
             assert_close(torch.as_tensor(part), torch.as_tensor(value), here, exact=True)
+            continue
+        if mask is NUMBER:
+            assert type(part) is Tensor, f"{here}: the result is a {type(part).__name__}, not a number"
+            assert (part.shape, part.dtype) == ((), value.dtype), f"{here}: {part.dtype}, {tuple(part.shape)}"
+            assert_close(part, value, f"{here}: the number", exact, amplified)
             continue
         assert isinstance(part, MaskedTensor), f"{here}: the result is a {type(part).__name__}"
         assert part.dtype == value.dtype, f"{here}: dtype {part.dtype} instead of {value.dtype}"

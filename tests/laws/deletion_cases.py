@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from maskgrad import MaskedTensor
+
 __all__ = ["DEVIATIONS", "REDUCTIONS", "Case", "Deviation", "Reduction", "cases_of"]
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -35,7 +37,10 @@ SPREAD_DTYPES = (*FLOATS, torch.complex64)
 
 def logsumexp(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """``torch.logsumexp``, which does not take "all dimensions" for granted."""
-    return torch.logsumexp(x, tuple(range(x.ndim)) if dim is None else dim, keepdim)
+    everything = (
+        () if isinstance(x, MaskedTensor) else tuple(range(x.ndim))
+    )  # torch does not differentiate ()
+    return torch.logsumexp(x, everything if dim is None else dim, keepdim)
 
 
 def hash_tensor(x: Any, **options: Any) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.laws.comparison import parts_of
+from tests.laws.comparison import NUMBER, parts_of
 from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
 
-__all__ = ["POSITIONS", "SIGNATURES", "reduce_by_deletion", "reduction"]
+__all__ = ["POSITIONS", "SIGNATURES", "nothing_is_left", "reduce_by_deletion", "reduction"]
 
 #: The positional parameters of each reduction behind its input.
 SIGNATURES = {
@@ -59,7 +59,8 @@ def reduce_by_deletion(
 ) -> tuple[Any, list[Tensor]]:
     """Values and masks of ``function(x, dim=dim, keepdim=keepdim, **options)``, one slice at a time.
 
-    Where nothing is left the value is 0, outside the mask and without a gradient.
+    Where nothing is left the value is 0, outside the mask and without a gradient. All entries together give a number:
+    PyTorch's own if nothing is left, without a gradient; a masked result only where PyTorch has none.
     """
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         reduced = list(range(x.ndim))
@@ -95,6 +96,11 @@ def reduce_by_deletion(
             else tuple(rounded)
         )
 
+    if not along and not keepdim:
+        everything, nothing = slices[bits], nothing_is_left(torch_on, x)
+        if nothing is not None:
+            found = torch_on(everything) if len(everything) else nothing
+            return found, [NUMBER for _ in parts_of(found)]
     # what a single entry gives tells the number of results, their type and dtypes
     kind = torch_on(torch.ones(1, dtype=x.dtype))
     columns: list[list[Tensor]] = [[] for _ in parts_of(kind)]
@@ -116,3 +122,17 @@ def reduce_by_deletion(
     if isinstance(kind, Tensor):
         return parts[0], [known]
     return (tuple(parts) if type(kind) is tuple else type(kind)(parts)), [known] * len(parts)
+
+
+def nothing_is_left(function: Callable[..., Any], x: Tensor) -> Any:
+    """What torch gives on an empty tensor, with a gradient of zero; None where it refuses, or has no number."""
+    empty = x.reshape(-1)[:0]
+    try:
+        found = function(empty.detach())
+    except (RuntimeError, IndexError):
+        return None
+    # nothing adds 0, and sends 0 back
+    parts = [
+        part + empty.sum().to(part.dtype) if part.is_floating_point() else part for part in parts_of(found)
+    ]
+    return parts[0] if isinstance(found, Tensor) else tuple(parts)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.laws.comparison import NUMBER
+from tests.laws.deletion_oracle import nothing_is_left
 from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
 
@@ -33,7 +35,9 @@ def distance(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence
     (x, y), (x_mask, y_mask) = torch.broadcast_tensors(*leaves), torch.broadcast_tensors(*masks)
     both = x_mask & y_mask
     if name == "dist":
-        return measured(entry.function, x[both], y[both], options, dense), [both.any()]
+        nothing = nothing_is_left(lambda empty: entry.function(empty, empty, **options), leaves[0])
+        some = measured(entry.function, x[both], y[both], options, dense)
+        return some if both.any() or nothing is None else nothing, [both.any() if nothing is None else NUMBER]
     keepdim, dim = options.pop("keepdim", False), options.pop("dim", 1 if name == "cosine_similarity" else -1)
     along = {"dim": 0} if name == "cosine_similarity" else {}
     if both.ndim == 0:

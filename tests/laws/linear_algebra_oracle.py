@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.laws.comparison import NUMBER
 from tests.laws.contraction_oracle import sum_of_products
+from tests.laws.deletion_oracle import nothing_is_left
 from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
 
@@ -48,7 +50,7 @@ def cross(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Te
 
 def trace(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
     known = masks[0].diagonal()
-    return leaves[0].diagonal()[known].sum(), [known.any()]
+    return leaves[0].diagonal()[known].sum(), [NUMBER]
 
 
 def vander(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
@@ -70,8 +72,15 @@ def matrix_norm(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Seque
         if dim is None
         else [d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
     )
+    number = options.get("dim") is None and not keepdim
+    if number:
+        empty = x.detach().new_zeros([0] * x.ndim if x.ndim == 2 else [0])
+        nothing = nothing_is_left(lambda _: entry.function(empty, *args[1:], **kwargs), x)
+        number = nothing is not None and x.ndim == len(dims)
     if not x.ndim:
-        return entry.function(*args, **kwargs), [mask]
+        return entry.function(*args, **kwargs) if mask or not number else nothing, [
+            NUMBER if number else mask
+        ]
     kept = [d for d in range(x.ndim) if d not in dims]
     size = [x.shape[d] for d in dims]
     count = math.prod(x.shape[d] for d in kept)
@@ -82,6 +91,8 @@ def matrix_norm(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Seque
         [norm_of(s, m, ord, two, options.get("dtype")) for s, m in zip(slices, bits, strict=True)]
     )
     shape = [1 if d in dims else x.shape[d] for d in range(x.ndim) if keepdim or d not in dims]
+    if number:
+        return values.reshape(()) if mask.any() else nothing, [NUMBER]
     return values.reshape(shape), [bits.flatten(1).any(1).reshape(shape)]
 
 

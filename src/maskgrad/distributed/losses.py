@@ -55,7 +55,7 @@ def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> It
         >>> target = mg.from_nan(torch.tensor([2., float("nan")]))
         >>> with mg.distributed.global_losses():
         ...     torch.nn.functional.mse_loss(torch.zeros(2), target)
-        masked(4.)
+        tensor(4.)
         >>> torch.distributed.destroy_process_group()
 
     Source: Ott et al., "fairseq", NAACL 2019; ``num_items_in_batch`` of Hugging Face's trainer.
@@ -88,6 +88,4 @@ class _PlainLosses(TorchFunctionMode):
         else:
             name = next(name for name in kwargs if isinstance(kwargs[name], Tensor))
             result = func(**{**kwargs, name: masked(kwargs[name])})
-        if not isinstance(result, MaskedTensor):
-            return result
-        return result.filled(torch.nan) if result.is_floating_point() else result.filled(0)
+        return result.filled(torch.nan) if isinstance(result, MaskedTensor) else result  # of each position

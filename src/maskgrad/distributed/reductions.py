@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from maskgrad.distributed.global_sums import Gradients, global_sums
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
+from maskgrad.semantics import numbers
+from maskgrad.semantics.entries import Entries
 
 __all__ = ["count", "mean", "std", "sum", "var"]
 
@@ -40,8 +43,8 @@ def sum(
             DistributedDataParallel do; ``"summed"``, or nothing.
 
     Returns:
-        The same on all ranks; masked if ``x`` is, and then unspecified where no rank specifies anything. Halves are
-        added up in float32.
+        The same on all ranks; along dimensions masked if ``x`` is, unspecified where no rank specifies anything; one
+        plain number without ``dim``. Halves are added up in float32.
 
     Gradient:
         The sum over the ranks of what arrives, at specified entries, exactly 0 elsewhere: if every rank goes on to
@@ -58,13 +61,13 @@ def sum(
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         >>> mg.distributed.sum(mg.from_nan(torch.tensor([1., float("nan"), 3.])))
-        masked(4.)
+        tensor(4.)
         >>> torch.distributed.destroy_process_group()
 
     Source: ``torch.distributed.nn.functional.all_reduce``.
     """
     total, number, wanted = _totals(x, dim, keepdim, dtype, group, gradients, "sum")
-    return _result(total.to(wanted), number, x)
+    return _result(total.to(wanted), number, x, dim, 0)
 
 
 def mean(
@@ -89,7 +92,8 @@ def mean(
         gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
 
     Returns:
-        The same on all ranks; masked if ``x`` is, and then unspecified where no rank specifies anything.
+        The same on all ranks; along dimensions masked if ``x`` is, unspecified where no rank specifies anything; one
+        plain number without ``dim``, NaN (with a gradient of zero) if no rank specifies anything.
 
     Gradient:
         That of :func:`maskgrad.distributed.sum`, divided by the number of entries of all ranks.
@@ -102,14 +106,14 @@ def mean(
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         >>> mg.distributed.mean(mg.from_nan(torch.tensor([1., float("nan"), 3.])))
-        masked(2.)
+        tensor(2.)
         >>> torch.distributed.destroy_process_group()
 
     Source: Ott et al., "fairseq", NAACL 2019: gradients are normalised by the number of tokens on all workers.
     """
     total, number, wanted = _totals(x, dim, keepdim, dtype, group, gradients, "mean")
     divisor = number.clamp(min=1) if isinstance(x, MaskedTensor) else number
-    return _result((total / divisor).to(wanted), number, x)
+    return _result((total / divisor).to(wanted), number, x, dim, math.nan)
 
 
 def var(
@@ -145,7 +149,7 @@ def var(
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         >>> mg.distributed.var(mg.from_nan(torch.tensor([1., float("nan"), 3.])))
-        masked(2.)
+        tensor(2.)
         >>> torch.distributed.destroy_process_group()
 
     Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
@@ -158,7 +162,7 @@ def var(
     divisor = (number - correction).clamp(min=0)
     wanted = x.dtype.to_real() if x.dtype.is_complex else x.dtype
     if isinstance(x, MaskedTensor):  # no entry is left at unspecified places, where nothing may be divided
-        return of_entries((total / torch.where(number > 0, divisor, 1)).to(wanted), number > 0)
+        return _result((total / torch.where(number > 0, divisor, 1)).to(wanted), number, x, dim, math.nan)
     return (total / divisor).to(wanted)
 
 
@@ -293,9 +297,14 @@ def _number(x: Masked, dim: Dim, keepdim: bool) -> Tensor:
     if stored_of(x) is None:
         return x.mask.sum(dim, keepdim)
     ones = MaskedTensor(torch.ones_like(x._values, dtype=torch.int64), x._pattern)
-    number: Tensor = ones.sum(dim, keepdim).filled(0)
-    return number
+    number = ones.sum(dim, keepdim)
+    return number.filled(0) if isinstance(number, MaskedTensor) else number
 
 
-def _result(values: Tensor, number: Tensor, x: Masked) -> Any:
-    return of_entries(values, number > 0) if isinstance(x, MaskedTensor) else values
+def _result(values: Tensor, number: Tensor, x: Masked, dim: Dim, nothing: float) -> Any:
+    """Masked if ``x`` is, unless it is a number: then ``nothing`` stands for nothing."""
+    if not isinstance(x, MaskedTensor):
+        return values
+    if values.ndim == 0 and (dim is None or dim == ()):
+        return numbers.number(Entries(values, number > 0), nothing)
+    return of_entries(values, number > 0)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.numbers import number
 
-__all__ = ["Dim", "documented", "entries_of"]
+__all__ = ["Dim", "documented", "entries_of", "reduced"]
 
 Dim = int | tuple[int, ...] | list[int] | None
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -53,3 +54,9 @@ def entries_of(input: object, mask: Tensor | None, dtype: torch.dtype | None = N
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=input.device)
     return Entries(values, check_mask(mask, values.shape, values.device))
+
+
+def reduced(result: Entries, dim: Dim, nothing: float) -> Tensor:
+    """The values of a reduction; the one number of a reduction over everything is ``nothing`` if nothing is left."""
+    everything = result.values.ndim == 0 and (dim is None or isinstance(dim, bool) or dim == ())
+    return number(result, nothing) if everything else result.values

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.functional.arguments import Dim, documented, entries_of
+from maskgrad.functional.arguments import Dim, documented, entries_of, reduced
 from maskgrad.semantics import extrema, norms, reductions, softmax, spread
 from maskgrad.semantics.dimensions import as_dims
 
@@ -66,7 +68,7 @@ def mean(
         >>> mean(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(2.)
     """
-    return reductions.mean(entries_of(input, mask), dim, keepdim, dtype=dtype).values
+    return reduced(reductions.mean(entries_of(input, mask), dim, keepdim, dtype=dtype), dim, nan)
 
 
 @documented
@@ -121,7 +123,8 @@ def var(
         >>> var(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(2.)
     """
-    return spread.var(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction).values
+    found = spread.var(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
+    return reduced(found, dim, nan)
 
 
 @documented
@@ -144,7 +147,8 @@ def std(
         >>> std(torch.tensor([1., float("nan"), 1.]), mask=torch.tensor([True, False, True]))
         tensor(0.)
     """
-    return spread.std(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction).values
+    found = spread.std(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
+    return reduced(found, dim, nan)
 
 
 @documented

@@ -50,7 +50,7 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
         >>> import torch, maskgrad as mg
         >>> x = mg.masked(torch.arange(4.), torch.tensor([True, True, False, True]))
         >>> x.sum()
-        masked(4.)
+        tensor(4.)
     """
     if isinstance(data, MaskedTensor):
         if mask is None:
@@ -79,7 +79,7 @@ def from_nan(data: Tensor) -> MaskedTensor:
     Example:
         >>> import torch, maskgrad as mg
         >>> mg.from_nan(torch.tensor([1., float("nan"), 3.])).mean()
-        masked(2.)
+        tensor(2.)
     """
     data = _check_data(data)
     return of_entries(data, ~torch.isnan(data))

@@ -133,6 +133,8 @@ def call(
     if stored:
         body = _rule_for_stored(operation, function, (*plain, *kwargs.values()))
     result = body(function, plain, kwargs)
+    if operation.number is not None:
+        result = operation.number.of(result, plain, kwargs)
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
         return _write(args[0] if in_place else out, result, function, reshapes)
@@ -195,9 +197,11 @@ def _name(function: Any) -> str:
     return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))
 
 
-def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTensor:
+def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTensor | Tensor:
     """Rebind the target of an in-place operation (or ``out=``) to the result, under torch's conditions."""
     if not isinstance(target, masked_tensor.MaskedTensor):
+        if isinstance(result, Tensor):  # a number
+            return torch.where(torch.ones_like(result, dtype=torch.bool), result, result, out=target)
         raise TypeError(
             f"{_name(function)} cannot write a masked result into a plain tensor: nothing would say which entries are "
             "specified. Use the out-of-place form, or fill the masked operand first with .filled(value)"

@@ -40,7 +40,7 @@ class MaskedTensor(TypedOperators):
         >>> x * 2
         masked([2., --, 6.])
         >>> x.mean()
-        masked(2.)
+        tensor(2.)
     """
 
     __slots__ = ("__weakref__", "_pattern", "_values")

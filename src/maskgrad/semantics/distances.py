@@ -9,7 +9,8 @@ import torch.nn.functional as F
 
 from maskgrad.semantics.entries import Entries, as_entries, intersection
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.norms import vector_norm
+from maskgrad.semantics.norms import of_an_extreme, vector_norm
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.products import safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound
 
@@ -128,14 +129,22 @@ def cosine_similarity(function: Callable[..., Any], args: tuple[Any, ...], kwarg
     return Entries(values, present.squeeze(dim))
 
 
-def _record(name: str, function: Callable[..., Any], body: Callable[..., Any]) -> Operation:
+def _record(
+    name: str, function: Callable[..., Any], body: Callable[..., Any], number: Number | None = None
+) -> Operation:
     functions, _, methods = functions_named(function.__name__)
-    return Operation(name, "distances", functions, body, PATTERN, GRADIENT, identity=0, methods=methods)
+    return Operation(
+        name, "distances", functions, body, PATTERN, GRADIENT, identity=0, methods=methods, number=number
+    )
+
+
+def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
+    return of_an_extreme(None, bound("input other p", args, kwargs).get("p", 2))
 
 
 OPERATIONS: tuple[Operation, ...] = (
     _record("cdist", torch.cdist, cdist),
-    _record("dist", torch.dist, dist),
+    _record("dist", torch.dist, dist, Number(0, dim=None, unless=_of_an_extreme)),
     _record("nn.functional.pdist", F.pdist, pdist),
     _record("nn.functional.pairwise_distance", F.pairwise_distance, pairwise_distance),
     _record("nn.functional.cosine_similarity", F.cosine_similarity, cosine_similarity),

@@ -16,6 +16,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maskgrad.semantics.numbers import Number
+
 __all__ = ["Operation", "functions_named"]
 
 #: Where torch keeps the public functions of one name and one meaning.
@@ -42,6 +44,7 @@ class Operation:
         methods: names under which MaskedTensor has the operation.
         in_place: callables that write their result into the first argument (``torch.exp_``, …).
         is_property: MaskedTensor spells it without parentheses (``x.T``).
+        number: when the result is one plain number; None for what is never one.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Operation:
     reflected: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
     methods: tuple[str, ...] = ()
     is_property: bool = False
+    number: Number | None = None
 
 
 def functions_named(

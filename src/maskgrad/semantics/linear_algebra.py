@@ -8,6 +8,7 @@ import torch
 
 from maskgrad.semantics.entries import Entries, fill, intersection
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.products import safe, values_of
 from maskgrad.semantics.reductions import sum
 from maskgrad.semantics.signatures import bound, named
@@ -75,6 +76,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "the incoming gradient at each specified entry of the diagonal",
         identity=0,
         methods=("trace",),
+        number=Number(0, dim=None),
     ),
     *(
         Operation(

@@ -12,12 +12,13 @@ from maskgrad.semantics.dimensions import as_dim, drop
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amax, amin
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.norms import vector_norm
+from maskgrad.semantics.norms import of_an_extreme, vector_norm
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.signatures import named
 
 __all__ = ["OPERATIONS", "matrix_norm", "norm"]
 
-PATTERN = "specified where at least one entry was"
+PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
 GRADIENT = "torch's, over the specified entries; 0 at a zero matrix"
 
 
@@ -80,6 +81,15 @@ def norm(
     return vector_norm(input, ord, dims, keepdim, dtype=dtype)
 
 
+def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
+    """Whether PyTorch refuses this norm of an empty tensor: of a matrix the least sum, else as for vectors."""
+    order = args[1] if len(args) > 1 else ord
+    operand = args[0] if args else kwargs["A" if "A" in kwargs else "input"]
+    if operand.values.ndim != 2:
+        return of_an_extreme(operand, order)
+    return isinstance(order, (int, float)) and order < 0
+
+
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "linalg.matrix_norm",
@@ -89,6 +99,16 @@ OPERATIONS: tuple[Operation, ...] = (
         PATTERN,
         GRADIENT,
         identity=0,
+        number=Number(0, dim=2, unless=_has_none),
     ),
-    Operation("linalg.norm", "reductions", (torch.linalg.norm,), named(norm), PATTERN, GRADIENT, identity=0),
+    Operation(
+        "linalg.norm",
+        "reductions",
+        (torch.linalg.norm,),
+        named(norm),
+        PATTERN,
+        GRADIENT,
+        identity=0,
+        number=Number(0, dim=2, unless=_has_none),
+    ),
 )

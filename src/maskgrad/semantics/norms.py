@@ -13,11 +13,12 @@ from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amin
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.signatures import named
 
-__all__ = ["OPERATIONS", "vector_norm"]
+__all__ = ["OPERATIONS", "of_an_extreme", "vector_norm"]
 
-PATTERN = "specified where at least one entry was"
+PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
 GRADIENT = "torch's, over the specified entries; 0 at a zero vector"
 
 
@@ -65,6 +66,12 @@ def norm(
     return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
 
 
+def of_an_extreme(*args: Any, ord: Any = 2, p: Any = 2, **kwargs: Any) -> bool:
+    """Whether the norm is the largest or least magnitude, or a power below 0: of an empty tensor PyTorch has none."""
+    given = (args[1] if len(args) > 1 else ord, p)
+    return any(isinstance(one, (int, float)) and (one < 0 or one == math.inf) for one in given)
+
+
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "linalg.vector_norm",
@@ -74,6 +81,7 @@ OPERATIONS: tuple[Operation, ...] = (
         PATTERN,
         GRADIENT,
         identity=0,
+        number=Number(0, dim=2, unless=of_an_extreme),
     ),
     Operation(
         "norm",
@@ -84,5 +92,6 @@ OPERATIONS: tuple[Operation, ...] = (
         GRADIENT,
         identity=0,
         methods=("norm",),
+        number=Number(0, dim=2, unless=of_an_extreme),
     ),
 )

@@ -17,6 +17,7 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import lowest
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
 
@@ -151,18 +152,30 @@ def mode(input: Entries, dim: int = -1, keepdim: bool = False) -> Any:
     return _pair(torch.return_types.mode, input, index, dim, keepdim)
 
 
-def _record(rule: Callable[..., Any], pattern: str, gradient: str) -> Operation:
+def _of_integers(input: Entries, *args: Any, **kwargs: Any) -> bool:
+    """Whether there is no NaN to say that nothing was left."""
+    return not input.values.is_floating_point()
+
+
+def _record(rule: Callable[..., Any], pattern: str, gradient: str, number: Number | None = None) -> Operation:
     functions, _, methods = functions_named(rule.__name__)
     return Operation(
-        rule.__name__, "order_statistics", functions, named(rule), pattern, gradient, methods=methods
+        rule.__name__,
+        "order_statistics",
+        functions,
+        named(rule),
+        pattern,
+        gradient,
+        methods=methods,
+        number=number,
     )
 
 
 SHARED = f"{CHOSEN}; without dim shared by those equal to it"
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record(median, PATTERN, SHARED),
-    _record(nanmedian, PATTERN, SHARED),
+    _record(median, PATTERN, SHARED, Number(torch.nan, unless=_of_integers)),
+    _record(nanmedian, PATTERN, SHARED, Number(torch.nan, unless=_of_integers)),
     _record(kthvalue, "specified where at least k entries were", CHOSEN),
     _record(mode, PATTERN, CHOSEN),
 )

@@ -7,6 +7,7 @@ operation is what an unspecified entry is replaced by so that it takes no part.
 from __future__ import annotations
 
 import functools
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims, mask_of_any, reduce_each
 from maskgrad.semantics.entries import Entries, filler_as
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
-PATTERN = "specified where at least one entry was"
+PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
 
 
 def sum(
@@ -107,7 +109,9 @@ def hash_tensor(input: Entries, dim: Any = (), *, keepdim: bool = False, mode: i
     )
 
 
-def _record(rule: Callable[..., Any], identity: float | str | None, gradient: str) -> Operation:
+def _record(
+    rule: Callable[..., Any], identity: float | str | None, gradient: str, number: Number | None
+) -> Operation:
     functions, _, methods = functions_named(rule.__name__)
     return Operation(
         name=rule.__name__,
@@ -118,17 +122,24 @@ def _record(rule: Callable[..., Any], identity: float | str | None, gradient: st
         gradient=gradient,
         identity=identity,
         methods=methods,
+        number=number,
     )
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record(sum, 0, "the incoming gradient at each specified entry"),
-    _record(mean, 0, "the incoming gradient divided by the number of specified entries"),
-    _record(nansum, 0, "the incoming gradient at each specified entry that is not NaN"),
-    _record(nanmean, 0, "the incoming gradient divided by the number of specified entries that are not NaN"),
-    _record(prod, 1, "the product of the other specified entries"),
-    _record(any, False, "none"),
-    _record(all, True, "none"),
-    _record(count_nonzero, 0, "none"),
-    _record(hash_tensor, 0, "none"),
+    _record(sum, 0, "the incoming gradient at each specified entry", Number(0)),
+    _record(mean, 0, "the incoming gradient divided by the number of specified entries", Number(nan)),
+    _record(nansum, 0, "the incoming gradient at each specified entry that is not NaN", Number(0)),
+    _record(
+        nanmean,
+        0,
+        "the incoming gradient divided by the number of specified entries that are not NaN",
+        Number(nan),
+    ),
+    _record(prod, 1, "the product of the other specified entries", Number(1)),
+    _record(any, False, "none", Number(0)),
+    _record(all, True, "none", Number(1)),
+    _record(count_nonzero, 0, "none", Number(0)),
+    # of an empty tensor PyTorch has no hash
+    _record(hash_tensor, 0, "none", None),
 )

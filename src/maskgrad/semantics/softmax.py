@@ -12,6 +12,7 @@ from maskgrad.kernels.reference.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.signatures import SYNONYMS, named, paired
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "the softmax of the specified entries",
         identity=float("-inf"),
         methods=("logsumexp",),
+        number=Number(float("-inf")),
     ),
     Operation(
         "nn.functional.gumbel_softmax",

@@ -6,6 +6,7 @@ r"""Variances and standard deviations of the specified entries.
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS", "std", "std_mean", "var", "var_mean"]
 
-PATTERN = "specified where at least one entry was"
+PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
 
 
 def _real_variance(input: Entries, dims: tuple[int, ...], keepdim: bool, correction: float) -> Entries:
@@ -118,6 +120,7 @@ def _record(rule: Callable[..., Any], gradient: str) -> Operation:
         gradient,
         identity="the mean",
         methods=methods,
+        number=Number(nan),
     )
 
 

@@ -128,7 +128,7 @@ def batches(step: int, rank: int, number: int = 4) -> Tensor:
 
 def loss_of(output: Any) -> Tensor:
     if isinstance(output, dict):
-        return output["out"].square().mean() + output["masked"].sum().filled(0) / 12
+        return output["out"].square().mean() + output["masked"].sum() / 12
     if isinstance(output, Answer):
         output = output.scores
     return (output - 1).square().mean()

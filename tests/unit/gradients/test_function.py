@@ -54,7 +54,7 @@ class TestEntryByEntry:
 
     def test_second_derivative(self) -> None:
         x = poisoned([1.0, None, 2.0], requires_grad=True)
-        (first,) = torch.autograd.grad(Cube.apply(x).sum().filled(0), x._values, create_graph=True)
+        (first,) = torch.autograd.grad(Cube.apply(x).sum(), x._values, create_graph=True)
         assert gradient(first, x).tolist() == [6.0, 0.0, 12.0]
 
     def test_operands_meet_and_broadcast(self) -> None:
@@ -223,7 +223,7 @@ class TestTransformations:
 
     @staticmethod
     def total(x: Tensor, mask: Tensor) -> Tensor:
-        return Cube.apply(mg.masked(x, mask)).sum().filled(0.0)
+        return Cube.apply(mg.masked(x, mask)).sum()
 
     def test_grad_and_vmap(self) -> None:
         expected = [[3.0, 0.0], [0.0, 12.0]]
@@ -270,7 +270,7 @@ class TestTransformations:
     @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
     def test_compiled_on_sparse_layouts(self, layout: torch.layout) -> None:
         f = torch.compile(
-            lambda v: Power.apply(v, 2.0, 3)[0].sum().filled(0.0), backend="aot_eager", fullgraph=True
+            lambda v: Power.apply(v, 2.0, 3)[0].sum(), backend="aot_eager", fullgraph=True
         )
         x = sparse(layout).requires_grad_()
         assert gradient(f(x), x).tolist() == [6.0, 24.0, 54.0, 0.0]

@@ -104,7 +104,7 @@ class TestBackward:
 
     def test_torchs_function_takes_the_plain_result(self) -> None:
         x = known_and_not()
-        (grad,) = torch.autograd.grad(x.square().sum().filled(0.0), x._values)
+        (grad,) = torch.autograd.grad(x.square().sum(), x._values)
         assert grad.tolist() == [2.0, 0.0, 6.0]
 
 
@@ -167,7 +167,7 @@ class TestHooks:
         w = leaf(1.0, 2.0)
         x = mg.masked(w, on(1, 0))
         x.register_hook(lambda g: g * 10)
-        (x.sum().filled(0.0) + (w * torch.tensor([0.0, 7.0])).sum()).backward()
+        (x.sum() + (w * torch.tensor([0.0, 7.0])).sum()).backward()
         assert w.grad.tolist() == [10.0, 7.0]
 
     @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
@@ -221,7 +221,7 @@ class TestDetaching:
 class TestSecondDerivatives:
     def test_double_backward(self) -> None:
         x = known_and_not()
-        (first,) = torch.autograd.grad((x**3).sum().filled(0.0), x._values, create_graph=True)
+        (first,) = torch.autograd.grad((x**3).sum(), x._values, create_graph=True)
         assert first.tolist() == [3.0, 0.0, 27.0]
         assert gradient(first, x).tolist() == [6.0, 0.0, 18.0]
 

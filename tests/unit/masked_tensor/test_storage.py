@@ -37,14 +37,14 @@ def test_a_sparse_leaf_gets_its_gradient_in_its_own_layout_again_and_again(
     assert t.grad.layout == t.layout
     assert t.grad._nnz() == t._nnz()
     assert t.grad.to_dense().tolist() == [[6, 0], [12, 18]]
-    (again,) = torch.autograd.grad((mg.from_sparse(t) ** 3).sum().filled(0), t)
+    (again,) = torch.autograd.grad((mg.from_sparse(t) ** 3).sum(), t)
     assert again.layout == t.layout
     assert again.to_dense().tolist() == [[3, 0], [12, 27]]
     assert t.grad.to_dense().tolist() == [[6, 0], [12, 18]]
     t.grad = None
     (mg.from_sparse(t) + mg.from_sparse(t)).sum().backward()  # twice in one graph
     assert t.grad.to_dense().tolist() == [[2, 0], [2, 2]]
-    twice = (mg.from_sparse(t) * mg.from_sparse(t)).sum().filled(0)
+    twice = (mg.from_sparse(t) * mg.from_sparse(t)).sum()
     assert torch.autograd.grad(twice, t)[0].to_dense().tolist() == [[2, 0], [4, 6]]
 
 
@@ -54,9 +54,9 @@ def test_a_second_derivative_through_torch_is_refused_and_through_the_values_rig
 ) -> None:
     t = make(torch.tensor(DENSE, dtype=D)).requires_grad_()
     with pytest.raises(RuntimeError, match=r"create_graph=True is refused.*requires_grad_"):
-        torch.autograd.grad((mg.from_sparse(t) ** 3).sum().filled(0), t, create_graph=True)
+        torch.autograd.grad((mg.from_sparse(t) ** 3).sum(), t, create_graph=True)
     x = mg.from_sparse(t.detach()).requires_grad_()
-    (first,) = torch.autograd.grad((x**3).sum().filled(0), x._values, create_graph=True)
+    (first,) = torch.autograd.grad((x**3).sum(), x._values, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x._values)
     assert second.reshape(-1).tolist() == [6 * v for v in x._values.reshape(-1).tolist()]
 

@@ -31,7 +31,7 @@ def test_every_layout_becomes_every_other(first: torch.layout, second: torch.lay
     assert x.tolist() == ENTRIES  # two stored zeros among them
     assert x.num_specified() == 4
     assert x.compressed().tolist() == [0, 2, 3, 0]
-    (first_order,) = torch.autograd.grad((x**3).sum().filled(0), plain._values, create_graph=True)
+    (first_order,) = torch.autograd.grad((x**3).sum(), plain._values, create_graph=True)
     assert first_order.tolist() == [[0, 12, 0, 0], [27, 0, 0, 0], [0] * 4, [0] * 4]
     (second_order,) = torch.autograd.grad(first_order.sum(), plain._values)
     assert second_order.tolist() == [[0, 12, 0, 0], [18, 0, 0, 0], [0] * 4, [0] * 4]

@@ -183,7 +183,7 @@ def test_a_factor_left_alone_is_right_to_second_order() -> None:
     x = mg.masked(data, on(1, 0, 1))
 
     def loss() -> torch.Tensor:
-        return ((x * weight / 2) ** 2).sum().filled(0.0)
+        return ((x * weight / 2) ** 2).sum()
 
     (first,) = torch.autograd.grad(loss(), data, create_graph=True)
     assert_entries(first, [9.0, 0.0, 4.0])
@@ -204,11 +204,11 @@ def test_a_gradient_may_be_asked_for_under_a_transform() -> None:
 
     def loss(data: torch.Tensor) -> torch.Tensor:
         x = mg.masked(data, mask)
-        return torch.vmap(lambda d: (mg.masked(d[None], mask[:1]) * d).sum().filled(0.0))(data).sum() + (
-            (x * x).exp().sum().filled(0.0)
+        return torch.vmap(lambda d: (mg.masked(d[None], mask[:1]) * d).sum())(data).sum() + (
+            (x * x).exp().sum()
         )
 
-    found = torch.func.grad(lambda d: (mg.masked(d, mask) * d).exp().sum().filled(0.0))(
+    found = torch.func.grad(lambda d: (mg.masked(d, mask) * d).exp().sum())(
         leaf(1.0, inf).detach()
     )
     assert_entries(found, [2 * math.e, 0.0])

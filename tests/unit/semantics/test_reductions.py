@@ -125,7 +125,7 @@ def test_second_derivatives(mask: tuple[int, ...]) -> None:
     data = leaf(1.0, 3.0, inf)
 
     def once(v: Any) -> Any:
-        return mg.masked(v, on(*mask)).var().filled(0.0)
+        return mg.masked(v, on(*mask)).var()
 
     (first,) = torch.autograd.grad(once(data), data, create_graph=True)
     second = gradient(first * torch.tensor([1.0, 0.0, 0.0]).double(), data)

@@ -29,7 +29,7 @@ def binary_cross_entropy(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """``-weight (target log(input) + (1 - target) log(1 - input))``; the mean divides by the number of positions."""
     reduction = reduction_named(size_average, reduce, reduction)
     sizes = values_of(input).shape, values_of(target).shape
@@ -40,7 +40,9 @@ def binary_cross_entropy(
         )
     if weight is None:
         found = fused("probabilities", input, target, reduction)
-        return found or reduce_loss(each_position(F.binary_cross_entropy, (input, target), 0.5), reduction)
+        if found is not None:
+            return found
+        return reduce_loss(each_position(F.binary_cross_entropy, (input, target), 0.5), reduction)
     torch.broadcast_shapes(sizes[0], values_of(weight).shape)
     return reduce_loss(each_position(_weighted, (input, target, weight), 0.5), reduction)
 
@@ -59,7 +61,7 @@ def binary_cross_entropy_with_logits(
     reduce: bool | None = None,
     reduction: str = "mean",
     pos_weight: Operand | None = None,
-) -> Entries:
+) -> Operand:
     """The binary cross entropy of ``sigmoid(input)``; an unspecified weight leaves its positions unspecified."""
     reduction = reduction_named(size_average, reduce, reduction)
     sizes = values_of(input).shape, values_of(target).shape
@@ -91,7 +93,7 @@ def soft_margin_loss(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """``log(1 + exp(-target input))``."""
     reduction = reduction_named(size_average, reduce, reduction)
     return reduce_loss(each_position(F.soft_margin_loss, (input, target), 1), reduction)
@@ -104,7 +106,7 @@ def multilabel_soft_margin_loss(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """The binary cross entropy with logits, averaged over the specified classes of each sample."""
     reduction = reduction_named(size_average, reduce, reduction)
     operands = (input, target) if weight is None else (input, target, weight)

@@ -113,7 +113,7 @@ def label_loss(scores: Operand, labels: Labels, weight: Operand | None, ignore_i
     return F.nll_loss(values_of(scores), labels.classes, plain, ignore_index=ignore_index, reduction="none")
 
 
-def reduce_labelled(loss: Tensor, labels: Labels, reduction: str) -> Entries:
+def reduce_labelled(loss: Tensor, labels: Labels, reduction: str) -> Operand:
     """Reduce a loss per position; the mean leaves ignored positions out, too."""
     if reduction != "mean":
         return reduce_loss(Entries(loss, labels.specified), reduction)
@@ -131,7 +131,7 @@ def nll_loss(
     ignore_index: int = -100,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """Minus the log-probability that each label points at."""
     reduction = reduction_named(size_average, reduce, reduction)
     labels = read_labels(input, target, weight, ignore_index)
@@ -147,7 +147,7 @@ def cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Entries:
+) -> Operand:
     """Minus the log-probability of each label, or the expected one under given probabilities."""
     reduction = reduction_named(size_average, reduce, reduction)
     if not 0.0 <= label_smoothing <= 1.0:
@@ -160,7 +160,10 @@ def cross_entropy(
     each = fused_cross_entropy(input, labels.classes, labels.counted, labels.weight, label_smoothing)
     if each is not None:
         reduced = reduce_labelled(each, labels, reduction)
-        return Entries(reduced.values.to(values_of(input).dtype), reduced.mask)
+        dtype = values_of(input).dtype
+        if isinstance(reduced, Entries):
+            return Entries(reduced.values.to(dtype), reduced.mask)
+        return reduced.to(dtype)
     scores = log_probabilities(input, labels.specified)
     loss = label_loss(scores, labels, weight, ignore_index)
     if label_smoothing > 0:

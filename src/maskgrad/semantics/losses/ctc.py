@@ -41,7 +41,7 @@ def ctc_loss(
     blank: int = 0,
     reduction: str = "mean",
     zero_infinity: bool = False,
-) -> Entries:
+) -> Operand:
     """The negative log-likelihood of each target; the mean first divides each by the length of what is left of it."""
     reduction = reduction_named(None, None, reduction)
     values, classes = values_of(log_probs), mask_of(log_probs)

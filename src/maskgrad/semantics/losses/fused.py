@@ -11,6 +11,7 @@ from maskgrad import kernels
 from maskgrad.kernels.selection import runs_compiled
 from maskgrad.semantics.entries import Entries, intersection, mask_of
 from maskgrad.semantics.losses.adding_up import added_up
+from maskgrad.semantics.numbers import number
 from maskgrad.semantics.products import values_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def smooth(beta: float) -> tuple[float, ...] | None:
 
 def fused(
     kind: str, input: Operand, target: Operand, reduction: str, numbers: Sequence[float] | None = ()
-) -> Entries | None:
+) -> Entries | Tensor | None:
     """The reduced loss; None where it must be computed step by step (small, traced, mixed dtypes, …)."""
     # asked for first, because what follows cannot be traced
     if torch.compiler.is_compiling() or numbers is None:
@@ -56,8 +57,8 @@ def fused(
         return Entries(kernels.masked_loss(x, t, mask, kind, numbers), mask)
     total, count = added_up(*kernels.masked_loss_sum(x, t, mask, kind, numbers))
     if reduction == "mean":
-        total = total / count.clamp(min=1)
-    return Entries(total.to(x.dtype), count.to(torch.bool))
+        return number(Entries((total / count.clamp(min=1)).to(x.dtype), count.to(torch.bool)), math.nan)
+    return total.to(x.dtype)
 
 
 def fused_cross_entropy(

@@ -35,7 +35,7 @@ def linear_cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     options: Any = None,
-) -> Entries:
+) -> Operand:
     """``cross_entropy(linear(input, linear_weight, linear_bias), target)``.
 
     With ``options`` the logits are made in chunks as long as every class is specified; else they are made at once,
@@ -73,7 +73,7 @@ def linear_cross_entropy(
 
 def in_chunks(
     input: Operand, target: Operand, reduction: str, ignore_index: int, layer: dict[str, Any]
-) -> Entries:
+) -> Operand:
     """PyTorch's own chunks: a sample without features counts as one without a label, and reads zeros."""
     labels, weight = values_of(target), layer["weight"]
     known = mask_of(target) & mask_of(input).any(-1)

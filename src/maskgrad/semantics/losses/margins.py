@@ -35,7 +35,7 @@ def multi_margin_loss(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """``weight[y] max(0, margin - x[y] + x[i])^p`` summed over the other classes, divided by the number of all.
 
     Classes are the specified ones; a label that points at another leaves its sample unspecified.
@@ -82,7 +82,7 @@ def multilabel_margin_loss(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """``max(0, 1 - x[y] + x[i])`` summed over labels ``y`` and other classes ``i``, divided by the number of classes.
 
     ``target`` lists the labels of each sample, up to the first -1. An unspecified label is deleted from the list, and

@@ -32,7 +32,7 @@ def margin_ranking_loss(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """``max(0, margin - target (input1 - input2))``."""
     reduction = reduction_named(size_average, reduce, reduction)
     sizes = [values_of(operand).shape for operand in (input1, input2, target)]
@@ -53,7 +53,7 @@ def hinge_embedding_loss(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """``input`` where the target is 1, ``max(0, margin - input)`` where it is -1."""
     reduction = reduction_named(size_average, reduce, reduction)
     return reduce_loss(each_position(F.hinge_embedding_loss, (input, target), 1, margin=margin), reduction)
@@ -67,7 +67,7 @@ def cosine_embedding_loss(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1; over the features both sides have."""
     reduction = reduction_named(size_average, reduce, reduction)
     labels, known = values_of(target), mask_of(target)
@@ -116,7 +116,7 @@ def triplet_margin_loss(
     size_average: bool | None = None,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """``max(0, margin + |anchor - positive| - |anchor - negative|)``, over the features that both sides have."""
     reduction = reduction_named(size_average, reduce, reduction)
     return reduce_loss(
@@ -133,7 +133,7 @@ def triplet_margin_with_distance_loss(
     margin: float = 1.0,
     swap: bool = False,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """The same with a distance of the user, who gets MaskedTensors where the operands are masked."""
     reduction = reduction_named(None, None, reduction)
     measure = distance if distance_function is None else lambda x, y: call_back(distance_function, x, y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from maskgrad import kernels
 from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
+from maskgrad.semantics.numbers import number
 from maskgrad.semantics.reductions import mean, sum
 from maskgrad.semantics.signatures import bound
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["loss_record", "reduce_loss", "reduction_named", "weighted_mean"]
 
-PATTERN = "intersection; reduced: specified where at least one position was"
+PATTERN = "intersection; reduced: a plain number"
 
 #: PyTorch's numbers for the reductions, in order.
 REDUCTIONS = ("none", "mean", "sum")
@@ -34,21 +36,21 @@ def reduction_named(size_average: bool | None, reduce: bool | None, reduction: s
     return REDUCTIONS[_Reduction.get_enum(reduction)]
 
 
-def reduce_loss(loss: Entries, reduction: str) -> Entries:
-    """Reduce a loss per position over the specified positions."""
+def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
+    """Reduce a loss per position over the specified positions, to a number."""
     if reduction == "none":
         return loss
     if not adds_up():
-        return mean(loss) if reduction == "mean" else sum(loss)
+        return number(mean(loss), nan) if reduction == "mean" else number(sum(loss), 0)
     values, dims = loss.values, tuple(range(loss.values.ndim))
     wide = torch.float32 if values.dtype in HALVES else None
     total, count = added_up(*kernels.masked_sum(values, loss.mask, dims, False, wide))
     if reduction == "mean":
-        total = total / count.clamp(min=1)
-    return Entries(total.to(values.dtype), count > 0)
+        return number(Entries((total / count.clamp(min=1)).to(values.dtype), count > 0), nan)
+    return total.to(values.dtype)
 
 
-def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Entries:
+def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
     """The sum of losses, already weighted, divided by the sum of the weights of the same positions.
 
     ``repeated`` says how often broadcasting has repeated each weight: PyTorch counts it once.
@@ -69,7 +71,7 @@ def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Entries:
     divisor = torch.where(share.mask, share.values, 1)
     if repeated > 1:  # 0 where there is nothing
         divisor = divisor / repeated
-    return Entries((total.values / divisor).to(loss.values.dtype), total.mask)
+    return number(Entries((total.values / divisor).to(loss.values.dtype), total.mask), nan)
 
 
 def loss_record(

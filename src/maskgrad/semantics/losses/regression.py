@@ -17,6 +17,7 @@ from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, spe
 from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.losses.fused import ABSOLUTE, SQUARED, fused, huber, smooth
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
+from maskgrad.semantics.numbers import number
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.reductions import sum
 
@@ -71,7 +72,7 @@ def _weighted(
     by_weight: bool,
     distance: tuple[float, ...] | None,
     **options: Any,
-) -> Entries:
+) -> Operand:
     """A loss with a weight for each entry; ``by_weight``: the mean divides by the sum of the weights.
 
     ``distance`` holds the numbers with which a compiled kernel computes it without weights.
@@ -79,7 +80,9 @@ def _weighted(
     if weight is None:
         input, target = _broadcast(input, target)
         found = fused("distance", input, target, reduction, distance)
-        return found or reduce_loss(each_position(function, (input, target), 1, **options), reduction)
+        if found is not None:
+            return found
+        return reduce_loss(each_position(function, (input, target), 1, **options), reduction)
     size = values_of(weight).shape
     if size != values_of(input).shape:
         raise ValueError("Weights and input must have the same size.")
@@ -101,7 +104,7 @@ def mse_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
     weight: Operand | None = None,
-) -> Entries:
+) -> Operand:
     """``(input - target)²``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
     reduction = reduction_named(size_average, reduce, reduction)
     return _weighted(F.mse_loss, input, target, weight, reduction, by_weight=True, distance=SQUARED)
@@ -114,7 +117,7 @@ def l1_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
     weight: Operand | None = None,
-) -> Entries:
+) -> Operand:
     """``|input - target|``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
     weight = forgotten_weight() if weight is None else weight
     reduction = reduction_named(size_average, reduce, reduction)
@@ -141,7 +144,7 @@ def smooth_l1_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
     beta: float = 1.0,
-) -> Entries:
+) -> Operand:
     """Squared below ``beta``, absolute above."""
     reduction = reduction_named(size_average, reduce, reduction)
     return _weighted(
@@ -155,7 +158,7 @@ def huber_loss(
     reduction: str = "mean",
     delta: float = 1.0,
     weight: Operand | None = None,
-) -> Entries:
+) -> Operand:
     """``delta`` times the smooth L1 loss; with weights, the mean still divides by the number of entries."""
     reduction = reduction_named(None, None, reduction)
     return _weighted(
@@ -172,7 +175,7 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduce: bool | None = None,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """The negative log-likelihood of counts."""
     reduction = reduction_named(size_average, reduce, reduction)
     options = {"log_input": log_input, "full": full, "eps": eps}
@@ -186,7 +189,7 @@ def gaussian_nll_loss(
     full: bool = False,
     eps: float = 1e-6,
     reduction: str = "mean",
-) -> Entries:
+) -> Operand:
     """The negative log-likelihood of normal variables, each with its variance."""
     reduction = reduction_named(None, None, reduction)
     variance = _variance(var, values_of(input))
@@ -233,7 +236,7 @@ def kl_div(
     reduce: bool | None = None,
     reduction: str = "mean",
     log_target: bool = False,
-) -> Entries:
+) -> Operand:
     """``target (log(target) - input)``; ``"batchmean"`` divides by the number of rows that have such a product."""
     legacy = size_average is not None or reduce is not None
     if reduction == "mean" and not legacy:
@@ -254,10 +257,10 @@ def kl_div(
     others = tuple(d for d in range(loss.mask.ndim) if d != row or shape[0] == 1)
     rows = mask_of_any(loss.mask, others, False).sum()
     summed, rows, known = added_up(torch.where(total.mask, total.values, 0), rows, total.mask.to(torch.int64))
-    return Entries(summed / rows.clamp(min=1), known > 0)
+    return number(Entries(summed / rows.clamp(min=1), known > 0), math.nan)
 
 
-def kl_div_by_number(input: Operand, target: Operand, reduction: str, log_target: bool = False) -> Entries:
+def kl_div_by_number(input: Operand, target: Operand, reduction: str, log_target: bool = False) -> Operand:
     """``torch.kl_div``, which knows no ``"batchmean"`` and warns of nothing."""
     return reduce_loss(each_position(F.kl_div, (input, target), 1, log_target=log_target), reduction)
 

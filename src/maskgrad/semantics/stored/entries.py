@@ -110,7 +110,8 @@ def from_sorted_places(coordinates: Tensor, entries: Tensor, sizes: tuple[int, .
 def undivided(entries: Tensor) -> Entries:
     """What is left when no sparse dimension is: the one entry (1, *dense), or nothing (0, *dense)."""
     present = bool(entries.shape[0])
-    whole = entries[0] if present else entries.new_zeros(entries.shape[1:])
+    # nothing, too, depends on what it was reduced from: its gradient is zero, and none of them is absent
+    whole = entries[0] if present else entries.sum(0, dtype=entries.dtype)
     return Entries(
         whole, torch.full((), present, dtype=torch.bool, device=entries.device).expand(whole.shape)
     )

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.losses.reduction import reduction_named
 from maskgrad.semantics.losses.regression import forgotten_weight
+from maskgrad.semantics.numbers import number
 from maskgrad.semantics.stored.elementwise import apply
 from maskgrad.semantics.stored.entries import Stored, is_masked, shape_of
 from maskgrad.semantics.stored.groups import grouped
@@ -100,7 +102,8 @@ def _rule(name: str) -> Callable[..., Any]:
         if reduction == "none":
             return positions
         if not by_row and not adds_up():
-            return over_groups(mean if reduction == "mean" else total)(positions)
+            reduced = over_groups(mean if reduction == "mean" else total)(positions)
+            return number(reduced, math.nan if reduction == "mean" else 0)
         summed = over_groups(total)(positions)
         if not by_row:
             return _divided(summed, positions.entries.numel() if reduction == "mean" else None)
@@ -112,15 +115,17 @@ def _rule(name: str) -> Callable[..., Any]:
     return body
 
 
-def _divided(summed: Any, divisor: Tensor | int | None) -> Any:
-    """A total, or that of several processes, by its divisor; where there was nothing it is unspecified."""
+def _divided(summed: Any, divisor: Tensor | int | None) -> Tensor:
+    """A total, or that of several processes, by its divisor; where there was nothing it is NaN, without one 0."""
     values, known = summed.values, summed.mask
     by = torch.as_tensor(1 if divisor is None else divisor, device=values.device)
     if adds_up():
         parts = torch.where(known, values, 0), torch.where(known, by, 0), known.to(torch.int64)
         values, by, some = added_up(*parts)
         known = some > 0
-    return type(summed)(values if divisor is None else values / torch.where(known, by, 1), known)
+    if divisor is None:
+        return number(Entries(values, known), 0)
+    return number(Entries(values / torch.where(known, by, 1), known), math.nan)
 
 
 def _positions(

@@ -52,7 +52,7 @@ def together(rank: int, world_size: int) -> None:
         (
             answers["user"].square().sum().double()
             + answers["word"].sum()
-            + answers["film"].sum().filled(0.0)
+            + answers["film"].sum()
         ).backward()
         kept = {name: None if p.grad is None else p.grad.to_dense() for name, p in tables.named_parameters()}
         if answers is found:

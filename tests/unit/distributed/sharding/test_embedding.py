@@ -127,7 +127,7 @@ def masked_indices(rank: int, world_size: int) -> None:
     found = table(mg.masked(torch.tensor([3, 10**12, 22]), mask))
     assert torch.equal(found.mask, mask[:, None].expand(3, COLUMNS))
     assert torch.equal(found.filled(0.0), torch.where(mask[:, None], whole[[3, 0, 22]], 0.0))
-    found.sum().filled(0.0).backward()
+    found.sum().backward()
     dense = torch.zeros(ROWS, COLUMNS).index_fill(0, torch.tensor([3, 22]), 1.0)
     grad = table.weight.grad
     assert grad is not None

@@ -1,0 +1,56 @@
+"""Numbers are plain: a reduction over everything gives a plain 0-dim tensor, as optimizers, trainers and loggers want.
+
+Where nothing is left the number is PyTorch's on an empty tensor, with a gradient of zero, so that ``main + 0.1 * aux``
+trains on ``main`` when ``aux`` had nothing. What PyTorch refuses on an empty tensor stays masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from maskgrad.semantics.entries import Entries, chosen, filler_as
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Number", "number"]
+
+
+@dataclass(frozen=True)
+class Number:
+    """When an operation gives a number, and which one if nothing is left.
+
+    Attributes:
+        nothing: the number.
+        dim: the position of the argument ``dim``, with which the result stays masked; None if there is none.
+        unless: asked with the arguments, whether PyTorch has no answer on an empty tensor.
+    """
+
+    nothing: float
+    dim: int | None = 1
+    unless: Callable[..., bool] | None = None
+
+    def of(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a rule, plain if it is a number."""
+        if type(result) is tuple:  # var_mean
+            return tuple([self.of(part, args, kwargs) for part in result])
+        if type(result) is not Entries or result.values.ndim or self._is_along(args, kwargs):
+            return result
+        if self.unless is not None and self.unless(*args, **kwargs):
+            return result
+        return number(result, self.nothing)
+
+    def _is_along(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if self.dim is None:
+            return False
+        dim = args[self.dim] if len(args) > self.dim else kwargs.get("dim", kwargs.get("axis"))
+        # () is all dimensions; var(x, unbiased) has a Boolean there, sum(x, dtype) would not come here
+        return dim is not None and not isinstance(dim, bool) and (isinstance(dim, int) or len(dim) > 0)
+
+
+def number(result: Entries, nothing: float) -> Tensor:
+    """A 0-dim result as a plain tensor: ``nothing`` where it is unspecified, with a gradient of zero."""
+    values = result.values
+    return chosen(result.mask, values, filler_as(values.dtype, nothing))
