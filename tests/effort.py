@@ -6,11 +6,12 @@ What the light run leaves to the full one is decided by rules, never by which te
   (``tests/laws/samples.py``). Such tests have the marker ``every``.
 * A test with one of the markers :data:`MULTIPLIED` does once more, on other dtypes, layouts, compilers or processes,
   what another test has done. Of those that one function makes, the light run keeps the first, or the first of each
-  ``per``, which takes parameters of the test by their names; of a whole file, if so marked; none, if other tests
-  represent them::
+  ``per``, which takes parameters of the test by their names; of a whole file, if so marked; ``keep`` of them instead of
+  one, spread evenly; none, if other tests represent them::
 
       @pytest.mark.dtypes(per=lambda entry: (entry.operation.family, entry.dtype))
       @pytest.mark.interpreter(of="file")
+      @pytest.mark.onnx(of="file", keep=6)
       @pytest.mark.compiled(per="elsewhere")
 
 * Of all other tests that one function makes, it keeps :data:`AT_MOST`, spread evenly from the first to the last.
@@ -45,15 +46,20 @@ MULTIPLIED = {
 #: … and what carries one of them by the folder or file it is in, if the test says nothing else.
 BY_PATH = {
     "tests/unit/kernels/cuda": pytest.mark.interpreter(of="file", per=lambda device: device),
-    "tests/unit/distributed": pytest.mark.ranks,
-    "tests/unit/export/test_onnx": pytest.mark.onnx,
+    "tests/unit/distributed": pytest.mark.ranks(of="file", keep=4),
+    "tests/unit/export/test_onnx": pytest.mark.onnx(of="file", keep=6),
     "tests/conformance/test_compiled_layouts.py": pytest.mark.compiled(of="file"),
     "tests/conformance/test_compiled": pytest.mark.compiled,
+    "tests/unit/test_compilation.py": pytest.mark.compiled(of="file", keep=6),
+    "tests/integration/test_compilation.py": pytest.mark.compiled(of="file", keep=12),
+    "tests/integration/test_compiled_steps.py": pytest.mark.compiled(of="file", keep=4),
+    "tests/integration/test_steps_in_graphs.py": pytest.mark.compiled(of="file", keep=6),
     "tests/integration/test_movielens_demo.py": pytest.mark.demo,
+    "tests/integration/test_torchrun.py": pytest.mark.ranks(per="elsewhere"),
 }
 
-#: A prime number: where parameters multiply each other, it meets all values of each.
-AT_MOST = 7
+#: A prime number: where parameters multiply each other, it meets most values of each.
+AT_MOST = 3
 
 _light = False
 _left: Counter[str] = Counter()
@@ -83,7 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _light = config.getoption("effort") == "light"
     config.addinivalue_line("markers", "every: the light run keeps all of them; see tests/effort.py")
     for name, what in MULTIPLIED.items():
-        config.addinivalue_line("markers", f"{name}(of=None, per=None): {what}; see tests/effort.py")
+        config.addinivalue_line("markers", f"{name}(of=None, per=None, keep=1): {what}; see tests/effort.py")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -132,11 +138,12 @@ def _group_of(item: pytest.Item) -> Hashable:
 
 def _kept_of(group: list[pytest.Item]) -> list[pytest.Item]:
     kind = _kind_of(group[0])
-    if kind is None:
-        return [group[i * len(group) // AT_MOST] for i in range(AT_MOST)] if len(group) > AT_MOST else group
-    if kind.name == "every":
+    if kind is not None and kind.name == "every":
         return group
-    return [] if kind.kwargs.get("per") == "elsewhere" else group[:1]
+    if kind is not None and kind.kwargs.get("per") == "elsewhere":
+        return []
+    most = kind.kwargs.get("keep", 1) if kind else AT_MOST
+    return group if len(group) <= most else [group[i * len(group) // most] for i in range(most)]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

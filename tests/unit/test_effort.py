@@ -31,6 +31,10 @@ def test_first_of_the_file(): pass
 @pytest.mark.ranks(of="file")
 def test_second_of_the_file(): pass
 
+@pytest.mark.onnx(keep=2)
+@pytest.mark.parametrize("a", range(4))
+def test_some(a): pass
+
 def test_alone(): pass
 """
 
@@ -55,7 +59,7 @@ def collected(folder: Path, effort: str) -> list[str]:
 
 def test_the_full_run_keeps_everything(tmp_path: Path) -> None:
     lines = collected(tmp_path, "full")
-    assert sum("::" in line for line in lines) == 64 + 9 + 5 + 1 + 2 + 1
+    assert sum("::" in line for line in lines) == 64 + 9 + 5 + 1 + 2 + 4 + 1
     assert not any("left to the full run" in line for line in lines)
 
 
@@ -63,17 +67,19 @@ def test_the_light_run_keeps_what_the_rules_say(tmp_path: Path) -> None:
     lines = collected(tmp_path, "light")
     kept = [line.partition("::")[2] for line in lines if "::" in line]
     many = [name for name in kept if name.startswith("test_many")]
-    assert len(many) == 7
-    assert len({name.partition("-")[2] for name in many}) == 7  # of 8 values of the inner parameter
+    assert len(many) == 3
+    assert len({name.partition("-")[2] for name in many}) == 3  # of 8 values of the inner parameter
     assert [name for name in kept if name not in many] == [
         *(f"test_every[{i}]" for i in range(9)),
         "test_families[x0]",
         "test_families[y0]",
         "test_first_of_the_file",
+        "test_some[0]",
+        "test_some[2]",
         "test_alone",
     ]
     assert (
-        "left to the full run (make test-all): 62 tests (1 compiled, 3 dtypes, 57 parameters, 1 ranks)"
+        "left to the full run (make test-all): 68 tests (1 compiled, 3 dtypes, 2 onnx, 61 parameters, 1 ranks)"
         in lines
     )
-    assert any("20/82 tests collected (62 deselected)" in line for line in lines)
+    assert any("18/86 tests collected (68 deselected)" in line for line in lines)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from maskgrad import masked, optim, train_only
 from maskgrad.optim.optimizer import MaskedOptimizer
 from maskgrad.optim.pending import pending_of
-from tests.effort import examples
+from tests.effort import examples, is_light
 from tests.unit.optim.idle_rows import assert_close, assert_states_close, beside_dense, dense, sparse
 from tests.unit.optim.kinds import every_kind
 from tests.unit.optim.optimizers import OPTIONS, PAPERS, every_optimizer
@@ -154,11 +154,15 @@ def test_momentum_may_come_and_go_while_rows_are_idle() -> None:
     assert_close(p, q, 1e-9)
 
 
+#: A gap of so many steps; the closed forms do not see the difference, and the rounding of the dense steps is smaller.
+LONG = 2_000 if is_light() else 10_000
+
+
 @pytest.mark.parametrize("case", ["adamw", "sgd, momentum"])
-def test_gaps_of_ten_thousand_steps(case: str) -> None:
+def test_gaps_of_thousands_of_steps(case: str) -> None:
     ours, theirs, options = CASES[case]
     p, q, lazy, eager = beside_dense(
-        ours, theirs, {**options, "lr": 1e-3}, steps=10_600, every=10_300, dtype=torch.float32
+        ours, theirs, {**options, "lr": 1e-3}, steps=LONG + 600, every=LONG + 300, dtype=torch.float32
     )
     lazy.flush()
     assert_close(p, q, 1e-5)
