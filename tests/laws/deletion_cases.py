@@ -111,12 +111,6 @@ def has_nan(case: Case) -> bool:
 
 DEVIATIONS = (
     Deviation(
-        ("var",),
-        "where the count equals the correction, torch's infinite gradient has a sign along a dimension and none over "
-        "all of them, and is NaN for complex numbers; ours always has its sign",
-        lambda case: case.arguments.get("correction") == 2,
-    ),
-    Deviation(
         ("var_mean", "std_mean"),
         "next to an infinity torch's mean is NaN (Welford's algorithm); ours is torch.mean's",
         has_infinities,

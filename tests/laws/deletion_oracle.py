@@ -12,7 +12,7 @@ from tests.laws.comparison import NUMBER, parts_of
 from tests.laws.operands import Call
 from tests.laws.operator_database import Entry
 
-__all__ = ["POSITIONS", "SIGNATURES", "nothing_is_left", "reduce_by_deletion", "reduction"]
+__all__ = ["ESTIMATES", "POSITIONS", "SIGNATURES", "nothing_is_left", "reduce_by_deletion", "reduction"]
 
 #: The positional parameters of each reduction behind its input.
 SIGNATURES = {
@@ -27,6 +27,9 @@ SIGNATURES = {
 USUAL_SIGNATURE = ("dim", "keepdim")
 
 HALVES = (torch.float16, torch.bfloat16)
+
+#: Estimates, whose first result is a variance or its root.
+ESTIMATES = ("var", "std", "var_mean", "std_mean")
 
 #: Which results count positions, and must be counted in the original tensor.
 POSITIONS = {"argmax": (0,), "argmin": (0,), "max": (1,), "min": (1,)}
@@ -78,9 +81,11 @@ def reduce_by_deletion(
             count *= x.shape[d]
         slices = x.permute(*kept, *reduced).reshape(count, length)
         bits = mask.permute(*kept, *reduced).reshape(count, length)
-    along = {} if dim is None else {"dim": 0}
+    along = {} if dim is None or dim == () else {"dim": 0}
 
     half = x.dtype in HALVES
+    # a variance has more entries than this, an estimate of fewer is unspecified
+    needed = max(correction_of(options), 0) if name in ESTIMATES else 0
 
     def torch_on(vector: Tensor) -> Any:
         """Halves are reduced in float32, forward and backward, and rounded once."""
@@ -96,20 +101,24 @@ def reduce_by_deletion(
             else tuple(rounded)
         )
 
-    if not along and not keepdim:
+    if not along and (not keepdim or not x.ndim):
         everything, nothing = slices[bits], nothing_is_left(torch_on, x)
         if nothing is not None:
             found = torch_on(everything) if len(everything) else nothing
+            if len(everything) <= needed:  # an estimate of too few has no gradient; the mean beside it has
+                found = nothing if isinstance(found, Tensor) else (parts_of(nothing)[0], *parts_of(found)[1:])
             return found, [NUMBER for _ in parts_of(found)]
     # what a single entry gives tells the number of results, their type and dtypes
     kind = torch_on(torch.ones(1, dtype=x.dtype))
     columns: list[list[Tensor]] = [[] for _ in parts_of(kind)]
     for vector, present in zip(slices, bits, strict=True):
         results = (
-            parts_of(torch_on(vector[present]))
+            list(parts_of(torch_on(vector[present])))
             if present.any()
             else [torch.zeros_like(p) for p in parts_of(kind)]
         )
+        if present.sum() <= needed:
+            results[0] = torch.zeros_like(parts_of(kind)[0])
         for i, result in enumerate(results):
             counts_positions = i in POSITIONS.get(name, ()) and present.any()
             columns[i].append((present.nonzero()[result] if counts_positions else result).reshape(()))
@@ -119,9 +128,18 @@ def reduce_by_deletion(
         for column, part in zip(columns, parts_of(kind), strict=True)
     ]
     known = bits.any(-1).reshape(shape)
+    first = (bits.sum(-1) > needed).reshape(shape)
     if isinstance(kind, Tensor):
-        return parts[0], [known]
-    return (tuple(parts) if type(kind) is tuple else type(kind)(parts)), [known] * len(parts)
+        return parts[0], [first]
+    masks = [first, *[known] * (len(parts) - 1)]
+    return (tuple(parts) if type(kind) is tuple else type(kind)(parts)), masks
+
+
+def correction_of(options: dict[str, Any]) -> float:
+    """What a variance takes off the number of its entries."""
+    if options.get("correction") is not None:
+        return float(options["correction"])
+    return 0 if options.get("unbiased") is False else 1
 
 
 def nothing_is_left(function: Callable[..., Any], x: Tensor) -> Any:

@@ -72,7 +72,7 @@ def matrix_norm(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Seque
         if dim is None
         else [d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
     )
-    number = options.get("dim") is None and not keepdim
+    number = options.get("dim") is None and (not keepdim or not x.ndim)
     if number:
         empty = x.detach().new_zeros([0] * x.ndim if x.ndim == 2 else [0])
         nothing = nothing_is_left(lambda _: entry.function(empty, *args[1:], **kwargs), x)
@@ -126,10 +126,12 @@ def coefficients(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequ
         for i in range(x.shape[0])
     ]
     counts = mask.double() @ mask.double().T
+    known = counts > max(options.get("correction", 1), 0)
     if not rows:
-        return entry.function(*args, **kwargs), [counts > 0]
+        return entry.function(*args, **kwargs), [known]
     values = torch.stack([torch.stack(row) for row in rows]).squeeze()
-    return values, [(counts > 0).squeeze()]
+    # without degrees of freedom, which weights can take away, too, there is no estimate
+    return values, [known.squeeze() & (values.isfinite() if entry.name == "cov" else True)]
 
 
 def coefficient(

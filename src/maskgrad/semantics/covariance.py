@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
-PATTERN = "specified where at least one observation has both variables"
-GRADIENT = "torch's, over the observations that have both variables; none where too few of them make it NaN"
+PATTERN = "specified where more observations than the correction have both variables"
+GRADIENT = "torch's, over the observations that have both variables"
 
 
 class Moments(NamedTuple):
@@ -102,12 +102,9 @@ def cov(
         freedom = found.weight - correction * squared / torch.where(found.weight > 0, found.weight, 1)
         if fweights is None and correction == 1:
             freedom = torch.where(found.number <= 1, 0, freedom)
-    specified = found.number > 0
-    # without degrees of freedom torch divides by 0, and so do we, but no NaN goes back to other coefficients
-    usable = freedom > 0
-    quotient = found.products / torch.where(usable, freedom, 1)
-    hopeless = found.products.detach() / torch.zeros_like(freedom)
-    values = torch.where(usable | ~specified, quotient, hopeless)
+    # an estimate of too few observations is none, nor is one without degrees of freedom
+    specified = (found.number > max(correction, 0)) & (freedom > 0)
+    values = torch.where(specified, found.products, 0) / torch.where(specified, freedom, 1)
     # one variable has one coefficient, without dimensions
     return Entries(values.squeeze().to(result), specified.squeeze())
 
@@ -119,7 +116,7 @@ def corrcoef(input: Entries) -> Entries:
         torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch says what is wrong
     x, mask = _variables(input)
     found = moments(x, mask, None)
-    specified = found.number > 0
+    specified = found.number > 1  # as the covariances that it is made of
     # the variance of a constant is a difference of equal numbers: 0 up to rounding
     rounding = found.plain_squares * found.number * torch.finfo(found.squares.dtype).eps
     usable = (found.squares > rounding) & (found.squares > rounding).T

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS", "std", "std_mean", "var", "var_mean"]
 
-PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
+PATTERN = "along a dimension: specified where more entries than the correction were; else a plain number"
 
 
 def _real_variance(input: Entries, dims: tuple[int, ...], keepdim: bool, correction: float) -> Entries:
     variance, _, count = kernels.masked_variance(*input, dims, keepdim, correction)
-    return Entries(variance, count > 0)
+    enough = count > max(correction, 0)
+    # an estimate of too few entries is none: no 0 / 0, and no gradient
+    return Entries(torch.where(enough, variance, 0), enough)
 
 
 def var(

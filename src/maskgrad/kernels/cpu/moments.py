@@ -74,8 +74,10 @@ def masked_variance_backward(
     correction: float,
 ) -> Tensor:
     """As in the reference: one pass that reads values and mask and writes the result."""
-    factor = 2 / torch.where(count > 0, count.to(grad.dtype) - correction, 1)
-    return line(values, mask, mean, grad * factor, None, values.dtype)
+    enough = count > max(correction, 0)
+    factor = 2 / torch.where(enough, count.to(grad.dtype) - correction, 1)
+    found = line(values, mask, mean, grad * factor, None, values.dtype)
+    return reference.without_estimates_of_few(found, enough)
 
 
 def _merged(
@@ -87,7 +89,7 @@ def _merged(
     apart = torch.where(count > 0, mean - center, 0)
     squares = (squares + count * apart * apart).sum(extra)
     total, center = total.squeeze(extra), center.squeeze(extra)
-    return squares / torch.where(total > 0, (total.double() - correction).clamp(min=0), 1), center, total
+    return squares / torch.where(total > max(correction, 0), total.double() - correction, 1), center, total
 
 
 @reordered
@@ -180,8 +182,8 @@ def _rows(
                 mean_new, q_new = _merge(mean_all, q_all, n_all, mean_block, q_block, n)
             mean_all, q_all = mean_new, q_new
             n_all += n
-        if done and n_all:
-            q_all /= max(n_all - correction, 0.0)
+        if done and n_all > max(correction, 0.0):
+            q_all /= n_all - correction
         variance[task], mean[task], count[task] = q_all, mean_all, n_all
 
 
@@ -297,8 +299,8 @@ def _columns(
                 n_all[k] += n[k]
         base = task // tiles * width + first
         for k in range(w):
-            if done and n_all[k]:
-                variance[base + k] = q_all[k] / max(n_all[k] - correction, 0.0)
+            if done and n_all[k] > max(correction, 0.0):
+                variance[base + k] = q_all[k] / (n_all[k] - correction)
             else:
                 variance[base + k] = q_all[k]
             mean[base + k], count[base + k] = mean_all[k], n_all[k]

@@ -69,11 +69,13 @@ def segment_variance_backward(
     out = empty(values.shape, v.dtype)
     if out.numel():
         number = pointers.diff().double().view(-1, *(1,) * (grad.ndim - 1))
-        share = 2 * grad.detach() / torch.where(number > 0, number - correction, 1)
+        enough = number > max(correction, 0)
+        share = 2 * grad.detach() / torch.where(enough, number - correction, 1)
         run(
             _backward, entries(v), entries(share), entries(mean.double()), *bounds(pointers, order),
             math.prod(values.shape[1:]), out.view(-1).numpy(), tasks=len(pointers) - 1, elements=2 * out.numel(),
         )  # fmt: skip
+        out = reference.without_estimates_of_few(out, enough, pointers, order)
     return out.to(values.dtype)
 
 
@@ -146,7 +148,7 @@ def _scalars(
                 d = v[order[i] if has_order else i] - m
                 q += d * d
         mean[k] = m
-        variance[k] = q / max(n - correction, 0.0) if n else 0.0
+        variance[k] = q / (n - correction) if n > max(correction, 0.0) else q
 
 
 @compiled
@@ -175,7 +177,7 @@ def _vectors(
                 d = row[j] - m[j]
                 q[j] += d * d
         for j in range(width):
-            result[j] = q[j] / max(n - correction, 0.0) if n else 0.0
+            result[j] = q[j] / (n - correction) if n > max(correction, 0.0) else q[j]
 
 
 @compiled

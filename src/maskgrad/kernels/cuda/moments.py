@@ -1,7 +1,7 @@
 r"""Variance, mean and number of the specified entries, in one pass of which no part cancels.
 
 .. math:: \bar x = c + \frac{1}{n} \sum_i m_i (x_i - c), \qquad
-          v = \frac{\sum_i m_i (x_i - c)^2 - n (\bar x - c)^2}{\max(0, n - \text{correction})}
+          v = \frac{\sum_i m_i (x_i - c)^2 - n (\bar x - c)^2}{n - \text{correction}}
 
 with :math:`c` a specified entry of the slice, so that the terms are of the size of the spread and not of the mean, and
 all sums in float64. Long reductions are cut into pieces; a piece leaves its number, its mean and its squares, which
@@ -29,7 +29,7 @@ def masked_variance(
     if not values.numel() or not values.ndim or not dim:
         return reference.masked_variance(values.detach(), mask, tuple(dim), keepdim, correction)
     squares, mean, count = central_squares(values, mask, dim, keepdim)
-    variance = squares / torch.where(count > 0, (count - correction).clamp(min=0), 1)
+    variance = squares / torch.where(count > max(correction, 0), count - correction, 1)
     dtype = torch.float32 if values.dtype in HALVES else values.dtype
     return variance.to(dtype), mean.to(dtype), count
 
@@ -76,12 +76,13 @@ def masked_variance_backward(
 ) -> Tensor:
     """As in the reference."""
     out = torch.empty_like(values, requires_grad=False)
-    share = 2 * grad.detach() / torch.where(count > 0, count.to(grad.dtype) - correction, 1)
+    enough = count > max(correction, 0)
+    share = 2 * grad.detach() / torch.where(enough, count.to(grad.dtype) - correction, 1)
     share, mean = (x.expand(values.shape) for x in (share, mean.detach()))
     entrywise(
         _backward, out, values.detach(), share, mean, mask.view(torch.int8), ACC=precision(values.dtype)
     )
-    return out
+    return reference.without_estimates_of_few(out, enough)
 
 
 @compiled

@@ -42,7 +42,7 @@ def segment_variance(
     )
     walk_segments(_moments, values, pointers, order, len(values), (values, squares, mean))
     number = pointers.diff().double().view(-1, *(1,) * (values.ndim - 1))
-    variance = squares / torch.where(number > 0, (number - correction).clamp(min=0), 1)
+    variance = squares / torch.where(number > max(correction, 0), number - correction, 1)
     return variance.to(torch.float32 if half else values.dtype), mean.float() if half else mean
 
 
@@ -54,9 +54,11 @@ def segment_variance_backward(
     out = torch.empty_like(values)
     if out.numel():
         number = pointers.diff().double().view(-1, *(1,) * (grad.ndim - 1))
-        share = (2 * grad.detach() / torch.where(number > 0, number - correction, 1)).contiguous()
+        enough = number > max(correction, 0)
+        share = (2 * grad.detach() / torch.where(enough, number - correction, 1)).contiguous()
         mean = mean.detach().double().contiguous()
         walk_segments(_backward, values, pointers, order, len(values), (values, share, mean, out))
+        out = reference.without_estimates_of_few(out, enough, pointers, order)
     return out
 
 

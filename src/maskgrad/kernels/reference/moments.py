@@ -55,8 +55,16 @@ def masked_variance_backward(
         deviation, *_ = _deviation(wide, mask, dim)
     else:
         deviation = wide - mean
-    factor = 2 / torch.where(count > 0, count.to(grad.dtype) - correction, 1)
-    return torch.where(mask, grad * factor * deviation, 0).to(values.dtype)
+    enough = count > max(correction, 0)
+    factor = 2 / torch.where(enough, count.to(grad.dtype) - correction, 1)
+    return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)
+
+
+def without_estimates_of_few(out: Tensor, enough: Tensor) -> Tensor:
+    """A gradient in which what has no estimate has none: an infinity alone would make one of ``0 * (inf - inf)``."""
+    if not torch.compiler.is_compiling() and out.device.type == "cpu" and bool(enough.all()):
+        return out
+    return torch.where(enough, out, 0)
 
 
 def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,8 +85,8 @@ def _variance(
     deviation, mean, count = _deviation(values, mask, dim)
     squares = deviation * deviation
     total = squares.sum(dim, keepdim=True) if dim else squares
-    # What PyTorch gives on what is left stands (0 / 0 for one entry and correction 1); nothing left is not divided.
-    variance = total / torch.where(count > 0, (count.to(total.dtype) - correction).clamp(min=0), 1)
+    # too few entries have no estimate: they are not divided, and the caller calls them unspecified
+    variance = total / torch.where(count > max(correction, 0), count.to(total.dtype) - correction, 1)
     return variance, mean.detach(), count
 
 

@@ -33,7 +33,7 @@ def segment_variance(
     deviation, mean = _deviation(wide, pointers, order)
     squares = (deviation * deviation.conj()).real if wide.is_complex() else deviation * deviation
     number = per_segment(pointers, squares)
-    divisor = torch.where(number > 0, (number - correction).clamp(min=0), 1)
+    divisor = torch.where(number > max(correction, 0), number - correction, 1)
     variance = segment_sum(squares, pointers, order) / divisor
     dtype = values.dtype.to_real() if values.is_complex() else values.dtype
     return variance.to(torch.promote_types(dtype, torch.float32)), mean.detach()
@@ -49,8 +49,18 @@ def segment_variance_backward(
     else:
         deviation = wide - segment_spread(mean, pointers, order, len(values))
     number = per_segment(pointers, grad)
-    share = widened(grad) * 2 / torch.where(number > 0, number - correction, 1)
-    return (deviation * segment_spread(share, pointers, order, len(values))).to(values.dtype)
+    enough = number > max(correction, 0)
+    share = widened(grad) * 2 / torch.where(enough, number - correction, 1)
+    found = (deviation * segment_spread(share, pointers, order, len(values))).to(values.dtype)
+    return without_estimates_of_few(found, enough, pointers, order)
+
+
+def without_estimates_of_few(out: Tensor, enough: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    """A gradient in which the entries of a segment without an estimate have none, infinities included."""
+    if not torch.compiler.is_compiling() and out.device.type == "cpu" and bool(enough.all()):
+        return out
+    spread = segment_spread(enough.to(out.dtype).expand(-1, *out.shape[1:]), pointers, order, len(out))
+    return torch.where(spread != 0, out, 0)
 
 
 def _deviation(wide: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -13,11 +13,14 @@ from typing import Any
 
 import torch
 
+from maskgrad.versions import is_before
+
 __all__ = [
     "ask_for_more_functions",
     "do_not_trace",
     "find_in_tuples",
     "invert",
+    "is_since",
     "keep_in_place",
     "knows_invert",
     "multiply_matrices",
@@ -46,6 +49,11 @@ def multiply_matrices() -> None:
 def knows_invert() -> bool:
     """Whether Dynamo traces ``~object`` by itself."""
     return hasattr(_variables("builtin").BuiltinVariable, "call_invert")
+
+
+def is_since(version: str) -> bool:
+    """Whether Dynamo is that of this PyTorch or a later one; there is nothing else to tell them apart by."""
+    return not is_before(torch.__version__, version)
 
 
 def invert() -> None:

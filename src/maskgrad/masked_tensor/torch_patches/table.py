@@ -197,7 +197,7 @@ PATCHES: tuple[Patch, ...] = (
         how="replaced",
         reason="asks the number in number **= masked, and in 2.12 in number < masked, which cannot answer",
         without=_COMPILED,
-        versions="all",
+        versions="2.12 and 2.13",
         test=f"{_OPERATORS}::test_floats_in_place",
         needs={
             f"{_BUILTINS}.BuiltinVariable._binop_handlers": (),
@@ -207,6 +207,7 @@ PATCHES: tuple[Patch, ...] = (
         },
         install=dynamo.numbers_on_the_left,
         after="torch._dynamo",
+        known=lambda: dynamo.is_since("2.14"),
     ),
     Patch(
         target="torch._dynamo.variables.misc.AutogradFunctionVariable.call_apply",
@@ -232,7 +233,7 @@ PATCHES: tuple[Patch, ...] = (
         how="replaced",
         reason="cannot trace the constructors of our errors, and reports that instead of what they say",
         without=_COMPILED,
-        versions="all",
+        versions="2.12 to 2.14",
         test=f"{_OPERATORS}::test_refusals_are_told_in_full",
         needs={
             f"{_USER_DEFINED}.UserDefinedClassVariable.call_function": ("self", "tx", "args", "kwargs"),
@@ -240,6 +241,7 @@ PATCHES: tuple[Patch, ...] = (
         },
         install=dynamo.tell_refusals,
         after="torch._dynamo",
+        known=lambda: dynamo.is_since("2.15"),
     ),
     Patch(
         target="torch._dynamo.variables.torch_function._flatten_vts",

@@ -131,6 +131,11 @@ class Groups:
         """One group of real entries, which many threads can share: a masked kernel does it."""
         return self.is_one and not entries.is_complex()
 
+    def only(self, chosen: Tensor) -> Groups:
+        """Some of the groups, of which only the places are asked for from now on."""
+        ends = torch.cat([self.pointers[:1] * 0, self.count()[chosen].cumsum(0)])
+        return Groups(ends, self.order, self.entries, self.coordinates[:, chosen], self.sizes)
+
     def pattern(self, at: tuple[int, ...], rank: int) -> CoordinatePattern:
         """The places of the groups in a result of ``rank`` dimensions, of size 1 but ``at`` those that were kept.
 

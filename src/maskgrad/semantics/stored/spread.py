@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.stored.entries import Stored
 from maskgrad.semantics.stored.groups import Groups, grouped, reduced
@@ -33,6 +35,13 @@ def root(variance: Tensor) -> Tensor:
     return torch.where(flat, 0, torch.where(flat, 1, variance).sqrt())
 
 
+def has_enough(groups: Groups, correction: float) -> bool:
+    """Whether every group has more entries than the correction, as far as is known: fewer have no estimate."""
+    if correction < 1:
+        return True
+    return may_look_at(groups.pointers) and bool((groups.count() > correction).all())
+
+
 def _rule(deviation: bool, with_mean: bool) -> Callable[..., Any]:
     def body(
         input: Stored,
@@ -47,10 +56,15 @@ def _rule(deviation: bool, with_mean: bool) -> Callable[..., Any]:
         if correction is None:
             correction = 1 if unbiased is None or unbiased else 0
         groups, entries, dims = grouped(input, dim)
-        spread = variance(entries, groups, correction)
+        spread, known = variance(entries, groups, correction), groups
+        if groups.sizes and not has_enough(groups, correction):
+            enough = (groups.count() > correction).nonzero().squeeze(1)
+            spread, known = spread[enough], groups.only(enough)
         spread = root(spread) if deviation else spread
         dtype = entries.dtype.to_real() if entries.is_complex() else entries.dtype
-        result = reduced(spread.to(dtype), groups, dims, len(input.shape), keepdim)
+        result = reduced(spread.to(dtype), known, dims, len(input.shape), keepdim)
+        if isinstance(result, Entries) and groups.number:
+            result = Entries(result.values, result.mask & (groups.count() > correction).all())
         if not with_mean:
             return result
         return result, reduced(mean(entries, groups), groups, dims, len(input.shape), keepdim)
