@@ -33,7 +33,12 @@ def retain_grad(self: MaskedTensor) -> None:
 def _get_grad(self: MaskedTensor) -> MaskedTensor | None:
     """The gradient as a MaskedTensor with this tensor's pattern; None before the first backward."""
     grad = self._values.grad
-    return None if grad is None else MaskedTensor(grad, self._pattern)
+    return None if grad is None else MaskedTensor(grad, borrowed(self._pattern))
+
+
+def borrowed(pattern: Pattern) -> Pattern:
+    """The same entries for other values."""
+    return pattern.borrowed() if isinstance(pattern, BooleanPattern) else pattern
 
 
 def _set_grad(self: MaskedTensor, grad: MaskedTensor | Tensor | None) -> None:
@@ -120,7 +125,7 @@ def register_post_accumulate_grad_hook(self: MaskedTensor, hook: Callable[[Maske
 
 def detach_(self: MaskedTensor) -> MaskedTensor:
     """Cut this tensor out of the graph, in place; the plain tensor it was made from stays in."""
-    self._rebind(self._values.detach(), self._pattern)
+    self._rebind(self._values.detach(), borrowed(self._pattern))
     return self
 
 

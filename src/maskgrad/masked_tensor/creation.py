@@ -10,6 +10,8 @@ from torch import Tensor
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
+from maskgrad.masked_tensor.writing import own_home
+from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.patterns.eager import may_look_at
 
@@ -35,8 +37,10 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
     """Attach to ``data`` the knowledge of which entries are specified.
 
     Args:
-        data: tensor of any shape and dtype, shared and not copied. A MaskedTensor keeps its own mask too.
-        mask: Boolean tensor, True = specified, broadcastable to the shape of ``data``. None: everything is specified.
+        data: tensor of any shape and dtype, shared and not copied: operations in place write into it. A MaskedTensor
+            keeps its own mask too.
+        mask: Boolean tensor, True = specified, broadcastable to the shape of ``data``, shared as well: what is written to
+            the MaskedTensor or its views changes it, until another MaskedTensor has it. None: everything is specified.
 
     Returns:
         MaskedTensor of the shape and dtype of ``data``.
@@ -59,8 +63,8 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
         return of_entries(values, own & check_mask(mask, values.shape, values.device))
     data = _check_data(data)
     if mask is None:
-        mask = torch.ones((), dtype=torch.bool, device=data.device)
-    return of_entries(data, check_mask(mask, data.shape, data.device))
+        return of_entries(data, torch.ones((), dtype=torch.bool, device=data.device).expand(data.shape))
+    return MaskedTensor(data, BooleanPattern(check_mask(mask, data.shape, data.device), own_home(mask)))
 
 
 def from_nan(data: Tensor) -> MaskedTensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, UnsupportedOperationError
 from maskgrad.masked_tensor import tensor as masked_tensor
+from maskgrad.masked_tensor.writing import makes_views, pattern_of_result, write_entries
 from maskgrad.patterns import BooleanPattern
 from maskgrad.semantics import callbacks
 from maskgrad.semantics.entries import Entries
@@ -110,6 +111,7 @@ def call(
 ) -> Any:
     """Apply a rule to unwrapped arguments and wrap what it returns."""
     operation, in_place, out_of_place, usual, flag = binding
+    given = args
     if usual is not None:
         function, args = usual, (args[1], args[0])
     out = None
@@ -122,6 +124,8 @@ def call(
         kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
     if out_of_place is not None:
         function = out_of_place
+    if in_place:
+        args = recorded(args, kwargs)
     parts, stored = [], len(kwargs) > 0 and holds_stored(kwargs.values())
     for argument in args:
         if type(argument) in CONTAINERS:
@@ -137,10 +141,10 @@ def call(
         result = operation.number.of(result, plain, kwargs)
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
-        return _write(args[0] if in_place else out, result, function, reshapes)
+        return _write(given[0] if in_place else out, result, function, reshapes)
     if type(result) is Entries:
-        return masked_tensor.MaskedTensor(result.values, BooleanPattern(result.mask))
-    return wrap(result)
+        return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
+    return _wrapped(operation, args, result)
 
 
 #: Arguments that may hold something masked; asked for before a function is called for each argument.
@@ -169,7 +173,7 @@ def unwrap(argument: Any) -> Any:
     if isinstance(argument, masked_tensor.MaskedTensor):
         pattern = argument._pattern
         if type(pattern) is BooleanPattern:
-            return Entries(argument._values, pattern._mask)
+            return Entries(argument._values, pattern.mask)  # type: ignore[attr-defined]
         return Stored(argument._values, pattern)  # type: ignore[arg-type]
     if type(argument) is list or type(argument) is tuple:
         return type(argument)([unwrap(part) for part in argument])
@@ -187,6 +191,48 @@ def wrap(result: Any) -> Any:
     return result
 
 
+def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mask: Tensor) -> BooleanPattern:
+    """The pattern of a result, which may be a view of an operand, or have its mask."""
+    if operation.family != "views" and not torch.compiler.is_compiling():
+        for argument in args:
+            if type(argument) is masked_tensor.MaskedTensor:
+                pattern = argument._pattern
+                if type(pattern) is BooleanPattern and pattern.mask is mask:
+                    if values is argument._values or values._is_view():
+                        break
+                    return pattern.borrowed()
+        else:
+            if not mask._is_view() and not values._is_view():
+                return BooleanPattern(mask)
+    sources = [a for part in args for a in (part if type(part) in (list, tuple) else (part,))]
+    sources = [a for a in sources if type(a) is masked_tensor.MaskedTensor]
+    views = torch.compiler.is_compiling() and makes_views(operation, args)
+    return pattern_of_result(values, mask, sources, views)
+
+
+def _wrapped(operation: Operation, args: tuple[Any, ...], result: Any) -> Any:
+    """Results, or those in a sequence, as MaskedTensors."""
+    if isinstance(result, Entries):
+        return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
+    if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
+        return type(result)([_wrapped(operation, args, part) for part in result])
+    return wrap(result)
+
+
+def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The operands of an operation in place: what the graph keeps of the target must not be what is written to."""
+    target = args[0]
+    if type(target) is not masked_tensor.MaskedTensor or not torch.is_grad_enabled():
+        return args
+    if not any(_requires_grad(operand) for operand in (*args, *kwargs.values())):
+        return args
+    return (masked_tensor.MaskedTensor(target._values.clone(), target._pattern), *args[1:])
+
+
+def _requires_grad(operand: Any) -> bool:
+    return isinstance(operand, (Tensor, masked_tensor.MaskedTensor)) and operand.requires_grad
+
+
 callbacks.provide(wrap, unwrap)
 
 
@@ -202,10 +248,12 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
     if not isinstance(target, masked_tensor.MaskedTensor):
         if isinstance(result, Tensor):  # a number
             return torch.where(torch.ones_like(result, dtype=torch.bool), result, result, out=target)
-        raise TypeError(
+        words = (
             f"{_name(function)} cannot write a masked result into a plain tensor: nothing would say which entries are "
             "specified. Use the out-of-place form, or fill the masked operand first with .filled(value)"
         )
+        # after a TypeError Python would try target = target + masked, which other names of the target do not see
+        raise RuntimeError(words) if isinstance(target, Tensor) else TypeError(words)
     if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
         result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
     if not isinstance(result, (Entries, Stored)):
@@ -230,8 +278,21 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
         raise RuntimeError(
             f"{_name(function)} in place: result type {result.values.dtype} cannot be cast to {values.dtype}"
         )
-    written: Tensor = result.values.to(values.dtype)
-    target._rebind(written, result.pattern if isinstance(result, Stored) else BooleanPattern(result.mask))
+    leaf = values.requires_grad and values.is_leaf
+    if isinstance(result, Entries) and isinstance(target._pattern, BooleanPattern) and not reshapes:
+        write_entries(target, *result)
+    elif leaf and isinstance(result, Stored) and result.pattern is target._pattern:
+        values.copy_(result.values)
+    elif leaf:
+        raise RuntimeError(
+            f"{_name(function)} in place would replace a leaf that requires grad, and its .grad; "
+            "write x = function(x).detach().requires_grad_()"
+        )
+    elif isinstance(result, Stored):
+        target._rebind(result.values.to(values.dtype), result.pattern)
+    else:
+        home = target._pattern.shared_home() if isinstance(target._pattern, BooleanPattern) else None
+        target._rebind(result.values, BooleanPattern(result.mask, home))
     return target
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.masked_tensor.dispatch import binding_of, dispatch, unwrap
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
-from maskgrad.patterns import BooleanPattern
+from maskgrad.masked_tensor.writing import write_mask
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.indexing import assign
+from maskgrad.semantics.indexing import assigned
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
 
@@ -88,8 +88,10 @@ def _setitem(self: MaskedTensor, index: Any, value: Any) -> None:
         )
     if stored_of(self) is not None:
         raise UnsupportedLayoutError("assigning to entries", self.layout, tuple(self.shape))
-    values, mask = assign(unwrap(self), unwrap(index), unwrap(value))
-    self._rebind(values, BooleanPattern(mask))
+    index, wanted, values = assigned(unwrap(index), unwrap(value))
+    write_mask(self, index, wanted)
+    if values is not None:
+        self._values[index] = values.to(self._values.dtype) if isinstance(values, Tensor) else values
 
 
 def _torch_function(

@@ -77,7 +77,8 @@ class MaskedTensor(TypedOperators):
     @property
     def mask(self) -> Tensor:
         """Boolean tensor of the same shape, True where the entry is specified; allocated on a sparse layout."""
-        return self._dense()[1]
+        pattern = self._pattern
+        return pattern.lend() if isinstance(pattern, BooleanPattern) else self._dense()[1]
 
     @property
     def layout(self) -> torch.layout:
@@ -207,7 +208,10 @@ class MaskedTensor(TypedOperators):
         return rebuild_stored, (self._values, tuple(self._pattern.facts()), self._pattern.tensors())
 
     def __copy__(self) -> MaskedTensor:
-        return MaskedTensor(self._values, self._pattern)
+        pattern = self._pattern
+        if isinstance(pattern, BooleanPattern):  # another name for the same memory, as a copied torch.Tensor is
+            pattern = BooleanPattern(pattern.mask, pattern.shared_home())
+        return MaskedTensor(self._values, pattern)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaskedTensor:
         import copy

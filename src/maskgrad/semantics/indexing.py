@@ -15,7 +15,7 @@ from maskgrad.semantics.signatures import paired
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPERATIONS", "UNSPECIFIED", "assign"]
+__all__ = ["OPERATIONS", "UNSPECIFIED", "assigned"]
 
 
 class _Unspecified:
@@ -57,19 +57,14 @@ def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return Entries(x.values[index], x.mask[index])
 
 
-def assign(x: Entries, index: Any, value: Any) -> Entries:
-    """``x[index] = value`` out of place: the entries written become specified as ``value`` is, or unspecified."""
+def assigned(index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
+    """What ``x[index] = value`` writes: where, whether it is specified, and which values (None: none)."""
     index = _plain_index(index)
-    mask = x.mask.clone()
     if value is UNSPECIFIED:
-        mask[index] = False
-        return Entries(x.values, mask)
-    values = x.values.clone()
+        return index, False, None
     if isinstance(value, Entries):
-        values[index], mask[index] = value.values.to(values.dtype), value.mask
-    else:
-        values[index], mask[index] = value, True
-    return Entries(values, mask)
+        return index, value.mask, value.values
+    return index, True, value
 
 
 def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

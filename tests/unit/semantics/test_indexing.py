@@ -102,10 +102,11 @@ def test_a_masked_index_into_plain_data_is_refused_too() -> None:
 )
 def test_writing(index: Any, value: Any, expected: Any) -> None:
     x = poisoned(X)
-    y = mg.masked(x)[:]
+    view, other = x[:], x * 1
     x[index] = value
     assert_entries(x, expected, dtype=torch.float64)
-    assert_entries(y, X)
+    assert_entries(view, expected)
+    assert_entries(other, X)
 
 
 def test_writing_converts_to_the_dtype_of_the_target() -> None:
@@ -116,8 +117,13 @@ def test_writing_converts_to_the_dtype_of_the_target() -> None:
 
 def test_writing_into_an_expanded_mask() -> None:
     x = mg.masked(torch.zeros(2, 2), on(1, 0))
-    x[0] = 1.0
-    assert_entries(x, [[1.0, 1.0], [0.0, None]])
+    x[0, 0] = 1.0  # changes no mask
+    with pytest.raises(RuntimeError, match=r"several entries share one Boolean.*x\.clone\(\)"):
+        x[0] = 1.0
+    assert_entries(x, [[1.0, None], [0.0, None]])
+    y = x.clone()
+    y[0] = 1.0
+    assert_entries(y, [[1.0, 1.0], [0.0, None]])
 
 
 def test_gradients_stop_where_entries_were_overwritten() -> None:

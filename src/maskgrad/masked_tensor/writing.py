@@ -1,0 +1,142 @@
+"""Writing in place: where the entries lie, values and mask, so that every view sees it.
+
+Values are ordinary memory: a view of a MaskedTensor holds a view of its values. Masks are shared more widely, for the
+result of ``x * 2`` has the mask of ``x`` and must not see what is written to ``x``. So a mask is written in place only
+where the memory is known to belong to one MaskedTensor and its views (its :class:`Home`); otherwise it moves first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from maskgrad.patterns import BooleanPattern
+from maskgrad.patterns.boolean import Home
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import Entries, chosen
+
+if TYPE_CHECKING:
+    from maskgrad.masked_tensor.tensor import MaskedTensor
+    from maskgrad.semantics.facts import Operation
+
+__all__ = ["makes_views", "own_home", "pattern_of_result", "write_entries", "write_mask"]
+
+#: Of the family "views", those that copy.
+COPIES = ("flip", "fliplr", "flipud", "rot90", "roll", "repeat", "tile", "repeat_interleave")
+
+
+def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
+    """Whether results are views, as far as the operation tells; in a graph memory cannot be asked for."""
+    if operation.name == "__getitem__":
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return not any(isinstance(part, (Tensor, list, Entries)) for part in index)
+    copies = operation.name in COPIES or operation.name.endswith("_copy") or "shuffle" in operation.name
+    return operation.family == "views" and not copies
+
+
+def pattern_of_result(
+    values: Tensor, mask: Tensor, sources: Iterable[MaskedTensor], views: bool
+) -> BooleanPattern:
+    """The pattern of a result: at home with the operand of which it is a view, else a borrower of its mask."""
+    found = None
+    for source in sources:
+        pattern = source._pattern
+        if not isinstance(pattern, BooleanPattern):
+            continue
+        shares_mask = same_memory(mask, pattern.mask, views)
+        if same_memory(values, source._values, views):
+            return BooleanPattern(mask, pattern.shared_home() if shares_mask else Home(lent=True, apart=True))
+        if shares_mask:
+            found = pattern.borrowed()
+    return BooleanPattern(mask) if found is None or found.mask is not mask else found
+
+
+def same_memory(one: Tensor, other: Tensor, views: bool) -> bool:
+    """Whether two tensors share memory: one is the other, a view of it, or of the same as it."""
+    if one is other:
+        return True
+    if torch.compiler.is_compiling():
+        return views
+    return torch._C._is_alias_of(one, other)  # type: ignore[attr-defined, no-any-return]
+
+
+def own_home(mask: Tensor) -> Home | None:
+    """The home of a mask that the user passes and that is to be shared with him; of a second one nobody is at home."""
+    if torch.compiler.is_compiling():
+        return None
+    base = mask._base if mask._is_view() else mask
+    assert base is not None
+    known = _HOMES.get(base)
+    if known is not None and not known.moves:  # another MaskedTensor has it: neither must see what the other writes
+        known.lent = True
+        return Home(lent=True)
+    found = _HOMES[base] = Home(lent=False)
+    return found
+
+
+#: The homes of masks that users pass, for as long as these live.
+_HOMES: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
+    """Write what is specified, and which entries are; what lies under the mask stays as it is."""
+    known = target._pattern.mask
+    same = mask is known or (may_look_at(mask) and torch.equal(mask, known))
+    if not same:
+        place = writable_mask(target)
+    old = target._values
+    values = values.to(old.dtype)
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and (old.requires_grad or values.requires_grad)):
+        old.copy_(chosen(mask, values, old))
+    elif old.dtype in PLAIN_OUT:
+        torch.where(mask, values, old, out=old)
+    else:
+        old.copy_(chosen(mask, values, old))
+    if not same:
+        place.copy_(mask)
+
+
+#: dtypes that torch.where writes into memory that it is given, on every version
+PLAIN_OUT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
+
+
+def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
+    """Say of some entries whether they are specified."""
+    known = target._pattern.mask
+    here = known[index]
+    if may_look_at(here) and bool((here == wanted).all()):
+        return
+    writable_mask(target)[index] = wanted
+
+
+def writable_mask(target: MaskedTensor) -> Tensor:
+    """The mask, in memory that nobody reads but this tensor and its views.
+
+    Raises:
+        RuntimeError: several entries share one Boolean, or it is a copy of which the tensor it is a view of knows nothing.
+    """
+    pattern = target._pattern
+    assert isinstance(pattern, BooleanPattern)
+    home = pattern.home
+    if home is None:
+        mask = pattern.mask.clone(memory_format=torch.contiguous_format)
+        target._pattern = BooleanPattern(mask, Home(lent=False))
+        return mask
+    mask = pattern.mask
+    if any(stride == 0 and size > 1 for stride, size in zip(mask.stride(), mask.shape, strict=True)):
+        raise RuntimeError(
+            "this write changes which entries are specified, but several entries share one Boolean of the mask (it was "
+            "expanded). Write to x.clone() instead, whose mask has one for each entry"
+        )
+    if home.apart or (home.lent and torch.compiler.is_compiling()):
+        raise RuntimeError(
+            "this write changes which entries are specified, and the tensor of which this is a view would not see it. "
+            "Write to x.clone(), or to the tensor itself: x[index] = value"
+        )
+    if home.lent:
+        home.move(mask)
+    return pattern.mask

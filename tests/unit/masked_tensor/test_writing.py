@@ -1,0 +1,239 @@
+"""Writes reach every view, values and mask; and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nan
+
+import maskgrad as mg
+from tests.poison import assert_entries, on, poisoned
+
+X = [[1.0, None, 3.0, 4.0], [5.0, 6.0, None, 8.0]]
+
+
+def fill_rows(x: Any) -> None:
+    for row in x:
+        row.fill_(1.0)
+
+
+def fill_a_row(x: Any) -> None:
+    x[0].fill_(2.0)
+
+
+def zero_a_row(x: Any) -> None:
+    x[0].zero_()
+
+
+def double_transposed(x: Any) -> None:
+    x.t().mul_(2)
+
+
+def add_to_a_column(x: Any) -> None:
+    y = x[:, 0]
+    y += 1
+
+
+def zero_detached(x: Any) -> None:
+    x.detach().zero_()
+
+
+def write_through_two_views(x: Any) -> None:
+    b = x.view(2, 2, 2)
+    b[0][1] = 3.14
+
+
+def write_with_out(x: Any) -> None:
+    torch.mul(x[1], 2.0, out=x[0])
+
+
+def gate(x: Any) -> None:
+    gate, _ = x.chunk(2, -1)
+    gate.neg_()
+
+
+def remove(x: Any) -> None:
+    x[1][0] = mg.unspecified
+
+
+def fill_masked(x: Any) -> None:
+    x[:, 1:].masked_fill_(on([1, 0, 0], [0, 1, 0]), 9.0)
+
+
+WRITES: dict[Callable[[Any], None], list[Any]] = {
+    fill_rows: [[1.0] * 4, [1.0] * 4],
+    fill_a_row: [[2.0] * 4, X[1]],
+    zero_a_row: [[0.0] * 4, X[1]],
+    double_transposed: [[2.0, None, 6.0, 8.0], [10.0, 12.0, None, 16.0]],
+    add_to_a_column: [[2.0, None, 3.0, 4.0], [6.0, 6.0, None, 8.0]],
+    zero_detached: [[0.0] * 4] * 2,
+    write_through_two_views: [[1.0, None, 3.14, 3.14], X[1]],
+    write_with_out: [[10.0, 12.0, None, 16.0], X[1]],
+    gate: [[-1.0, None, 3.0, 4.0], [-5.0, -6.0, None, 8.0]],
+    remove: [X[0], [None, 6.0, None, 8.0]],
+    fill_masked: [[1.0, 9.0, 3.0, 4.0], [5.0, 6.0, 9.0, 8.0]],
+}
+every_write = pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
+
+
+@every_write
+@pytest.mark.parametrize("made", ["masked", "computed", "shared"])
+def test_views_write_to_what_they_are_views_of(write: Callable[[Any], None], made: str) -> None:
+    x = poisoned(X)
+    if made == "computed":  # its mask is that of x, which must not change
+        x = x * 1
+    others = x * 1, x.exp()
+    whole = x[:]
+    if made == "shared":
+        x = mg.masked(x.get_data(), x.mask)
+        whole = x[:]
+    write(x)
+    assert_entries(x, WRITES[write])
+    assert_entries(whole, WRITES[write])
+    assert_entries(others[0], X)
+    assert others[1].mask.tolist() == others[0].mask.tolist()
+
+
+@every_write
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.compiled(per=lambda backend: backend)
+def test_compiled(write: Callable[[Any], None], backend: str) -> None:
+    data, mask = torch.tensor([[1.0, nan, 3.0, 4.0], [5.0, 6.0, nan, 8.0]]), on([1, 0, 1, 1], [1, 1, 0, 1])
+    x = mg.masked(data, mask)
+    torch.compile(write, backend=backend, fullgraph=True)(x)
+    assert_entries(x, WRITES[write])
+
+
+def test_the_data_and_the_mask_that_were_passed_are_written() -> None:
+    data, mask = torch.tensor([1.0, nan, 3.0]), on(1, 0, 1)
+    x = mg.masked(data, mask)
+    x[1] = 2.0
+    x[2] = mg.unspecified
+    assert data.tolist() == [1.0, 2.0, 3.0]
+    assert mask.tolist() == [True, True, False]
+
+
+def test_a_mask_that_two_tensors_have_is_written_for_neither() -> None:
+    mask = on(1, 0)
+    x, y = mg.masked(torch.zeros(2), mask), mg.masked(torch.zeros(2), mask)
+    z = mg.masked(torch.zeros(2), x.mask)
+    x[1] = 1.0
+    assert_entries(x, [0.0, 1.0])
+    for other in (y, z):
+        assert_entries(other, [0.0, None])
+    y[0] = mg.unspecified
+    assert_entries(y, [None, None])
+    assert_entries(z, [0.0, None])
+    assert mask.tolist() == [True, False]
+
+
+def test_a_result_does_not_see_what_is_written_to_its_operand() -> None:
+    x = mg.masked(torch.tensor([1.0, 2.0, 3.0]), on(1, 1, 0))
+    view, y = x[1:], x * 2
+    x[2] = 5.0
+    assert_entries(y, [2.0, 4.0, None])
+    assert_entries(view, [2.0, 5.0])
+    y[0] = mg.unspecified
+    view[0] = mg.unspecified
+    assert_entries(x, [1.0, None, 5.0])
+    assert_entries(y, [None, 4.0, None])
+
+
+def test_what_was_read_of_the_mask_stays_as_it_was() -> None:
+    x = poisoned([1.0, None])
+    before = x.mask
+    x[1] = 2.0
+    assert before.tolist() == [True, False]
+    assert x.mask.tolist() == [True, True]
+
+
+def test_a_leaf_stays_a_leaf() -> None:
+    w = mg.masked(torch.tensor([1.0, -2.0, nan], requires_grad=True), on(1, 1, 0))
+    (w * w).sum().backward()
+    gradient = w.grad
+    with torch.no_grad():
+        w.clamp_(0, 10)
+        w -= 0.1 * w.grad
+        w[0] = 3.0
+    assert w.requires_grad
+    assert w.is_leaf
+    assert_entries(w.detach(), [3.0, 0.4, None])
+    assert_entries(gradient, [2.0, -4.0, None])
+    w.grad.zero_()
+    (w * w).sum().backward()
+    assert_entries(w.grad, [6.0, 0.8, None])
+    w.grad.mul_(0.5)
+    assert_entries(w.grad, [3.0, 0.4, None])
+
+
+def test_a_sparse_leaf_stays_a_leaf() -> None:
+    w = mg.masked(torch.tensor([1.0, -2.0, nan]), on(1, 1, 0)).to_sparse().detach().requires_grad_()
+    with torch.no_grad():
+        w.clamp_(0, 10)
+        with pytest.raises(RuntimeError, match="would replace a leaf that requires grad"):
+            w *= mg.masked(torch.ones(3), on(1, 0, 0)).to_sparse()
+    assert w.requires_grad
+    assert_entries(w.detach().to_dense(), [1.0, 0.0, None])
+
+
+def first_and_second(write: Callable[[Any], Any], x: torch.Tensor, wrap: Callable[[Any], Any]) -> list[Any]:
+    """The derivatives of a sum of cubes after a write through a view."""
+    leaf = x.clone().requires_grad_()
+    y = wrap(leaf * 1.0)
+    write(y)
+    (first,) = torch.autograd.grad((y**3).sum(), leaf, create_graph=True)
+    (second,) = torch.autograd.grad((first**2).sum(), leaf)
+    return [first.tolist(), second.tolist()]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y[:, 0].exp_(),
+        lambda y: y[1].mul_(y[0].clone()),
+        lambda y: y.t()[1].sin_(),
+        lambda y: y.mul_(y.clone()),
+        lambda y: y[0].fill_(2.0),
+        lambda y: y.__setitem__((0, 1), y[1, 1].clone() ** 2),
+    ],
+)
+def test_derivatives_through_written_views(write: Callable[[Any], Any]) -> None:
+    x = torch.tensor([[0.5, 1.0, 1.5], [2.0, 0.3, 0.7]], dtype=torch.float64)
+    whole = torch.ones(2, 3, dtype=torch.bool)
+    expected = first_and_second(write, x, lambda t: t)
+    assert first_and_second(write, x, lambda t: mg.masked(t, whole)) == expected
+
+
+def test_what_a_graph_kept_is_not_overwritten_in_silence() -> None:
+    leaf = torch.tensor([1.0, 2.0, nan], requires_grad=True)
+    x = mg.masked(leaf * 2, on(1, 1, 0))
+    y = (x * x).sum()
+    x[0] = 5.0
+    (gradient,) = torch.autograd.grad(y, leaf)  # it keeps copies of its own
+    assert gradient.tolist() == [8.0, 16.0, 0.0]
+    z = leaf * 2
+    total = z.pow(2).sum()
+    mg.masked(z, on(1, 1, 0))[0] = 5.0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+def test_a_mask_that_had_to_be_copied_cannot_be_written_through_a_view() -> None:
+    x = mg.masked(torch.zeros(2, 2), on(1, 0)[:, None])
+    view = x.view(4)
+    view[0] = 1.0
+    with pytest.raises(RuntimeError, match=r"would not see it.*x\.clone\(\)"):
+        view[2] = 1.0
+    assert_entries(x, [[1.0, 0.0], [None, None]])
+
+
+def test_bit_by_bit_a_loop_costs_what_it_writes() -> None:
+    x = mg.masked(torch.zeros(1000), torch.zeros(1000, dtype=torch.bool))
+    memory = x._pattern.mask.data_ptr()
+    for i in range(0, 1000, 100):
+        x[i] = 1.0
+    assert x._pattern.mask.data_ptr() == memory
+    assert x.sum().item() == 10
