@@ -269,9 +269,7 @@ class TestTransformations:
 
     @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
     def test_compiled_on_sparse_layouts(self, layout: torch.layout) -> None:
-        f = torch.compile(
-            lambda v: Power.apply(v, 2.0, 3)[0].sum(), backend="aot_eager", fullgraph=True
-        )
+        f = torch.compile(lambda v: Power.apply(v, 2.0, 3)[0].sum(), backend="aot_eager", fullgraph=True)
         x = sparse(layout).requires_grad_()
         assert gradient(f(x), x).tolist() == [6.0, 24.0, 54.0, 0.0]
 

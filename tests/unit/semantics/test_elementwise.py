@@ -208,9 +208,7 @@ def test_a_gradient_may_be_asked_for_under_a_transform() -> None:
             (x * x).exp().sum()
         )
 
-    found = torch.func.grad(lambda d: (mg.masked(d, mask) * d).exp().sum())(
-        leaf(1.0, inf).detach()
-    )
+    found = torch.func.grad(lambda d: (mg.masked(d, mask) * d).exp().sum())(leaf(1.0, inf).detach())
     assert_entries(found, [2 * math.e, 0.0])
     found = torch.func.grad(loss)(leaf(1.0, 2.0).detach())
     assert_entries(found, [2 * math.e + 2, 4.0])

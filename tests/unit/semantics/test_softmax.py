@@ -209,11 +209,7 @@ def test_gumbel_softmax_is_torchs_on_complete_data() -> None:
 def test_one_graph() -> None:
     def step(x: Tensor, mask: Tensor) -> Tensor:
         y = mg.masked(x, mask)
-        return (
-            F.softmax(y, dim=1).sum()
-            + y.log_softmax(-1).sum()
-            + y.logsumexp(1).sum()
-        )
+        return F.softmax(y, dim=1).sum() + y.log_softmax(-1).sum() + y.logsumexp(1).sum()
 
     x = leaf(nan)
     right = torch.autograd.grad(step(x, MASK), x)[0]

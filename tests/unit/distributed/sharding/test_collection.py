@@ -49,11 +49,7 @@ def together(rank: int, world_size: int) -> None:
     for answers in (found, alone):
         tables.zero_grad()
         # The rows of "short" are looked up and not used.
-        (
-            answers["user"].square().sum().double()
-            + answers["word"].sum()
-            + answers["film"].sum()
-        ).backward()
+        (answers["user"].square().sum().double() + answers["word"].sum() + answers["film"].sum()).backward()
         kept = {name: None if p.grad is None else p.grad.to_dense() for name, p in tables.named_parameters()}
         if answers is found:
             first = kept
