@@ -63,10 +63,8 @@ def reduce_by_deletion(
     PyTorch's own if nothing is left, without a gradient; a masked result only where PyTorch has none.
     """
     whole = dim is None or (isinstance(dim, (tuple, list)) and not dim)
-    if whole:
-        reduced = list(range(x.ndim))
-    else:
-        reduced = [d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
+    named = range(x.ndim) if whole else [dim] if isinstance(dim, int) else dim
+    reduced = [d % max(x.ndim, 1) for d in named]
     kept = [d for d in range(x.ndim) if d not in reduced]
     if x.ndim == 0:
         reduced, slices, bits = [], x.reshape(1, 1), mask.reshape(1, 1)

@@ -15,15 +15,13 @@ from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.numbers import Number
+from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["OPERATIONS", "std", "std_mean", "var", "var_mean"]
-
-PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
 
 
 def _real_variance(input: Entries, dims: tuple[int, ...], keepdim: bool, correction: float) -> Entries:
@@ -116,7 +114,7 @@ def _record(rule: Callable[..., Any], gradient: str) -> Operation:
         "reductions",
         functions,
         named(rule),
-        PATTERN,
+        REDUCED,
         gradient,
         identity="the mean",
         methods=methods,
