@@ -10,7 +10,7 @@ from torch import Tensor
 
 import maskgrad as mg
 
-__all__ = ["assert_entries", "gradient", "leaf", "on", "poisoned"]
+__all__ = ["assert_entries", "assert_nothing", "assert_number", "gradient", "leaf", "on", "poisoned"]
 
 nan, inf = float("nan"), float("inf")
 
@@ -75,3 +75,18 @@ def assert_entries(result: Any, expected: Any, dtype: torch.dtype | None = None,
     torch.testing.assert_close(
         values.detach(), wanted.reshape(values.shape), rtol=tol, atol=tol, equal_nan=True
     )
+
+
+def assert_number(
+    result: Any, expected: float | complex, dtype: torch.dtype | None = None, tol: float = 1e-6
+) -> None:
+    """A reduction over everything, or a loss: a plain tensor without dimensions, NaN where NaN is expected."""
+    assert type(result) is Tensor
+    assert_entries(result, expected, dtype, tol)
+
+
+def assert_nothing(result: Any, number: float, *of: mg.MaskedTensor | Tensor) -> None:
+    """Nothing was left: the number that PyTorch has for it, and a gradient of exactly zero (NaN would count)."""
+    assert_number(result, number, tol=0)
+    for operand in of:
+        assert not gradient(result, operand).to_dense().count_nonzero()

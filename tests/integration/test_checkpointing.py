@@ -97,7 +97,7 @@ def test_containers_and_keywords(use_reentrant: bool) -> None:
     assert seven == 7
     assert torch.equal(rows["rows"].mask, MASK)
     assert torch.equal(sums[0].mask, MASK.any(1))
-    (rows["rows"].sum() + sums[0].sum()).filled(0.0).backward()
+    (rows["rows"].sum() + sums[0].sum()).backward()
     assert torch.equal(leaf.grad, torch.where(MASK, 3.0, 0.0).double())
     torch.testing.assert_close(by.grad, torch.where(MASK, data(), 0.0).sum())
 
@@ -151,7 +151,7 @@ def test_sparse_layouts(use_reentrant: bool, layout: torch.layout) -> None:
 def test_second_derivatives_pass_where_tensors_are_saved() -> None:
     leaf = data()
     y = checkpoint(lambda v: (v**3).sum(), mg.masked(leaf, MASK), use_reentrant=False)
-    (slope,) = torch.autograd.grad(y.filled(0.0), leaf, create_graph=True)
+    (slope,) = torch.autograd.grad(y, leaf, create_graph=True)
     (curvature,) = torch.autograd.grad(slope.sum(), leaf)
     torch.testing.assert_close(curvature, torch.where(MASK, 6 * data(), 0.0))
 

@@ -32,8 +32,8 @@ def sum_to_size(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Seque
     shape = entry.function(*args, **kwargs).shape
     added = x.ndim - len(shape)
     dims = [d for d in range(x.ndim) if d < added or (shape[d - added] == 1 and x.shape[d] != 1)]
-    if not dims and shape:
-        return x, [mask]
+    if not dims:
+        return x if shape else x.sum(), [mask]
     values, (known,) = reduce_by_deletion("sum", torch.sum, x, mask, dim=dims, keepdim=True)
     # a size is no dtype: sums of integers are wider, here as in torch.sum
     return values.reshape(shape), [known.reshape(shape)]

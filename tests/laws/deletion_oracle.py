@@ -65,10 +65,9 @@ def reduce_by_deletion(
     Where nothing is left the value is 0, outside the mask and without a gradient. All entries together give a number:
     PyTorch's own if nothing is left, without a gradient; a masked result only where PyTorch has none.
     """
-    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
-        reduced = list(range(x.ndim))
-    else:
-        reduced = [d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
+    whole = dim is None or (isinstance(dim, (tuple, list)) and not dim)
+    named = range(x.ndim) if whole else [dim] if isinstance(dim, int) else dim
+    reduced = [d % max(x.ndim, 1) for d in named]
     kept = [d for d in range(x.ndim) if d not in reduced]
     if x.ndim == 0:
         reduced, slices, bits = [], x.reshape(1, 1), mask.reshape(1, 1)
@@ -101,7 +100,7 @@ def reduce_by_deletion(
             else tuple(rounded)
         )
 
-    if not along and (not keepdim or not x.ndim):
+    if whole and not (keepdim and x.ndim):
         everything, nothing = slices[bits], nothing_is_left(torch_on, x)
         if nothing is not None:
             found = torch_on(everything) if len(everything) else nothing

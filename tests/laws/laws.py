@@ -199,7 +199,9 @@ def check_plain_target(spelling: Callable[..., Any], args: Any, kwargs: Any, wha
 
 def assert_same_parts(result: Any, usual: Any, what: str) -> None:
     assert type(result) is type(usual), f"{what}: the result is a {type(result).__name__}"
-    if not isinstance(parts_of(usual)[0], mg.MaskedTensor):  # plain.to(masked): nothing masked was converted
+    if not isinstance(parts_of(usual)[0], mg.MaskedTensor):  # a number, a bool, plain.to(masked)
+        found, expected = ([torch.as_tensor(part) for part in parts_of(r)] for r in (result, usual))
+        assert_same_bits(found, expected, f"{what}: result")
         return
     masks = [part.mask for part in parts_of(result)]
     assert_same_bits(masks, [part.mask for part in parts_of(usual)], f"{what}: mask")

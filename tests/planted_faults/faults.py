@@ -60,9 +60,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "an averaged loss divides by the number of all positions",
         "semantics/losses/reduction.py",
-        'return mean(loss) if reduction == "mean" else sum(loss)',
-        'return Entries(sum(loss).values / max(loss.values.numel(), 1), sum(loss).mask) if reduction == "mean" '
-        "else sum(loss)",
+        'return number(mean(loss), nan) if reduction == "mean"',
+        "return number(Entries(sum(loss).values / max(loss.values.numel(), 1), sum(loss).mask), nan) "
+        'if reduction == "mean"',
     ),
     Fault(
         "unspecified entries are sorted first",

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, leaf, nan, on, poisoned
+from tests.poison import assert_entries, assert_nothing, gradient, leaf, nan, on, poisoned
 
 
 def test_dividing_by_zero_in_an_entry_that_is_dropped() -> None:
@@ -100,8 +100,8 @@ def test_norms_of_padding(norm: Any) -> None:
     assert_entries(gradient(result, x), [[0.6, 0.8], [0.0, 0.0]])
 
 
-def test_a_loss_of_nothing_is_said_to_be_nothing() -> None:
-    loss = F.mse_loss(poisoned([None, None]), torch.zeros(2).double())
-    with pytest.raises(mg.UnspecifiedValueError, match="not specified"):
-        loss.item()
-    assert loss.filled(0.0).item() == 0.0
+def test_a_loss_of_nothing_is_nan_and_trains_nothing() -> None:
+    w = leaf(1.0, 2.0)
+    loss = F.mse_loss(w * poisoned([None, None]), torch.zeros(2).double())
+    assert_nothing(loss, nan, w)
+    assert_entries(gradient(w.sum() + 0.1 * loss, w), [1.0, 1.0])

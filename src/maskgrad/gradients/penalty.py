@@ -56,9 +56,9 @@ def gradient_penalty(
             :func:`maskgrad.batched_grad`.
 
     Returns:
-        0-dim tensor, or (B,) with ``reduction="none"``, in at least float32. It is masked where ``loss`` is, or with
-        ``per_sample`` ``params``: samples of which nothing is specified are not counted. Gradients at
-        unspecified entries of ``params`` do not count either.
+        0-dim tensor, or (B,) with ``reduction="none"``, in at least float32. One norm is masked if ``loss`` is; of (B,)
+        those samples are of which nothing is specified in ``loss`` or ``params``, and they are not counted. Gradients
+        at unspecified entries of ``params`` do not count either. A loss of nothing has a gradient of norm zero.
 
     Gradient: with respect to everything that the gradient depends on, and again.
 

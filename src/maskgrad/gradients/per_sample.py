@@ -53,7 +53,7 @@ def per_sample_grad(
         parameter that takes no part has zeros. A table looked up with ``sparse=True`` has a COO tensor (B, V, D), with
         two sparse dimensions and only the rows that each sample looked up, merged.
 
-    Samples whose loss is unspecified contribute exact zeros, whatever their inputs hold. Gradient: with
+    Samples of whose loss nothing is left contribute exact zeros, whatever their inputs hold. Gradient: with
     ``create_graph``, otherwise the result is no part of a graph; for other nodes than parameters see
     ``mg.batched_grad``.
 
@@ -141,7 +141,7 @@ def per_sample_grad_norms(
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
     Returns:
-        (B,), in at least float32; 0 for a sample whose loss is unspecified.
+        (B,), in at least float32; 0 for a sample of whose loss nothing is left.
 
     Weights of linear maps and convolutions and tables need no more memory than the activations. Gradient: with
     ``create_graph``; where a norm is zero, so is its gradient.
@@ -196,7 +196,7 @@ def clipped_backward(
         inputs: a batch of B samples.
         targets: theirs.
         max_norm: the largest norm over all parameters that one sample's gradient keeps.
-        reduction: ``"sum"``, or ``"mean"``: divided by the number of samples whose loss is specified.
+        reduction: ``"sum"``, or ``"mean"``: divided by the number of samples of whose loss something is left.
         chunk_size: how many samples are looked at together; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from maskgrad.errors import CoupledSamplesError
+from maskgrad.gradients.per_sample_arrivals import Arrivals
 from maskgrad.gradients.per_sample_batches import Batch
 from maskgrad.gradients.per_sample_contributions import Contribution, Full, Rows, joined
 from maskgrad.gradients.per_sample_entry import for_each_sample
 from maskgrad.gradients.per_sample_rules import RULES
 from maskgrad.gradients.per_sample_watching import NotBatchedError, Watch
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.semantics.numbers import noting
 
 __all__ = ["Method", "Pass", "PerSample", "Randomness"]
 
@@ -32,7 +35,7 @@ class Pass:
     contributions: dict[str, Contribution]
     """By the name of the parameter; those without a gradient are missing."""
     specified: Tensor | None
-    """Boolean (B,): whose loss is specified. None: all."""
+    """Boolean (B,): of whose loss something is left. None: all."""
     start: int
     stop: int
 
@@ -151,7 +154,7 @@ class PerSample:
         if self._hooked:  # it must see one sample's gradient, and would not be called at all under vmap
             raise NotBatchedError(f"{self._hooked} has a backward hook")
         watch = Watch(self.parameters, batch.size, RULES, self.create_graph)
-        masked = False
+        arrivals, masked = Arrivals(batch.size, watch.numbers.device), False
         # Not the model's own: what a forward pass writes into them is no business of a gradient.
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         spec: Any = None
@@ -162,21 +165,23 @@ class PerSample:
                 state = {**copies, **buffers}
                 return torch.func.functional_call(self.model, state, args, kwargs), targets
 
-        def loss_of(found: Any, targets: Any) -> tuple[Tensor, ...]:
+        def loss_of(found: Any, targets: Any) -> tuple[Tensor, Tensor]:
             nonlocal masked
-            loss = self._loss(found, targets)
-            if isinstance(loss, MaskedTensor):
-                masked = True
-                return loss.filled(0).reshape(()), loss.mask.reshape(())
-            return (loss.reshape(()),)
+            loss, some = self._loss(found, targets)
+            masked = masked or some is not None
+            some = torch.ones((), dtype=torch.bool, device=loss.device) if some is None else some
+            return loss, some
 
         def all_of_it(copies: dict[str, Tensor], number: Tensor, leaves: list[Any]) -> tuple[Tensor, ...]:
             found, targets = output(copies, number, leaves)
             try:
                 with watch:
-                    return loss_of(found, targets)
+                    both = loss_of(found, targets)
             except Exception as error:
                 raise _LossAloneError from error
+            if masked:
+                arrivals.listen(pytree.tree_leaves(found))
+            return both
 
         def output_only(copies: dict[str, Tensor], number: Tensor, leaves: list[Any]) -> list[Tensor]:
             nonlocal spec
@@ -196,17 +201,19 @@ class PerSample:
                     )
                     for i in range(batch.size)
                 ]
-                losses, *specified = (torch.stack(column) for column in zip(*pairs, strict=True))
+                losses, some = (torch.stack(column) for column in zip(*pairs, strict=True))
+                if masked:
+                    arrivals.listen(leaves)
             else:
                 try:
-                    losses, *specified = for_each_sample(all_of_it, *given, self.randomness)
+                    losses, some = for_each_sample(all_of_it, *given, self.randomness)
                 except _LossAloneError:
                     return self._at_once(batch, each_loss_alone=True)
             if not losses.requires_grad:
                 raise NotBatchedError("the loss depends on no parameter")
             watch.backward(losses.sum())
         kept = {name: self._of_dtype(name, joined(parts)) for name, parts in watch.kept.items()}
-        return kept, specified[0] if masked else None
+        return kept, some | arrivals.found if masked else None
 
     def _of_dtype(self, name: str, contribution: Contribution) -> Contribution:
         return contribution.to(self.parameters[name].dtype)
@@ -224,23 +231,27 @@ class PerSample:
                 if self.randomness == "same":
                     _set_random_state(device, random)
                 args, kwargs, targets = batch.part(i, i + 1).arguments()
-                loss = self._loss(self.model(*args, **kwargs), targets)
+                output = self.model(*args, **kwargs)
+                loss, some = self._loss(output, targets)
                 if self.randomness == "error" and not all(map(torch.equal, random, _random_state(device))):
                     raise RuntimeError(
                         "the model draws random numbers, and randomness='error'; use 'different' or 'same', or "
                         "model.eval()"
                     )
-                masked = masked or isinstance(loss, MaskedTensor)
-                plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
-                specified.append(bool(loss.mask.all()) if isinstance(loss, MaskedTensor) else True)
-                if plain.requires_grad:
-                    connected = True
-                    gradients = torch.autograd.grad(
-                        plain.reshape(()), parameters, create_graph=self.create_graph, allow_unused=True
-                    )
-                    found.append(list(gradients))
-                else:
+                masked = masked or some is not None
+                specified.append(some is None or bool(some))
+                if not loss.requires_grad:
                     found.append([None] * len(parameters))
+                    continue
+                connected = True
+                arrivals = Arrivals(1, loss.device)
+                if not specified[-1]:
+                    arrivals.listen(pytree.tree_leaves(output), dim=None)
+                gradients = torch.autograd.grad(
+                    loss, parameters, create_graph=self.create_graph, allow_unused=True
+                )
+                found.append(list(gradients))
+                specified[-1] = specified[-1] or bool(arrivals.found)
         finally:
             with torch.no_grad():
                 for buffer, before in buffers:
@@ -255,8 +266,13 @@ class PerSample:
         kept = {name: stacked(column) for name, column in columns if any(g is not None for g in column)}
         return kept, torch.tensor(specified, device=parameters[0].device) if masked else None
 
-    def _loss(self, output: Any, targets: Any) -> Any:
-        loss = self.loss_fn(output) if targets is None else self.loss_fn(output, targets)
+    def _loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
+        """One sample's loss, and whether anything was left of its targets and outputs; None: nothing was masked.
+
+        A number of nothing tells by its gradient, zero, but zero times what a masked sample holds may be NaN.
+        """
+        with noting() as noted:
+            loss = self.loss_fn(output) if targets is None else self.loss_fn(output, targets)
         if not isinstance(loss, (Tensor, MaskedTensor)):
             raise TypeError(f"loss_fn must return a tensor, found {type(loss).__name__}")
         if loss.shape.numel() != 1:
@@ -264,7 +280,10 @@ class PerSample:
                 f"loss_fn must return one number for one sample, found shape {tuple(loss.shape)}; use reduction='mean' "
                 "or reduction='sum'"
             )
-        return loss
+        if isinstance(loss, MaskedTensor):
+            return loss.filled(0).reshape(()), loss.mask.reshape(())
+        some = functools.reduce(lambda a, b: a | b.to(a.device), noted) if noted else None
+        return loss.reshape(()), some
 
 
 def _stacked(column: tuple[Tensor | None, ...]) -> Contribution:

@@ -130,11 +130,15 @@ def cosine_similarity(function: Callable[..., Any], args: tuple[Any, ...], kwarg
 
 
 def _record(
-    name: str, function: Callable[..., Any], body: Callable[..., Any], number: Number | None = None
+    name: str,
+    function: Callable[..., Any],
+    body: Callable[..., Any],
+    pattern: str = PATTERN,
+    number: Number | None = None,
 ) -> Operation:
     functions, _, methods = functions_named(function.__name__)
     return Operation(
-        name, "distances", functions, body, PATTERN, GRADIENT, identity=0, methods=methods, number=number
+        name, "distances", functions, body, pattern, GRADIENT, identity=0, methods=methods, number=number
     )
 
 
@@ -144,7 +148,13 @@ def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
 
 OPERATIONS: tuple[Operation, ...] = (
     _record("cdist", torch.cdist, cdist),
-    _record("dist", torch.dist, dist, Number(0, dim=None, unless=_of_an_extreme)),
+    _record(
+        "dist",
+        torch.dist,
+        dist,
+        "a plain number (order inf or below 0: masked)",
+        Number(0, dim=None, unless=_of_an_extreme),
+    ),
     _record("nn.functional.pdist", F.pdist, pdist),
     _record("nn.functional.pairwise_distance", F.pairwise_distance, pairwise_distance),
     _record("nn.functional.cosine_similarity", F.cosine_similarity, cosine_similarity),

@@ -72,7 +72,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "contractions",
         functions_named("trace")[0],
         named(trace),
-        "specified where at least one entry of the diagonal is",
+        "a plain number",
         "the incoming gradient at each specified entry of the diagonal",
         identity=0,
         methods=("trace",),

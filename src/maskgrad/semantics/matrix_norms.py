@@ -13,12 +13,11 @@ from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amax, amin
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
-from maskgrad.semantics.numbers import Number
+from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import named
 
 __all__ = ["OPERATIONS", "matrix_norm", "norm"]
 
-PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
 GRADIENT = "torch's, over the specified entries; 0 at a zero matrix"
 
 
@@ -96,7 +95,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "reductions",
         (torch.linalg.matrix_norm,),
         named(matrix_norm),
-        PATTERN,
+        f"{REDUCED} (order below 0: masked)",
         GRADIENT,
         identity=0,
         number=Number(0, dim=2, unless=_has_none),
@@ -106,7 +105,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "reductions",
         (torch.linalg.norm,),
         named(norm),
-        PATTERN,
+        f"{REDUCED} (order below 0, of vectors also inf: masked)",
         GRADIENT,
         identity=0,
         number=Number(0, dim=2, unless=_has_none),

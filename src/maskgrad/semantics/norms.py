@@ -13,12 +13,12 @@ from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amin
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.numbers import Number
+from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import named
 
 __all__ = ["OPERATIONS", "of_an_extreme", "vector_norm"]
 
-PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
+PATTERN = f"{REDUCED} (order inf or below 0: masked)"
 GRADIENT = "torch's, over the specified entries; 0 at a zero vector"
 
 

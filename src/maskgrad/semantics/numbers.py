@@ -6,7 +6,8 @@ trains on ``main`` when ``aux`` had nothing. What PyTorch refuses on an empty te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,10 @@ from maskgrad.semantics.entries import Entries, chosen, filler_as
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Number", "number"]
+__all__ = ["REDUCED", "Number", "noting", "number"]
+
+#: Which entries of a reduction are specified.
+REDUCED = "along a dimension: specified where at least one entry was; else a plain number"
 
 
 @dataclass(frozen=True)
@@ -52,5 +56,21 @@ class Number:
 
 def number(result: Entries, nothing: float) -> Tensor:
     """A 0-dim result as a plain tensor: ``nothing`` where it is unspecified, with a gradient of zero."""
+    for noted in _NOTED:
+        noted.append(result.mask)
     values = result.values
     return chosen(result.mask, values, filler_as(values.dtype, nothing))
+
+
+_NOTED: list[list[Tensor]] = []
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[list[Tensor]]:
+    """Note of each number of this context whether anything was left of it, which the number itself does not tell."""
+    noted: list[Tensor] = []
+    _NOTED.append(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED[:] = [others for others in _NOTED if others is not noted]

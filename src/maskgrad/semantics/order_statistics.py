@@ -17,7 +17,7 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import lowest
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.numbers import Number
+from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
 
@@ -171,11 +171,12 @@ def _record(rule: Callable[..., Any], pattern: str, gradient: str, number: Numbe
     )
 
 
+MEDIAN = f"{REDUCED} (integers: masked)"
 SHARED = f"{CHOSEN}; without dim shared by those equal to it"
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record(median, PATTERN, SHARED, Number(torch.nan, unless=_of_integers)),
-    _record(nanmedian, PATTERN, SHARED, Number(torch.nan, unless=_of_integers)),
+    _record(median, MEDIAN, SHARED, Number(torch.nan, unless=_of_integers)),
+    _record(nanmedian, MEDIAN, SHARED, Number(torch.nan, unless=_of_integers)),
     _record(kthvalue, "specified where at least k entries were", CHOSEN),
     _record(mode, PATTERN, CHOSEN),
 )

@@ -1,4 +1,4 @@
-"""Reductions: PyTorch's result on the entries that are specified; unspecified where there are none.
+"""Reductions: PyTorch's result on the entries that are specified; along a dimension unspecified where there are none.
 
 Each function has torch's signature and works on :class:`Entries`. The identity element of an
 operation is what an unspecified entry is replaced by so that it takes no part.
@@ -16,7 +16,7 @@ from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims, mask_of_any, reduce_each
 from maskgrad.semantics.entries import Entries, filler_as
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.numbers import Number
+from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["OPERATIONS"]
-
-PATTERN = "along a dimension: specified where at least one entry was; else a plain number"
 
 
 def sum(
@@ -110,7 +108,11 @@ def hash_tensor(input: Entries, dim: Any = (), *, keepdim: bool = False, mode: i
 
 
 def _record(
-    rule: Callable[..., Any], identity: float | str | None, gradient: str, number: Number | None
+    rule: Callable[..., Any],
+    identity: float | str | None,
+    gradient: str,
+    number: Number | None,
+    pattern: str = REDUCED,
 ) -> Operation:
     functions, _, methods = functions_named(rule.__name__)
     return Operation(
@@ -118,7 +120,7 @@ def _record(
         family="reductions",
         functions=functions,
         body=named(rule),
-        pattern=PATTERN,
+        pattern=pattern,
         gradient=gradient,
         identity=identity,
         methods=methods,
@@ -141,5 +143,5 @@ OPERATIONS: tuple[Operation, ...] = (
     _record(all, True, "none", Number(1)),
     _record(count_nonzero, 0, "none", Number(0)),
     # of an empty tensor PyTorch has no hash
-    _record(hash_tensor, 0, "none", None),
+    _record(hash_tensor, 0, "none", None, "specified where at least one entry was"),
 )

@@ -12,7 +12,7 @@ from maskgrad.kernels.reference.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.numbers import Number
+from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import SYNONYMS, named, paired
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "reductions",
         functions_named("logsumexp")[0],
         named(logsumexp),
-        "specified where at least one entry was",
+        REDUCED,
         "the softmax of the specified entries",
         identity=float("-inf"),
         methods=("logsumexp",),

@@ -64,6 +64,7 @@ class Operation:
         fits: on which storages it is defined.
         low: the least of the entries it is tried on.
         order: how many derivatives are compared.
+        nothing: for what gives a number, a plain one: which, where its mask is False.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Operation:
     fits: Callable[[Storage], bool] = anywhere
     low: float = -2.0
     order: int = 2
+    nothing: float | None = None
 
 
 def same(storage: Storage, rank: int) -> torch.layout:

@@ -147,7 +147,8 @@ def _products() -> list[Operation]:
                   of_rank(1)),
         Operation("inner", lambda w: torch.inner(w.x, w.row), lambda w: meets(w.x, full(w.row)), strided,
                   of_rank(1, 2)),
-        Operation("trace", lambda w: w.x.trace(), lambda w: w.x.diagonal().any(), strided, of_rank(2)),
+        Operation("trace", lambda w: w.x.trace(), lambda w: w.x.diagonal().any(), strided, of_rank(2),
+                  nothing=0),
     ]  # fmt: skip
 
 

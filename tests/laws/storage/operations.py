@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf, nan
 from typing import Any
 
 import torch
@@ -143,7 +144,8 @@ def _reductions() -> list[Operation]:
             Operation(f"{name} first", lambda w, f=f: f(w.x, 0, True), lambda w: w.x.any(0, keepdim=True),
                       (lambda s, r: torch.sparse_coo if r > 1 else torch.strided) if order == 0 else _remaining(0),
                       order=order, fits=fits),
-            Operation(f"{name} all", lambda w, f=f: f(w.x), lambda w: w.x.any(), strided, order=order, fits=fits),
+            Operation(f"{name} all", lambda w, f=f: f(w.x), lambda w: w.x.any(), strided, order=order, fits=fits,
+                      nothing=1 if name == "prod" else None),
         ]  # fmt: skip
     cases += [
         Operation(f"{n} dim", lambda w, n=n: tuple(getattr(torch, n)(w.x, dim=-1)),
@@ -159,7 +161,7 @@ def _reductions() -> list[Operation]:
                   order=1),
         Operation("sum of two dims", lambda w: w.x.sum((0, 1)), lambda w: w.x.any(1).any(0),
                   lambda s, r: torch.sparse_coo if len(s.mask.shape) > 2 else torch.strided, of_rank(2, 3)),
-        Operation("linalg.norm", lambda w: torch.linalg.norm(w.x), lambda w: w.x.any(), strided, low=0.5),
+        Operation("linalg.norm", lambda w: torch.linalg.norm(w.x), lambda w: w.x.any(), strided, low=0.5, nothing=0),
         Operation("linalg.norm 3", lambda w: torch.linalg.norm(w.x, 3, dim=-1), lambda w: w.x.any(-1), _remaining(1),
                   low=0.5),
         Operation("p-norm", lambda w: torch.norm(w.x, 2, -1), lambda w: w.x.any(-1), _remaining(1), low=0.5),
@@ -172,6 +174,35 @@ def _reductions() -> list[Operation]:
         Operation("normalize first", lambda w: F.normalize(w.x, dim=0), lambda w: w.x, same, low=0.5),
     ]  # fmt: skip
     return cases
+
+
+def _numbers() -> list[Operation]:
+    """Reductions of everything, each with what PyTorch gives on an empty tensor."""
+    formulas: list[tuple[str, Callable[..., Any], float, int, float]] = [
+        *((n, getattr(torch, n), 0, 2, -2.0) for n in ("sum", "nansum")),
+        *((n, getattr(torch, n), nan, 2, -2.0) for n in ("mean", "nanmean")),
+        ("any", torch.any, 0, 0, -2.0), ("all", torch.all, 1, 0, -2.0),
+        ("count_nonzero", torch.count_nonzero, 0, 0, -2.0),
+        ("sum float32", lambda x: x.sum(dtype=torch.float32), 0, 1, -2.0),
+        ("sum ()", lambda x: torch.sum(x, ()), 0, 2, -2.0),
+        ("logsumexp ()", lambda x: torch.logsumexp(x, ()), -inf, 2, -2.0),
+        ("var 0", lambda x: torch.var(x, correction=0), nan, 2, -2.0),
+        ("std 0", lambda x: torch.std(x, unbiased=False), nan, 1, 0.5),
+        ("vector_norm", torch.linalg.vector_norm, 0, 2, 0.5), ("norm", torch.norm, 0, 2, 0.5),
+        ("vector_norm 1", lambda x: torch.linalg.vector_norm(x, 1), 0, 1, 0.5),
+        ("vector_norm 3", lambda x: torch.linalg.vector_norm(x, ord=3), 0, 2, 0.5),
+        ("norm 3", lambda x: torch.norm(x, p=3), 0, 2, 0.5),
+    ]  # fmt: skip
+    numbers = [
+        Operation(f"{name} of everything", lambda w, f=f: f(w.x), lambda w: w.x.any(), strided, low=low, order=order,
+                  nothing=nothing)
+        for name, f, nothing, order, low in formulas
+    ]  # fmt: skip
+    return [
+        *numbers,
+        Operation("std_mean of everything", lambda w: torch.std_mean(w.x, correction=0),
+                  lambda w: (w.x.any(), w.x.any()), strided, low=0.5, order=1, nothing=nan),
+    ]  # fmt: skip
 
 
 def _remaining(last: int) -> Callable[[Storage, int], torch.layout]:
@@ -208,16 +239,23 @@ def _losses() -> list[Operation]:
     for name, f, low in plain:
         cases += [
             Operation(f"{name} dense", lambda w, f=f: f(w.x, w.dense.abs(), reduction="mean"), lambda w: w.x.any(),
-                      strided, low=low, order=1, fits=typical),
+                      strided, low=low, order=1, fits=typical, nothing=nan),
             Operation(f"{name} sum", lambda w, f=f: f(w.x, w.same, reduction="sum"), lambda w: w.x.any(), strided,
-                      low=low, order=1, fits=typical),
+                      low=low, order=1, fits=typical, nothing=0),
             Operation(f"{name} none", lambda w, f=f: f(w.x, w.other, reduction="none"), both,
                       like_intersection, low=low,
                       order=1, fits=typical),
             Operation(f"{name} other", lambda w, f=f: f(w.x, w.other, reduction="mean"), lambda w: both(w).any(),
-                      strided, low=low, order=1, fits=typical),
+                      strided, low=low, order=1, fits=typical, nothing=nan),
         ]  # fmt: skip
     return cases
 
 
-OPERATIONS: tuple[Operation, ...] = (*_elementwise(), *_reductions(), *MOVEMENTS, *PRODUCTS, *_losses())
+OPERATIONS: tuple[Operation, ...] = (
+    *_elementwise(),
+    *_reductions(),
+    *_numbers(),
+    *MOVEMENTS,
+    *PRODUCTS,
+    *_losses(),
+)

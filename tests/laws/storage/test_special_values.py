@@ -10,7 +10,7 @@ import torch
 from tests.laws.storage.expectations import Operation
 from tests.laws.storage.layouts import BY_NAME, Storage, entries_of
 from tests.laws.storage.operations import OPERATIONS
-from tests.laws.storage.test_conformance import derivatives, leaves_of, parts_of, world
+from tests.laws.storage.test_conformance import derivatives, filled, leaves_of, parts_of, world
 
 SPECIAL = (float("nan"), float("inf"), float("-inf"))
 SOME = [BY_NAME[name] for name in ("coo", "csr", "bsr-2x3")]
@@ -38,7 +38,7 @@ def test_real_nan_and_infinities_surface(operation: Operation, storage: Storage)
         warnings.simplefilter("ignore")
         results = [parts_of(operation.run(world(storage, leaves, on))) for on in (True, False)]
     for part, plain in zip(*results, strict=True):
-        torch.testing.assert_close(part.filled(0), plain.filled(0), equal_nan=True)
+        torch.testing.assert_close(filled(part), filled(plain), equal_nan=True)
     if operation.name.startswith(VALUES_ONLY):
         return
     found = [derivatives(parts, leaves, min(operation.order, 1)) for parts in results]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from tests.laws.storage.layouts import BY_NAME, Storage, boolean, entries_of, stored
+from tests.laws.storage.test_conformance import filled
 
 SOME = [BY_NAME[name] for name in ("coo", "csr", "bsr-2x3", "csr-hybrid")]
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -38,7 +39,7 @@ def test_transforms_agree_with_the_boolean_mask(call: str, storage: Storage) -> 
     direction = torch.randn_like(entries)
 
     def plain(build: Callable[[Storage, Tensor], MaskedTensor]) -> Callable[[Tensor], Tensor]:
-        return lambda v: CALLS[call](build(storage, v)).filled(0)
+        return lambda v: filled(CALLS[call](build(storage, v)))
 
     ours, theirs = plain(stored), plain(boolean)
     for transform in (

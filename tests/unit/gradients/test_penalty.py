@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from tests.poison import assert_entries, assert_nothing
 
 nan, inf = float("nan"), float("inf")
 D = torch.float64
@@ -133,8 +134,8 @@ def test_masked_losses_outputs_and_inputs(garbage: float) -> None:
     scores = model(x)
     masked = mg.masked(torch.where(kept, scores, garbage), kept)
     found = mg.gradient_penalty(masked, x, per_sample=True, target=1.0)
-    assert isinstance(found, mg.MaskedTensor)
-    torch.testing.assert_close(found.filled(nan), (norms_of(model, x)[[0, 2]] - 1).square().mean())
+    assert type(found) is Tensor
+    torch.testing.assert_close(found, (norms_of(model, x)[[0, 2]] - 1).square().mean())
     found.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
@@ -142,7 +143,7 @@ def test_masked_losses_outputs_and_inputs(garbage: float) -> None:
     mask = torch.tensor([True, False, True])
     incomplete = mg.masked(torch.where(mask, w, garbage), mask)
     penalty = mg.gradient_penalty((incomplete**2).sum(), incomplete)
-    assert isinstance(penalty, mg.MaskedTensor)
+    assert type(penalty) is Tensor
     assert penalty.item() == 4 + 36
     penalty.backward()
     torch.testing.assert_close(w.grad, torch.tensor([8.0, 0.0, 24.0], dtype=D))
@@ -152,11 +153,25 @@ def test_masked_losses_outputs_and_inputs(garbage: float) -> None:
     elsewhere = mg.gradient_penalty((view**2).sum() + (5 * w).sum(), view)
     assert elsewhere.item() == 7**2 + 11**2
 
-    nothing = mg.masked(torch.full((3,), garbage, dtype=D) * w, torch.zeros(3, dtype=torch.bool)).sum()
-    none = mg.gradient_penalty(nothing, w, target=1.0)
-    assert isinstance(none, mg.MaskedTensor)
-    assert not none.mask
-    assert none.filled(0.0) == 0
+
+@pytest.mark.parametrize("garbage", [nan, inf, 1e38])
+@pytest.mark.parametrize(("options", "cost"), OPTIONS, ids=[str(options) for options, _ in OPTIONS])
+def test_a_loss_of_nothing_has_a_gradient_of_norm_zero(
+    garbage: float, options: dict[str, Any], cost: Callable[[Tensor], Tensor]
+) -> None:
+    w, mask = leaf(1.0, 2.0, 3.0), torch.zeros(3, dtype=torch.bool)
+    nothing = mg.masked(torch.where(mask, w, garbage), mask)
+    for loss in (nothing.sum(), nothing.mean(), (nothing**2).std(), nothing.amax()):
+        penalty = mg.gradient_penalty(loss, w, **options)
+        if isinstance(loss, mg.MaskedTensor):
+            assert isinstance(penalty, mg.MaskedTensor)
+            assert not penalty.mask
+        else:
+            assert type(penalty) is Tensor
+            assert penalty == cost(torch.zeros((), dtype=D))
+        if penalty.requires_grad:
+            (gradient,) = torch.autograd.grad(penalty.sum(), w, retain_graph=True, allow_unused=True)
+            assert gradient is None or not gradient.count_nonzero()
 
 
 def test_samples_of_which_nothing_is_specified_do_not_count() -> None:
@@ -164,10 +179,20 @@ def test_samples_of_which_nothing_is_specified_do_not_count() -> None:
     values = torch.tensor([[1.0, nan], [nan, nan], [2.0, 1.0]], dtype=D, requires_grad=True)
     x = mg.masked(values, torch.tensor([[1, 0], [0, 0], [1, 1]]).bool())
     found = mg.gradient_penalty((x * w).sum(1), x, per_sample=True, target=1.0)
-    assert isinstance(found, mg.MaskedTensor)
-    torch.testing.assert_close(
-        found.filled(nan), torch.tensor(((2 - 1) ** 2 + (13**0.5 - 1) ** 2) / 2, dtype=D)
-    )
+    expected = [(2 - 1) ** 2, (13**0.5 - 1) ** 2]
+    torch.testing.assert_close(found, torch.tensor(sum(expected) / 2, dtype=D))
+    each = mg.gradient_penalty((x * w).sum(1), x, per_sample=True, target=1.0, reduction="none")
+    assert_entries(each, [expected[0], None, expected[1]])
+    row = x[1:2]
+    for reduction, number in (("mean", nan), ("sum", 0.0)):
+        none = mg.gradient_penalty(
+            (row * w).sum(1),
+            row,
+            per_sample=True,
+            target=1.0,
+            reduction=reduction,  # type: ignore[arg-type]
+        )
+        assert_nothing(none, number, w)
 
 
 @pytest.mark.parametrize("scale", [1.0, 8.0, 65536.0])

@@ -235,9 +235,7 @@ class TestSecondDerivatives:
 
     def test_hessian(self) -> None:
         mask = on(1, 0, 1)
-        h = jacrev(jacrev(lambda v: (mg.masked(v, mask).mean() ** 2).filled(0.0)))(
-            torch.tensor([1.0, nan, 3.0])
-        )
+        h = jacrev(jacrev(lambda v: mg.masked(v, mask).mean() ** 2))(torch.tensor([1.0, nan, 3.0]))
         assert_entries(h, [[0.5, 0.0, 0.5], [0.0, 0.0, 0.0], [0.5, 0.0, 0.5]])
 
 

@@ -94,7 +94,7 @@ def test_printing_inside_a_transformation_does_not_crash() -> None:
 
     def note(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = mg.masked(values, mask)
-        texts.append((repr(x), repr(x.sum())))
+        texts.append((repr(x), repr(x.amax())))
         return values.sum()
 
     torch.vmap(note)(torch.ones(2, 3), torch.ones(2, 3).bool())

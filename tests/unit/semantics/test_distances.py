@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, leaf, nan, poisoned
+from tests.poison import assert_entries, assert_nothing, assert_number, gradient, inf, leaf, nan, poisoned
 
 A = [[0.0, None, 1.0], [None, None, 2.0], [None, 5.0, None]]
 B = [[3.0, 7.0, 5.0], [None, None, None], [1.0, 5.0, None]]
@@ -31,13 +31,15 @@ def assert_agrees(
     found: Any, rows: list[Tensor], known: Tensor, leaves: list[Tensor], masks: list[Tensor]
 ) -> None:
     expected = torch.stack(rows).reshape(known.shape)
-    assert torch.equal(found.mask, known)
-    torch.testing.assert_close(found.filled(0), expected.where(known, 0), rtol=1e-6, atol=1e-8)
+    if isinstance(found, mg.MaskedTensor):
+        assert torch.equal(found.mask, known)
+        found = found.filled(0)
+    torch.testing.assert_close(found, expected.where(known, 0), rtol=1e-6, atol=1e-8)
     noise = torch.where(known, torch.randn(known.shape).double(), 0)
     zero = sum(0 * v[m].sum() for v, m in zip(leaves, masks, strict=True))
     wanted = torch.autograd.grad((expected * noise).sum() + zero, leaves)
     torch.testing.assert_close(
-        torch.autograd.grad((found.filled(0) * noise).sum(), leaves), wanted, rtol=1e-6, atol=1e-7
+        torch.autograd.grad((found * noise).sum(), leaves), wanted, rtol=1e-6, atol=1e-7
     )
 
 
@@ -115,11 +117,25 @@ def test_dist(p: float) -> None:
     found = torch.dist(mg.masked(x, p_x), mg.masked(y, p_y), p)
     both = p_x & p_y
     rows = [torch.dist(x[both], y.expand(4, 3)[both], p)]
+    assert type(found) is (mg.MaskedTensor if abs(p) == inf else Tensor)
     assert_agrees(found, rows, both.any(), [x, y], [p_x, p_y])
-    assert_entries(torch.dist(poisoned([1.0, None, 3.0]), torch.tensor([1.0, 2.0, 0.0]).double(), 0), 1.0)
+    assert_number(torch.dist(poisoned([1.0, None, 3.0]), torch.tensor([1.0, 2.0, 0.0]).double(), 0), 1.0)
+
+
+@pytest.mark.parametrize("p", [0.5, 1, 2, 3])
+def test_dist_of_nothing_is_zero(p: float) -> None:
+    a, b = poisoned([1.0, None], requires_grad=True), poisoned([None, 1.0], requires_grad=True)
+    assert_nothing(a.dist(b, p), 0.0, a, b)
+    assert_number(a.dist(b, 0), 0.0)
+
+
+@pytest.mark.parametrize("p", [inf, -inf, -1, -2.0])
+def test_dist_of_nothing_is_unspecified_where_an_empty_tensor_has_none(p: float) -> None:
+    with pytest.raises(RuntimeError):
+        torch.dist(torch.zeros(0), torch.zeros(0), p)
     a = poisoned([1.0, None], requires_grad=True)
-    assert_entries(a.dist(poisoned([None, 1.0])), None)
-    assert gradient(torch.dist(a, poisoned([None, 1.0])), a).tolist() == [0.0, 0.0]
+    assert_entries(a.dist(poisoned([None, 1.0]), p), None)
+    assert gradient(torch.dist(a, poisoned([None, 1.0]), p), a).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -170,8 +186,11 @@ def test_compiled() -> None:
         )
 
     for found, expected in zip(torch.compile(f, fullgraph=True, backend="eager")(a, b), f(a, b), strict=True):
-        assert torch.equal(found.mask, expected.mask)
-        torch.testing.assert_close(found.filled(0), expected.filled(0))
+        assert type(found) is type(expected)
+        if isinstance(found, mg.MaskedTensor):
+            assert torch.equal(found.mask, expected.mask)
+        pair = [part.filled(0) if isinstance(part, mg.MaskedTensor) else part for part in (found, expected)]
+        torch.testing.assert_close(*pair)
 
 
 def test_second_derivatives() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.poison import assert_entries, gradient, inf, leaf, poisoned
+import maskgrad as mg
+from tests.poison import assert_entries, assert_number, gradient, inf, leaf, nan, poisoned
 
 A, B = poisoned([1.0, None]), poisoned([None, 4.0])
 
@@ -25,6 +26,7 @@ A, B = poisoned([1.0, None]), poisoned([None, 4.0])
         (lambda: torch.dstack([A, B]), [[[1.0, None], [None, 4.0]]]),
         (lambda: torch.column_stack([A, B]), [[1.0, None], [None, 4.0]]),
         (lambda: torch.stack([A.sum(), poisoned(None)]), [1.0, None]),
+        (lambda: torch.stack([A.amax(), poisoned([None]).amax()]), [1.0, None]),
         (lambda: torch.cat([A, torch.zeros(0)]), [1.0, None]),
     ],
 )
@@ -46,9 +48,23 @@ def test_gradients_go_back_to_the_parts() -> None:
 
 
 def test_losses_of_which_one_is_empty_are_combined_by_deletion() -> None:
+    x, y = poisoned([1.0, 3.0], requires_grad=True), poisoned([None, None], requires_grad=True)
+    full, empty = x.mean(), y.mean()
+    both = mg.from_nan(torch.stack([full, empty]))
+    assert_entries(both, [2.0, None])
+    for total, number in ((both.sum(), 2.0), (both.mean(), 2.0), (full + empty, nan)):
+        assert_number(total, number)
+        assert gradient(total, x).tolist() == [0.5, 0.5]
+        assert gradient(total, y).tolist() == [0.0, 0.0]
+
+
+def test_a_learnt_factor_of_a_loss_that_may_be_empty() -> None:
+    a, b = leaf(2.0), leaf(5.0)
     full, empty = poisoned([1.0, 3.0]).mean(), poisoned([None, None]).mean()
-    assert_entries(torch.stack([full, empty]).sum(), 2.0)
-    assert_entries(full + empty, None)
+    total = torch.stack([mg.from_nan(full) * a[0], mg.from_nan(empty) * b[0], a.square().sum()]).sum()
+    assert_number(total, 8.0)
+    assert gradient(total, a).tolist() == [6.0]
+    assert gradient(total, b).tolist() == [0.0]
 
 
 def test_dtypes_promote() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, poisoned
+from tests.poison import assert_entries, assert_nothing, gradient, poisoned
 
 X = [[3.0, None, -4.0], [None, None, None], [1.0, 1.0, None]]
 
@@ -24,7 +24,25 @@ def test_orders(ord: Any, expected: float) -> None:
     assert_entries(torch.linalg.norm(x, ord), expected)
     assert_entries(torch.linalg.norm(x.t(), ord, (1, 0)), expected)
     assert_entries(torch.linalg.matrix_norm(x[None], ord, keepdim=True), [[[expected]]])
-    assert_entries(torch.linalg.matrix_norm(x[1:2], ord), None)
+    assert_entries(torch.linalg.matrix_norm(x[None, 1:2], ord), [None])
+
+
+@pytest.mark.parametrize("ord", ["fro", math.inf, 1, None])
+def test_a_norm_of_nothing_is_zero(ord: Any) -> None:
+    x = poisoned(X, requires_grad=True)
+    if ord is not None:
+        assert_nothing(torch.linalg.matrix_norm(x[1:2], ord), 0.0, x)
+    assert_nothing(torch.linalg.norm(x[1:2], ord), 0.0, x)
+
+
+@pytest.mark.parametrize("ord", [-math.inf, -1])
+def test_a_norm_of_nothing_is_unspecified_where_an_empty_matrix_has_none(ord: Any) -> None:
+    with pytest.raises((RuntimeError, IndexError)):
+        torch.linalg.matrix_norm(torch.zeros(0, 0), ord)
+    x = poisoned(X, requires_grad=True)
+    for norm in (torch.linalg.matrix_norm(x[1:2], ord), torch.linalg.norm(x[1:2], ord)):
+        assert_entries(norm, None)
+        assert not gradient(norm, x).count_nonzero()
 
 
 def test_gradients() -> None:

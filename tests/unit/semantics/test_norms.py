@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, poisoned
+from tests.poison import assert_entries, assert_nothing, assert_number, gradient, inf, poisoned
 
 X = [[3.0, None, 4.0], [None, None, None], [0.0, 0.0, None]]
 
@@ -42,7 +42,35 @@ def test_spellings() -> None:
     assert_entries(poisoned(X, torch.float32).norm(dtype=torch.float64), 5.0, dtype=torch.float64)
     assert_entries(poisoned([3 + 4j, None], torch.complex64).norm(), 5.0, dtype=torch.float32)
     assert_entries(poisoned(-2.0).norm(), 2.0)
-    assert_entries(poisoned([None, None]).norm(), None)
+
+
+@pytest.mark.parametrize("order", [0.5, 1, 2, 3, 1000])
+def test_a_norm_of_nothing_is_zero(order: float) -> None:
+    assert torch.linalg.vector_norm(torch.zeros(0), order) == 0
+    x = poisoned([None, None], requires_grad=True)
+    assert_number(x.norm(0), 0.0)
+    for norm in (
+        x.norm(order),
+        torch.norm(x, p=order),
+        torch.linalg.vector_norm(x, order),
+        torch.linalg.norm(x, order),
+    ):
+        assert_nothing(norm, 0.0, x)
+
+
+@pytest.mark.parametrize("order", [inf, -inf, -1, -0.5])
+def test_a_norm_of_nothing_is_unspecified_where_an_empty_tensor_has_none(order: float) -> None:
+    with pytest.raises(RuntimeError):
+        torch.linalg.vector_norm(torch.zeros(0), order)
+    x = poisoned([None, None], requires_grad=True)
+    for norm in (
+        x.norm(order),
+        torch.norm(x, p=order),
+        torch.linalg.vector_norm(x, order),
+        torch.linalg.norm(x, order),
+    ):
+        assert_entries(norm, None)
+        assert not gradient(norm, x).count_nonzero()
 
 
 def test_singular_values_are_refused() -> None:

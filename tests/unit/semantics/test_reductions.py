@@ -1,4 +1,4 @@
-"""Reductions: torch's result on what is left; nothing left is unspecified with gradient zero."""
+"""Reductions: torch's result on what is left; of nothing, unspecified or a number, with gradient zero."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
+from tests.poison import assert_entries, assert_nothing, assert_number, gradient, inf, leaf, nan, on, poisoned
 
 X = [[1.0, None, 4.0], [None, None, None], [2.0, 3.0, None]]
 ROWS = [torch.tensor([1.0, 4.0]).double(), None, torch.tensor([2.0, 3.0]).double()]
@@ -24,10 +24,36 @@ def test_each_row_is_reduced_as_if_alone(name: str, dim: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_everything_is_reduced_to_a_scalar(name: str) -> None:
-    expected = getattr(torch, name)(torch.tensor([1.0, 4.0, 2.0, 3.0]).double()).item()
-    assert_entries(getattr(poisoned(X), name)(), expected)
-    assert_entries(getattr(poisoned([None, None]), name)(), None)
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
+def test_everything_is_reduced_to_a_number(name: str) -> None:
+    function = getattr(torch, name)
+    expected = function(torch.tensor([1.0, 4.0, 2.0, 3.0]).double()).item()
+    assert_number(getattr(poisoned(X), name)(), expected)
+    nothing = function(torch.zeros(0).double())
+    x = poisoned([[None, None], [None, None]], requires_grad=True)
+    for found in (getattr(x, name)(), function(x), *([] if name == "prod" else [function(x, dim=None)])):
+        assert_number(found, nothing.item(), nothing.dtype)
+        if found.requires_grad:
+            assert_nothing(found, nothing.item(), x)
+    assert_entries(function(x, dim=1), [None, None])
+
+
+def test_all_dimensions_by_name_stay_masked() -> None:
+    """The type of a result depends on how a function is called, never on the rank of what it is called with."""
+    assert_entries(poisoned([None, None]).sum(0), None)
+    assert isinstance(poisoned([1.0, None]).mean(0), mg.MaskedTensor)
+    assert isinstance(poisoned(X).mean((0, 1)), mg.MaskedTensor)
+    assert isinstance(poisoned(X).mean((0, 1), keepdim=True), mg.MaskedTensor)
+    assert isinstance(poisoned(X).amax(), mg.MaskedTensor)
+
+
+@pytest.mark.parametrize("reduce", [torch.var_mean, torch.std_mean])
+def test_two_numbers(reduce: Any) -> None:
+    x = poisoned([None, None], requires_grad=True)
+    for found in (*reduce(x), *reduce(x, dim=None, correction=0), *reduce(x, False)):
+        assert_nothing(found, nan, x)
+    for found, expected in zip(reduce(poisoned(X)), reduce(torch.tensor([1.0, 4.0, 2.0, 3.0])), strict=True):
+        assert_number(found, expected.item())
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "prod", "var", "std", "nansum", "nanmean"])

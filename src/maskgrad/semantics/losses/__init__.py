@@ -1,6 +1,6 @@
 """Losses: over the positions where all operands are specified; the mean divides by their number.
 
-If no position is left the loss is unspecified, and its gradient zero.
+If no position is left the loss is NaN, a sum 0, and its gradient zero.
 """
 
 from __future__ import annotations

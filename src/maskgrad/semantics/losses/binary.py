@@ -141,6 +141,6 @@ OPERATIONS: tuple[Operation, ...] = (
         multilabel_soft_margin_loss,
         GRADIENT,
         filler=1,
-        pattern="per sample: one class is specified; reduced: specified where at least one sample was",
+        pattern="per sample: one class is specified; reduced: a plain number",
     ),
 )

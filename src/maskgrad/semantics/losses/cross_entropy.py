@@ -232,7 +232,7 @@ def along_classes(weight: Tensor, ndim: int) -> Tensor:
 
 PATTERN = (
     "per position: the label and the class it points at are specified (probabilities: one class is); "
-    "reduced: specified where at least one position was"
+    "reduced: a plain number"
 )
 
 OPERATIONS: tuple[Operation, ...] = (

@@ -118,8 +118,7 @@ OPERATIONS: tuple[Operation, ...] = (
         ctc_loss,
         "torch's, over the remaining time steps, classes and labels",
         identity=ABSENT,
-        pattern="per sequence: a time step, a label and an alignment are left; "
-        "reduced: specified where at least one sequence was",
+        pattern="per sequence: a time step, a label and an alignment are left; reduced: a plain number",
         twin=(
             torch.ctc_loss,
             "log_probs targets input_lengths target_lengths blank reduction zero_infinity",

@@ -58,7 +58,7 @@ def fused(
     total, count = added_up(*kernels.masked_loss_sum(x, t, mask, kind, numbers))
     if reduction == "mean":
         return number(Entries((total / count.clamp(min=1)).to(x.dtype), count.to(torch.bool)), math.nan)
-    return total.to(x.dtype)
+    return number(Entries(total.to(x.dtype), count.to(torch.bool)), 0)
 
 
 def fused_cross_entropy(

@@ -129,13 +129,13 @@ OPERATIONS: tuple[Operation, ...] = (
         F.multi_margin_loss,
         multi_margin_loss,
         "torch's, over the specified classes",
-        pattern="per sample: the label and its class are specified; reduced: specified where at least one sample was",
+        pattern="per sample: the label and its class are specified; reduced: a plain number",
     ),
     loss_record(
         F.multilabel_margin_loss,
         multilabel_margin_loss,
         "torch's, over the specified classes and labels",
         identity=float("-inf"),
-        pattern="per sample: a class and a label are specified; reduced: specified where at least one sample was",
+        pattern="per sample: a class and a label are specified; reduced: a plain number",
     ),
 )

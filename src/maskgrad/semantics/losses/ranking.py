@@ -169,7 +169,7 @@ def _triplet(
     return Entries(loss, mask.expand(loss.shape))
 
 
-DISTANCES = "per pair: each distance has a feature that both sides have; reduced: specified where at least one pair was"
+DISTANCES = "per pair: each distance has a feature that both sides have; reduced: a plain number"
 GRADIENT = "torch's, over the specified features and pairs"
 TRIPLET = "anchor positive negative margin p eps swap reduction"
 

@@ -47,7 +47,7 @@ def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
     total, count = added_up(*kernels.masked_sum(values, loss.mask, dims, False, wide))
     if reduction == "mean":
         return number(Entries((total / count.clamp(min=1)).to(values.dtype), count > 0), nan)
-    return total.to(values.dtype)
+    return number(Entries(total.to(values.dtype), count > 0), 0)
 
 
 def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:

@@ -42,14 +42,17 @@ def test_a_specification_can_be_written_to_a_file() -> None:
 
 def test_vmap_over_rows() -> None:
     x = poisoned([[1.0, None, 3.0], [None, None, None]])
-    assert_entries(vmap(lambda row: row.mean())(x), [2.0, None])
+    assert_entries(vmap(lambda row: row.amax())(x), [3.0, None])
+    assert_entries(vmap(lambda row: row.mean())(x), [2.0, nan])
     assert_entries(vmap(lambda row: row + 1, in_dims=1, out_dims=1)(x), [[2.0, None, 4.0], [None] * 3])
 
 
 def test_vmap_over_masks_only() -> None:
     data = torch.tensor([1.0, nan, 3.0])
     sums = vmap(lambda mask: mg.masked(data, mask).sum())(on([1, 0, 1], [0, 0, 1], [0, 0, 0]))
-    assert_entries(sums, [4.0, 3.0, None])
+    assert_entries(sums, [4.0, 3.0, 0.0])
+    extremes = vmap(lambda mask: mg.masked(data, mask).amax())(on([1, 0, 1], [1, 0, 0], [0, 0, 0]))
+    assert_entries(extremes, [3.0, 1.0, None])
 
 
 def test_gradients_per_sample() -> None:

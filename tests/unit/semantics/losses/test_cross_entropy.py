@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
+from tests.poison import assert_entries, assert_nothing, gradient, inf, leaf, nan, on, poisoned
 
 LOGITS = [[0.5, None, -1.0, 2.0], [None, 0.3, 0.7, None], [1.0, 2.0, 3.0, 4.0], [None, None, None, None]]
 LABELS = torch.tensor([3, 1, 0, 2])
@@ -79,16 +79,16 @@ def test_ignored_labels_and_masks(weight: Any) -> None:
     )
 
 
-def test_nothing_left_is_unspecified() -> None:
-    x = poisoned(LOGITS, requires_grad=True)
-    for loss in (
-        F.cross_entropy(x, torch.full((4,), -100)),
-        F.cross_entropy(x, mg.masked(LABELS, on(0, 0, 0, 1))),
-        F.cross_entropy(x[3:], LABELS[3:], reduction="sum"),
-    ):
-        assert_entries(loss, None)
-        assert not gradient(loss, x).count_nonzero()
-    assert_entries(F.cross_entropy(mg.masked(torch.zeros(0, 3)), torch.zeros(0, dtype=torch.long)), None)
+def test_nothing_left_is_a_number_without_a_gradient() -> None:
+    x, w = poisoned(LOGITS, requires_grad=True), torch.ones(4).double()
+    none = mg.masked(LABELS, on(0, 0, 0, 1))
+    assert_nothing(F.cross_entropy(x, torch.full((4,), -100)), nan, x)
+    assert_nothing(F.cross_entropy(x, none), nan, x)
+    assert_nothing(F.cross_entropy(x, none, w, label_smoothing=0.1), nan, x)
+    assert_nothing(F.nll_loss(x, none), nan, x)
+    assert_nothing(F.cross_entropy(x[3:], LABELS[3:], reduction="sum"), 0.0, x)
+    empty = mg.masked(torch.zeros(0, 3).double().requires_grad_())
+    assert_nothing(F.cross_entropy(empty, torch.zeros(0, dtype=torch.long)), nan, empty)
 
 
 def test_weights_of_classes() -> None:
@@ -155,7 +155,7 @@ def test_derivatives() -> None:
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         garbage = torch.where(mask, x, nan)
-        return F.cross_entropy(mg.masked(garbage, mask), labels, label_smoothing=0.2).filled(0)
+        return F.cross_entropy(mg.masked(garbage, mask), labels, label_smoothing=0.2)
 
     x = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(loss, x)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, nan, on
+from tests.poison import assert_entries, assert_nothing, gradient, inf, nan, on
 
 TIMES, SEQUENCES, CLASSES = 6, 3, 5
 TARGETS = torch.tensor([[1, 2, 2], [3, 1, 4], [4, 4, 1]])
@@ -95,7 +95,9 @@ def test_alignments_through_an_absent_class_do_not_count() -> None:
 
 def test_nothing_left_and_too_little_left() -> None:
     steps = torch.zeros(TIMES, SEQUENCES, 1).bool()
-    assert_entries(F.ctc_loss(masked(steps), TARGETS, LENGTHS, SIZES), None)
+    x = masked(steps)
+    assert_nothing(F.ctc_loss(x, TARGETS, LENGTHS, SIZES), nan, x)
+    assert_nothing(F.ctc_loss(x, TARGETS, LENGTHS, SIZES, reduction="sum"), 0.0, x)
     steps[0] = True  # one step for three labels
     loss = F.ctc_loss(masked(steps), TARGETS, LENGTHS, SIZES, reduction="none")
     assert loss.tolist()[:2] == [inf, inf]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, nan, on, poisoned
+from tests.poison import assert_entries, assert_nothing, gradient, nan, on, poisoned
 
 SCORES = [[0.5, None, -1.0, 2.0], [None, 0.3, 0.7, None], [1.0, 2.0, None, 4.0], [None, None, None, None]]
 LABELS = torch.tensor([0, 2, 1, 2])
@@ -38,11 +38,13 @@ def test_other_classes_are_the_specified_ones(p: int, weight: Any) -> None:
 
 
 def test_labels_may_be_missing_or_point_at_nothing() -> None:
-    x = poisoned(SCORES)
+    x = poisoned(SCORES, requires_grad=True)
     labels = mg.masked(torch.tensor([0, 10**9, 2, 2]), on(1, 0, 1, 1))
     loss = F.multi_margin_loss(x, labels, reduction="none")
     assert loss.mask.tolist() == [True, False, False, False]
-    assert_entries(F.multi_margin_loss(x[0], torch.tensor(1)), None)
+    assert_entries(F.multi_margin_loss(x[0], torch.tensor(1), reduction="none"), None)
+    assert_nothing(F.multi_margin_loss(x[0], torch.tensor(1)), nan, x)
+    assert_nothing(F.multi_margin_loss(x[0], torch.tensor(1), reduction="sum"), 0.0, x)
     assert_entries(
         F.multi_margin_loss(x, LABELS, weight=poisoned([None, 1.0, 1.0, 1.0]), reduction="none")[0], None
     )
@@ -87,7 +89,9 @@ def test_a_label_is_deleted_from_its_list() -> None:
 def test_one_number_is_a_sample_of_one_class(function: Any) -> None:
     label = torch.tensor(0)
     assert_entries(function(poisoned(1.0), label), function(torch.tensor(1.0), label).item())
-    assert_entries(function(poisoned(None), label), None)
+    nothing = poisoned(None, requires_grad=True)
+    assert_nothing(function(nothing, label), nan, nothing)
+    assert_entries(function(nothing, label, reduction="none"), None)
 
 
 def test_compiled() -> None:
@@ -96,6 +100,6 @@ def test_compiled() -> None:
     lists = torch.tensor([[2, 1, -1, 0], [3, 1, -1, 2], [0, 1, 3, -1], [1, -1, -1, -1]])
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        return F.multilabel_margin_loss(mg.masked(x, mask), lists).filled(0.0)
+        return F.multilabel_margin_loss(mg.masked(x, mask), lists)
 
     torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="aot_eager")(x), loss(x))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, leaf, nan, on, poisoned
+from tests.poison import assert_entries, assert_nothing, assert_number, gradient, leaf, nan, on, poisoned
 
 INPUT, TARGET = [1.0, 2.0, None, 4.0], [0.0, None, 7.0, 1.0]
 
@@ -38,13 +38,23 @@ def test_a_plain_prediction_keeps_no_trace_of_a_missing_target() -> None:
     assert gradient(loss, prediction).tolist() == [1.0, 0.0, 0.0, 3.0]
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_nothing_in_common_is_unspecified(reduction: str) -> None:
-    x = poisoned([1.0, None], requires_grad=True)
-    loss = F.mse_loss(x, poisoned([None, 1.0]), reduction=reduction)
-    assert_entries(loss, None)
+@pytest.mark.parametrize(("reduction", "number"), [("mean", nan), ("sum", 0.0)])
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"])
+def test_nothing_in_common_is_the_number_of_an_empty_tensor(name: str, reduction: str, number: float) -> None:
+    x, t = poisoned([1.0, None], requires_grad=True), poisoned([None, 1.0], requires_grad=True)
+    reduction = "batchmean" if (name, reduction) == ("kl_div", "mean") else reduction
+    loss = getattr(F, name)(x, t, reduction=reduction)
+    assert_nothing(loss, number, x, t)
     loss.backward()
     assert x._values.grad.tolist() == [0.0, 0.0]
+
+
+def test_a_loss_of_nothing_leaves_another_loss_its_gradient() -> None:
+    w = leaf(2.0, 3.0)
+    auxiliary = F.mse_loss(w * poisoned([None, None]), torch.zeros(2).double())
+    total = w.square().sum() + 0.1 * auxiliary
+    assert_number(total, nan)
+    assert gradient(total, w).tolist() == [4.0, 6.0]
 
 
 def test_weights() -> None:
@@ -146,7 +156,7 @@ def test_variances() -> None:
     assert_entries(F.gaussian_nll_loss(x, t, torch.tensor([[2.0], [3.0]]).double()), one.item())
     with pytest.raises(ValueError, match="negative"):
         F.gaussian_nll_loss(x, t, poisoned([[2.0, -1.0], [None, 1.0]]))
-    assert F.gaussian_nll_loss(x, t, poisoned([[2.0, 1.0], [None, 1.0]])).mask
+    assert F.gaussian_nll_loss(x, t, poisoned([[2.0, 1.0], [None, 1.0]])).isfinite()
     with pytest.raises(ValueError, match="incorrect size"):
         F.gaussian_nll_loss(x, t, torch.ones(3))
 
@@ -160,12 +170,14 @@ def test_halves(name: str, dtype: torch.dtype) -> None:
 
 
 def test_compiled_once_for_all_masks() -> None:
-    loss = torch.compile(
-        lambda x, m, t: F.mse_loss(mg.masked(x, m), t).filled(0.0), fullgraph=True, backend="aot_eager"
-    )
-    x, t = torch.tensor([1.0, 2.0, nan]), torch.zeros(3)
-    results = [loss(x, on(*bits), t).item() for bits in ((1, 1, 0), (0, 1, 0), (0, 0, 0))]
-    assert results == [2.5, 4.0, 0.0]
+    loss = torch.compile(lambda x, m, t: F.mse_loss(mg.masked(x, m), t), fullgraph=True, backend="aot_eager")
+    x, t = leaf(1.0, 2.0, nan), torch.zeros(3).double()
+    expected = {(1, 1, 0): (2.5, [1.0, 2.0, 0.0]), (0, 1, 0): (4.0, [0.0, 4.0, 0.0])}
+    for bits, (number, slope) in expected.items():
+        assert_number(loss(x, on(*bits), t), number)
+        assert gradient(loss(x, on(*bits), t), x).tolist() == slope
+    with mg.assert_no_recompile():
+        assert_nothing(loss(x, on(0, 0, 0), t), nan, x)
 
 
 def test_the_weight_that_torch_forgets() -> None:
@@ -173,7 +185,7 @@ def test_the_weight_that_torch_forgets() -> None:
     for w in (torch.tensor([3.0, nan, 1.0]), mg.masked(torch.tensor([3.0, nan, 1.0]), on(1, 0, 1))):
 
         def loss(x: torch.Tensor) -> torch.Tensor:
-            return F.l1_loss(mg.masked(x, on(1, 0, 1)), t, weight=w).filled(0.0)  # noqa: B023
+            return F.l1_loss(mg.masked(x, on(1, 0, 1)), t, weight=w)  # noqa: B023
 
         assert loss(x).item() == 7 / 4
         assert torch.compile(loss, fullgraph=True, backend="aot_eager")(x).item() == 7 / 4
