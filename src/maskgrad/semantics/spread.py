@@ -15,7 +15,7 @@ from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.numbers import REDUCED, Number
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _record(rule: Callable[..., Any], gradient: str) -> Operation:
         "reductions",
         functions,
         named(rule),
-        REDUCED,
+        PATTERN,
         gradient,
         identity="the mean",
         methods=methods,
