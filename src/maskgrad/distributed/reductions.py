@@ -154,6 +154,14 @@ def var(
 
     Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
     """
+    values, number = _spread(x, dim, keepdim, correction, group, gradients)
+    return _result(values, number, x, dim, math.nan)
+
+
+def _spread(
+    x: Masked, dim: Dim, keepdim: bool, correction: float, group: Any, gradients: Gradients
+) -> tuple[Tensor, Tensor]:
+    """The variance, 0 where a masked ``x`` has nothing, and the number of entries."""
     centre = mean(x, dim, keepdim=True, dtype=_wide(x, None), group=group, gradients=gradients)
     plain = centre.filled(0) if isinstance(centre, MaskedTensor) else centre
     deviation = x.to(plain.dtype) - plain
@@ -162,8 +170,8 @@ def var(
     divisor = (number - correction).clamp(min=0)
     wanted = x.dtype.to_real() if x.dtype.is_complex else x.dtype
     if isinstance(x, MaskedTensor):  # no entry is left at unspecified places, where nothing may be divided
-        return _result((total / torch.where(number > 0, divisor, 1)).to(wanted), number, x, dim, math.nan)
-    return (total / divisor).to(wanted)
+        divisor = torch.where(number > 0, divisor, 1)
+    return (total / divisor).to(wanted), number
 
 
 def std(
@@ -204,7 +212,10 @@ def std(
 
     Source: as :func:`maskgrad.distributed.var`.
     """
-    return torch.sqrt(var(x, dim, keepdim, correction=correction, group=group, gradients=gradients))
+    values, number = _spread(x, dim, keepdim, correction, group, gradients)
+    if isinstance(x, MaskedTensor):  # the root of 0 has no derivative
+        values = torch.where(number > 0, values, 1)
+    return _result(torch.sqrt(values), number, x, dim, math.nan)
 
 
 def count(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = None) -> Tensor:
@@ -305,6 +316,6 @@ def _result(values: Tensor, number: Tensor, x: Masked, dim: Dim, nothing: float)
     """Masked if ``x`` is, unless it is a number: then ``nothing`` stands for nothing."""
     if not isinstance(x, MaskedTensor):
         return values
-    if values.ndim == 0 and (dim is None or dim == ()):
+    if values.ndim == 0 and numbers.over_everything(dim):
         return numbers.number(Entries(values, number > 0), nothing)
     return of_entries(values, number > 0)
