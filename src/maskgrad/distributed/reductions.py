@@ -320,6 +320,6 @@ def _result(values: Tensor, number: Tensor, x: Masked, dim: Dim, nothing: float)
     """Masked if ``x`` is, unless it is a number: then ``nothing`` stands for nothing."""
     if not isinstance(x, MaskedTensor):
         return values
-    if values.ndim == 0 and (dim is None or dim == ()):
+    if values.ndim == 0 and numbers.over_everything(dim):
         return numbers.number(Entries(values, number > 0), nothing)
     return of_entries(values, number > 0)
