@@ -59,7 +59,7 @@ def gradients(
     pairs = [
         (part, cotangent)
         for part, cotangent in zip(parts, cotangents, strict=True)
-        if cotangent is not None and part.requires_grad
+        if cotangent is not None
     ]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs or not wanted:

@@ -21,7 +21,12 @@ def by_pairs(function: Any, x: Tensor, mask: Tensor, **options: Any) -> tuple[Te
     In torch the weighted mean of one observation may differ from it in the last bit, and 1e-28 / 0 is infinite.
     """
     taken = 1 if function is torch.corrcoef else options.get("correction", 1)
-    rows, known = [], mask.double() @ mask.double().T > taken
+    rows, present = [], mask.double()
+    # as many observations as fweights say, each of the same weight: so many degrees of freedom
+    repeated, weight = options.get("fweights", torch.ones(mask.shape[1])), options.get("aweights", 1.0)
+    total = (present * repeated * weight) @ present.T
+    freedom = total - taken * (present * repeated * weight**2) @ present.T / total
+    known = freedom.nan_to_num(0) > 1e-12
     for i in range(len(x)):
         for j in range(len(x)):
             both = mask[i] & mask[j]
@@ -66,6 +71,17 @@ def test_cov_is_torchs_after_deletion(options: dict[str, Any], density: float, g
 def test_corrcoef_is_torchs_after_deletion(density: float, garbage: float) -> None:
     mask = torch.rand(4, 9) < density
     check(torch.corrcoef, torch.where(mask, torch.randn(4, 9).double(), garbage).requires_grad_(), mask)
+
+
+def test_an_observation_that_is_repeated_has_an_estimate() -> None:
+    """As in torch: three equal observations have the variance 0, one has none, with either weight."""
+    one = mg.masked(torch.tensor([[5.0, nan]]), torch.tensor([[True, False]]))
+    assert torch.cov(one, fweights=torch.tensor([3, 1])).filled(9).item() == 0
+    assert not torch.cov(one, fweights=torch.tensor([1, 3])).mask
+    assert not torch.cov(one, aweights=torch.tensor([0.3, 3.0])).mask
+    both = {"fweights": torch.tensor([2, 5]), "aweights": torch.tensor([0.1, 3.0])}
+    assert torch.cov(one, **both).filled(9).item() == 0
+    assert not torch.cov(one, **both, correction=2).mask
 
 
 def check(function: Any, x: Tensor, mask: Tensor, **options: Any) -> None:
