@@ -57,9 +57,7 @@ def gradients(
 ) -> list[Tensor | None]:
     """The gradient of each leaf; None for those that take no part."""
     pairs = [
-        (part, cotangent)
-        for part, cotangent in zip(parts, cotangents, strict=True)
-        if cotangent is not None
+        (part, cotangent) for part, cotangent in zip(parts, cotangents, strict=True) if cotangent is not None
     ]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs or not wanted:

@@ -90,4 +90,6 @@ class _PlainLosses(TorchFunctionMode):
             result = func(**{**kwargs, name: masked(kwargs[name])})
         if not isinstance(result, MaskedTensor):
             return result
-        return result.filled(torch.nan if result.is_floating_point() else 0)  # of each position: all are specified
+        return result.filled(
+            torch.nan if result.is_floating_point() else 0
+        )  # of each position: all are specified

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
-PATTERN = "specified where more observations (fweights: counted so often) than the correction have both variables"
+PATTERN = (
+    "specified where more observations (fweights: counted so often) than the correction have both variables"
+)
 GRADIENT = "torch's, over the observations that have both variables"
 
 

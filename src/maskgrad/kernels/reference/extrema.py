@@ -71,7 +71,9 @@ def shared_extremum(
         )
     )
     best: Tensor | None = None
-    if not direct and values.dtype not in HALVES and may_look_at(values, mask):  # PyTorch cannot count equal halves
+    if (
+        not direct and values.dtype not in HALVES and may_look_at(values, mask)
+    ):  # PyTorch cannot count equal halves
         best = _unless_filler_wins(values, mask, dim, largest)
     if best is None:
         best = (_extremum if direct else _SharedExtremum.apply)(values, mask, dim, largest)
