@@ -21,6 +21,9 @@ one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
 which_versions = $(1)/bin/python -m maskgrad info
 light_run := -m pytest --effort light $(one_process_per_core)
 
+# Each of the many processes of the tests would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor

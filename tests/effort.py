@@ -41,12 +41,14 @@ MULTIPLIED = {
     "interpreter": "CUDA kernels in Triton's interpreter",
     "ranks": "in several processes",
     "demo": "whole programs of the command line",
+    "processes": "in a fresh interpreter, which imports PyTorch again",
+    "large": "on millions of entries",
 }
 
 #: … and what carries one of them by the folder or file it is in, if the test says nothing else.
 BY_PATH = {
     "tests/unit/kernels/cuda": pytest.mark.interpreter(of="file", per=lambda device: device),
-    "tests/unit/distributed": pytest.mark.ranks(of="file", keep=4),
+    "tests/unit/distributed": pytest.mark.ranks(of="file", keep=2),
     "tests/unit/export/test_onnx": pytest.mark.onnx(of="file", keep=6),
     "tests/conformance/test_compiled_layouts.py": pytest.mark.compiled(of="file"),
     "tests/conformance/test_compiled": pytest.mark.compiled,
@@ -55,10 +57,11 @@ BY_PATH = {
     "tests/integration/test_compiled_steps.py": pytest.mark.compiled(of="file", keep=4),
     "tests/integration/test_steps_in_graphs.py": pytest.mark.compiled(of="file", keep=6),
     "tests/integration/test_movielens_demo.py": pytest.mark.demo,
+    "tests/unit/masked_tensor/torch_patches/test_dynamo.py": pytest.mark.processes(of="file", keep=2),
     "tests/integration/test_torchrun.py": pytest.mark.ranks(per="elsewhere"),
 }
 
-#: A prime number: where parameters multiply each other, it meets most values of each.
+#: Odd: where parameters multiply each other, it meets most values of each.
 AT_MOST = 3
 
 _light = False

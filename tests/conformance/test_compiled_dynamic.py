@@ -59,7 +59,9 @@ def of_plain(name: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
     def function(data: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         result = operation(mg.masked(data, mask))
-        return result.filled(0.0), result.mask
+        if isinstance(result, mg.MaskedTensor):
+            return result.filled(0.0), result.mask
+        return result, mask.any()  # a number
 
     return function
 

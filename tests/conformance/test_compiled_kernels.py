@@ -47,17 +47,14 @@ def masks() -> list[Tensor]:
     return [some, torch.zeros(SHAPE).bool(), torch.ones(SHAPE).bool()]
 
 
-def plain(result: Any) -> Tensor:
-    filled: Tensor = result.filled(0.0)
-    return torch.where(result.mask, filled, 0.0)
-
-
 def function_of(name: str) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     operation = OPERATIONS[name]
 
     def function(x: Tensor, mask: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         result = operation(mg.masked(x, mask), y)
-        return plain(result), result.mask
+        if isinstance(result, mg.MaskedTensor):
+            return result.filled(0.0), result.mask
+        return result, mask.any()  # a number
 
     return function
 

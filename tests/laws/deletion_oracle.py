@@ -116,8 +116,8 @@ def reduce_by_deletion(
             if present.any()
             else [torch.zeros_like(p) for p in parts_of(kind)]
         )
-        if present.sum() <= needed:
-            results[0] = torch.zeros_like(parts_of(kind)[0])
+        if needed and present.sum() <= needed:
+            results[0] = connected(torch.zeros_like(parts_of(kind)[0]), x)
         for i, result in enumerate(results):
             counts_positions = i in POSITIONS.get(name, ()) and present.any()
             columns[i].append((present.nonzero()[result] if counts_positions else result).reshape(()))
@@ -148,8 +148,13 @@ def nothing_is_left(function: Callable[..., Any], x: Tensor) -> Any:
         found = function(empty.detach())
     except (RuntimeError, IndexError):
         return None
-    # nothing adds 0, and sends 0 back
-    parts = [
-        part + empty.sum().to(part.dtype) if part.is_floating_point() else part for part in parts_of(found)
-    ]
+    parts = [connected(part, x) for part in parts_of(found)]
     return parts[0] if isinstance(found, Tensor) else tuple(parts)
+
+
+def connected(part: Tensor, x: Tensor) -> Tensor:
+    """A result that depends on nothing of ``x``, as a part of its graph: nothing adds 0, and sends 0 back."""
+    if not (part.is_floating_point() or part.is_complex()):
+        return part
+    nothing = x.reshape(-1)[:0].sum()
+    return part + (nothing if part.is_complex() else nothing.real).to(part.dtype)

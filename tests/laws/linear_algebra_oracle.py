@@ -125,7 +125,9 @@ def coefficients(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequ
         ]
         for i in range(x.shape[0])
     ]
-    counts = mask.double() @ mask.double().T
+    present = mask.double()
+    repeated = present * kwargs["fweights"] if "fweights" in names else present
+    counts = repeated @ present.T
     known = counts > max(options.get("correction", 1), 0)
     if not rows:
         return entry.function(*args, **kwargs), [known]

@@ -42,14 +42,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the gradient of a variance reaches unspecified entries",
         "kernels/reference/moments.py",
-        "return torch.where(mask, grad * factor * deviation, 0).to(values.dtype)",
+        "return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)",
         "return (grad * factor * deviation).to(values.dtype)",
     ),
     Fault(
         "a variance subtracts 1 whatever the correction is",
         "kernels/reference/moments.py",
-        "(count.to(total.dtype) - correction).clamp(min=0)",
-        "(count.to(total.dtype) - 1).clamp(min=0)",
+        "count.to(total.dtype) - correction, 1)",
+        "count.to(total.dtype) - 1, 1)",
     ),
     Fault(
         "an elementwise result is specified where one operand is",

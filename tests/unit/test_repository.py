@@ -54,6 +54,7 @@ def test_every_package_says_what_it_is() -> None:
     assert not [path for path in packages if not path.read_text(encoding="utf-8").startswith('"""')]
 
 
+@pytest.mark.processes(of="file")
 def test_importing_maskgrad_imports_nothing_heavy() -> None:
     # PyTorch is imported first: what it brings along by itself is not ours to answer for.
     before = "import json, sys, torch; before = set(sys.modules)"
@@ -63,6 +64,7 @@ def test_importing_maskgrad_imports_nothing_heavy() -> None:
     assert not imported & HEAVY
 
 
+@pytest.mark.processes(of="file")
 def test_importing_maskgrad_is_silent_and_touches_no_device() -> None:
     done = _run_python("import maskgrad, torch; assert not torch.cuda.is_initialized()")
     assert done.stdout == ""

@@ -88,4 +88,8 @@ class _PlainLosses(TorchFunctionMode):
         else:
             name = next(name for name in kwargs if isinstance(kwargs[name], Tensor))
             result = func(**{**kwargs, name: masked(kwargs[name])})
-        return result.filled(torch.nan) if isinstance(result, MaskedTensor) else result  # of each position
+        if not isinstance(result, MaskedTensor):
+            return result
+        return result.filled(
+            torch.nan if result.is_floating_point() else 0
+        )  # of each position: all are specified

@@ -15,6 +15,7 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.semantics import numbers
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.spread import root
 
 __all__ = ["count", "mean", "std", "sum", "var"]
 
@@ -136,7 +137,8 @@ def var(
         gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
 
     Returns:
-        As :func:`maskgrad.distributed.mean`. Two passes, the second over deviations from the common mean.
+        As :func:`maskgrad.distributed.mean`; of no more entries than ``correction`` there is no variance: along
+        dimensions it is unspecified, a number is NaN. Two passes, the second over deviations from the common mean.
 
     Gradient:
         :math:`2 (x_i - \bar x) / (n - c)` times that of :func:`maskgrad.distributed.sum`.
@@ -154,16 +156,8 @@ def var(
 
     Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
     """
-    centre = mean(x, dim, keepdim=True, dtype=_wide(x, None), group=group, gradients=gradients)
-    plain = centre.filled(0) if isinstance(centre, MaskedTensor) else centre
-    deviation = x.to(plain.dtype) - plain
-    square = deviation * deviation if not x.dtype.is_complex else deviation.abs() ** 2
-    total, number, _ = _totals(square, dim, keepdim, None, group, gradients, "var")
-    divisor = (number - correction).clamp(min=0)
-    wanted = x.dtype.to_real() if x.dtype.is_complex else x.dtype
-    if isinstance(x, MaskedTensor):  # no entry is left at unspecified places, where nothing may be divided
-        return _result((total / torch.where(number > 0, divisor, 1)).to(wanted), number, x, dim, math.nan)
-    return (total / divisor).to(wanted)
+    variance, enough = _variance(x, dim, keepdim, correction, group, gradients)
+    return _result(variance, enough, x, dim, math.nan)
 
 
 def std(
@@ -204,7 +198,10 @@ def std(
 
     Source: as :func:`maskgrad.distributed.var`.
     """
-    return torch.sqrt(var(x, dim, keepdim, correction=correction, group=group, gradients=gradients))
+    variance, enough = _variance(x, dim, keepdim, correction, group, gradients)
+    if isinstance(x, MaskedTensor):
+        return _result(root(Entries(variance, enough)).values, enough, x, dim, math.nan)
+    return torch.sqrt(variance)
 
 
 def count(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = None) -> Tensor:
@@ -269,6 +266,24 @@ def _totals(
     return total, number, wanted
 
 
+def _variance(
+    x: Masked, dim: Dim, keepdim: bool, correction: float, group: Any, gradients: Gradients
+) -> tuple[Tensor, Tensor]:
+    """The variance over all ranks, and where there are more entries than the correction."""
+    centre = mean(x, dim, keepdim=True, dtype=_wide(x, None), group=group, gradients=gradients)
+    plain = centre.filled(0) if isinstance(centre, MaskedTensor) else centre
+    deviation = x.to(plain.dtype) - plain
+    square = deviation * deviation if not x.dtype.is_complex else deviation.abs() ** 2
+    total, number, _ = _totals(square, dim, keepdim, None, group, gradients, "var")
+    wanted = x.dtype.to_real() if x.dtype.is_complex else x.dtype
+    enough = number > max(correction, 0)
+    if isinstance(x, MaskedTensor):  # too few entries have no estimate: nothing is divided there
+        variance = torch.where(enough, total, 0) / torch.where(enough, number - correction, 1)
+    else:
+        variance = total / (number - correction).clamp(min=0)
+    return variance.to(wanted), enough
+
+
 def _check(x: object, what: str, gradients: str) -> None:
     if not isinstance(x, (Tensor, MaskedTensor)):
         raise TypeError(f"{what}: x must be a tensor or a MaskedTensor, found {type(x).__name__}")
@@ -305,6 +320,6 @@ def _result(values: Tensor, number: Tensor, x: Masked, dim: Dim, nothing: float)
     """Masked if ``x`` is, unless it is a number: then ``nothing`` stands for nothing."""
     if not isinstance(x, MaskedTensor):
         return values
-    if values.ndim == 0 and (dim is None or dim == ()):
+    if values.ndim == 0 and numbers.over_everything(dim):
         return numbers.number(Entries(values, number > 0), nothing)
     return of_entries(values, number > 0)

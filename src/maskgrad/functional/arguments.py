@@ -10,7 +10,7 @@ from torch import Tensor
 
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.numbers import number
+from maskgrad.semantics.numbers import number, over_everything
 
 __all__ = ["Dim", "documented", "entries_of", "reduced"]
 
@@ -58,5 +58,4 @@ def entries_of(input: object, mask: Tensor | None, dtype: torch.dtype | None = N
 
 def reduced(result: Entries, dim: Dim, nothing: float) -> Tensor:
     """The values of a reduction; the one number of a reduction over everything is ``nothing`` if nothing is left."""
-    everything = result.values.ndim == 0 and (dim is None or isinstance(dim, bool) or dim == ())
-    return number(result, nothing) if everything else result.values
+    return number(result, nothing) if result.values.ndim == 0 and over_everything(dim) else result.values

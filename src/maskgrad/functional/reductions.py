@@ -11,6 +11,7 @@ from maskgrad import kernels
 from maskgrad.functional.arguments import Dim, documented, entries_of, reduced
 from maskgrad.semantics import extrema, norms, reductions, softmax, spread
 from maskgrad.semantics.dimensions import as_dims
+from maskgrad.semantics.numbers import number
 
 __all__ = [
     "all",
@@ -116,6 +117,8 @@ def var(
 ) -> Tensor:
     r"""Variance of the specified entries, :math:`\sum_{i: m_i} (x_i - \bar x)^2 / (\sum_i m_i - c)`, correction c.
 
+    NaN, with a gradient of zero, where there are no more entries than c.
+
     Gradient: :math:`2 (x_i - \bar x) / (n - c)` at specified entries.
     Dense equivalent: ``input[mask].var()``, slot by slot.
 
@@ -124,7 +127,7 @@ def var(
         tensor(2.)
     """
     found = spread.var(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
-    return reduced(found, dim, nan)
+    return number(found, nan)
 
 
 @documented
@@ -148,7 +151,7 @@ def std(
         tensor(0.)
     """
     found = spread.std(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
-    return reduced(found, dim, nan)
+    return number(found, nan)
 
 
 @documented

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from maskgrad.errors import CoupledSamplesError
-from maskgrad.gradients.per_sample_arrivals import Arrivals
+from maskgrad.gradients.per_sample_arrivals import Arrivals, anything_left
 from maskgrad.gradients.per_sample_batches import Batch
 from maskgrad.gradients.per_sample_contributions import Contribution, Full, Rows, joined
 from maskgrad.gradients.per_sample_entry import for_each_sample
@@ -282,8 +281,7 @@ class PerSample:
             )
         if isinstance(loss, MaskedTensor):
             return loss.filled(0).reshape(()), loss.mask.reshape(())
-        some = functools.reduce(lambda a, b: a | b.to(a.device), noted) if noted else None
-        return loss.reshape(()), some
+        return loss.reshape(()), anything_left(noted) if noted else None
 
 
 def _stacked(column: tuple[Tensor | None, ...]) -> Contribution:

@@ -44,6 +44,7 @@ __all__ = [
     "is_plain",
     "is_transformed",
     "kernels_in_use",
+    "may_look_at",
     "runs_compiled",
     "use_kernels",
     "why",
@@ -188,6 +189,19 @@ def _why_not_on_cuda(record: Kernel, values: Tensor, *others: Tensor | None) -> 
 def is_plain(x: Tensor) -> bool:
     """An ordinary tensor in the memory of the CPU: no subclass, no other layout, no lazy view."""
     return type(x) in _PLAIN and x.is_cpu and x.layout == torch.strided and not (x.is_conj() or x.is_neg())
+
+
+def may_look_at(*tensors: Tensor) -> bool:
+    """True for real numbers in the memory of the CPU, outside any compilation, export or transformation.
+
+    Looking elsewhere would wait for a device, break a graph, or find no numbers at all. What depends on a look must be
+    a check of input or a shortcut, not the meaning of a result; the one exception is written down in
+    docs/decisions/0004-broken-partners-of-nothing.md.
+    """
+    # first, because what follows cannot be traced
+    if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        return False
+    return all(map(is_plain, tensors)) and not is_transformed()
 
 
 def is_transformed() -> bool:

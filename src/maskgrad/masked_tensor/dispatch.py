@@ -247,6 +247,8 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
     """Rebind the target of an in-place operation (or ``out=``) to the result, under torch's conditions."""
     if not isinstance(target, masked_tensor.MaskedTensor):
         if isinstance(result, Tensor):  # a number
+            if _category(result.dtype) <= _category(target.dtype):  # else torch says that it cannot be cast
+                result = result.to(target.dtype)
             return torch.where(torch.ones_like(result, dtype=torch.bool), result, result, out=target)
         words = (
             f"{_name(function)} cannot write a masked result into a plain tensor: nothing would say which entries are "

@@ -6,23 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from maskgrad.kernels.selection import is_plain, is_transformed
+from maskgrad.kernels.selection import is_transformed, may_look_at
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["forward_mode_is_active", "forward_only", "may_look_at"]
-
-
-def may_look_at(values: Tensor) -> bool:
-    """True for real numbers in the memory of the CPU, outside any compilation, export or transformation.
-
-    Looking elsewhere would wait for a device, break a graph, or find no numbers at all. What depends on a look must be
-    a check of input or a shortcut, not the meaning of a result; the one exception is written down in
-    docs/decisions/0004-broken-partners-of-nothing.md.
-    """
-    # first, because what follows cannot be traced
-    return not torch.compiler.is_compiling() and is_plain(values) and not is_transformed()
 
 
 def forward_only(*values: Tensor) -> bool:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
-PATTERN = "specified where more observations than the correction have both variables"
+PATTERN = (
+    "specified where more observations (fweights: counted so often) than the correction have both variables"
+)
 GRADIENT = "torch's, over the observations that have both variables"
 
 
@@ -88,22 +90,18 @@ def cov(
         if factor is not None:
             if isinstance(factor, Entries):
                 mask = mask & factor.mask.reshape(1, -1)
-            part = _filled_with_ones(factor).reshape(-1)
+            part = _filled_with_ones(factor).reshape(-1).to(x.real.dtype)
             weights = part if weights is None else weights * part
     result = _result_type(values_of(input), aweights)
-    found = moments(x, mask, None if weights is None else weights.to(x.real.dtype))
+    found = moments(x, mask, weights)
     freedom = found.weight - correction
     if aweights is not None and correction != 0:
         assert weights is not None  # aweights is one of its factors
         present = mask.to(x.real.dtype)
-        squared = (
-            present * (weights * _filled_with_ones(aweights).reshape(-1)).to(present.dtype)
-        ) @ present.T
+        squared = (present * (weights * _filled_with_ones(aweights).reshape(-1))) @ present.T
         freedom = found.weight - correction * squared / torch.where(found.weight > 0, found.weight, 1)
-        if fweights is None and correction == 1:
-            freedom = torch.where(found.number <= 1, 0, freedom)
-    # an estimate of too few observations is none, nor is one without degrees of freedom
-    specified = (found.number > max(correction, 0)) & (freedom > 0)
+    # an estimate without degrees of freedom is none; a difference of equal numbers is 0 up to rounding
+    specified = freedom > 8 * torch.finfo(freedom.dtype).eps * found.weight
     values = torch.where(specified, found.products, 0) / torch.where(specified, freedom, 1)
     # one variable has one coefficient, without dimensions
     return Entries(values.squeeze().to(result), specified.squeeze())

@@ -12,9 +12,8 @@ from maskgrad.semantics.dimensions import as_dim, drop
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amax, amin
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.norms import of_an_extreme, vector_norm
-from maskgrad.semantics.numbers import REDUCED, Number
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.norms import of_an_extreme, record, vector_norm
+from maskgrad.semantics.numbers import REDUCED
 
 __all__ = ["OPERATIONS", "matrix_norm", "norm"]
 
@@ -90,24 +89,8 @@ def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "linalg.matrix_norm",
-        "reductions",
-        (torch.linalg.matrix_norm,),
-        named(matrix_norm),
-        f"{REDUCED} (order below 0: masked)",
-        GRADIENT,
-        identity=0,
-        number=Number(0, dim=2, unless=_has_none),
-    ),
-    Operation(
-        "linalg.norm",
-        "reductions",
-        (torch.linalg.norm,),
-        named(norm),
-        f"{REDUCED} (order below 0, of vectors also inf: masked)",
-        GRADIENT,
-        identity=0,
-        number=Number(0, dim=2, unless=_has_none),
+    record(matrix_norm, "linalg.matrix_norm", f"{REDUCED} (order below 0: masked)", GRADIENT, _has_none),
+    record(
+        norm, "linalg.norm", f"{REDUCED} (order below 0, of vectors also inf: masked)", GRADIENT, _has_none
     ),
 )

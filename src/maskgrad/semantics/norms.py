@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,7 +16,10 @@ from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import named
 
-__all__ = ["OPERATIONS", "of_an_extreme", "vector_norm"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPERATIONS", "of_an_extreme", "record", "vector_norm"]
 
 PATTERN = f"{REDUCED} (order inf or below 0: masked)"
 GRADIENT = "torch's, over the specified entries; 0 at a zero vector"
@@ -72,26 +75,22 @@ def of_an_extreme(*args: Any, ord: Any = 2, p: Any = 2, **kwargs: Any) -> bool:
     return any(isinstance(one, (int, float)) and (one < 0 or one == math.inf) for one in given)
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "linalg.vector_norm",
-        "reductions",
-        (torch.linalg.vector_norm,),
-        named(vector_norm),
-        PATTERN,
-        GRADIENT,
-        identity=0,
-        number=Number(0, dim=2, unless=of_an_extreme),
-    ),
-    Operation(
-        "norm",
-        "reductions",
-        functions_named("norm")[0],
-        named(norm),
-        PATTERN,
-        GRADIENT,
-        identity=0,
-        methods=("norm",),
-        number=Number(0, dim=2, unless=of_an_extreme),
-    ),
+def record(
+    rule: Callable[..., Entries], name: str, pattern: str, gradient: str, none: Callable[..., bool]
+) -> Operation:
+    """The record of a norm, of vectors or of matrices; ``none``: whether PyTorch has none of an empty tensor."""
+    if name.startswith("linalg."):
+        functions: Any = (getattr(torch.linalg, name.removeprefix("linalg.")),)
+        methods: tuple[str, ...] = ()
+    else:
+        functions, _, methods = functions_named(name)
+    number = Number(0, dim=2, unless=none)
+    return Operation(
+        name, "reductions", functions, named(rule), pattern, gradient, identity=0, methods=methods, number=number
+    )  # fmt: skip
+
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    record(rule, name, PATTERN, GRADIENT, of_an_extreme)
+    for rule, name in ((vector_norm, "linalg.vector_norm"), (norm, "norm"))
 )

@@ -7,16 +7,19 @@ trains on ``main`` when ``aux`` had nothing. What PyTorch refuses on an empty te
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from maskgrad.semantics.entries import Entries, chosen, filler_as
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["REDUCED", "Number", "noting", "number"]
+__all__ = ["REDUCED", "Number", "noting", "number", "over_everything"]
 
 #: Which entries of a reduction are specified.
 REDUCED = "along a dimension: specified where at least one entry was; else a plain number"
@@ -49,9 +52,14 @@ class Number:
     def _is_along(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if self.dim is None:
             return False
-        dim = args[self.dim] if len(args) > self.dim else kwargs.get("dim", kwargs.get("axis"))
-        # () is all dimensions; var(x, unbiased) has a Boolean there, sum(x, dtype) would not come here
-        return dim is not None and not isinstance(dim, bool) and (isinstance(dim, int) or len(dim) > 0)
+        return not over_everything(
+            args[self.dim] if len(args) > self.dim else kwargs.get("dim", kwargs.get("axis"))
+        )
+
+
+def over_everything(dim: Any) -> bool:
+    """Whether an argument ``dim`` names no dimension: None and () are all, ``var(x, unbiased)`` has a Boolean there."""
+    return dim is None or isinstance(dim, bool) or (not isinstance(dim, int) and len(dim) == 0)
 
 
 def number(result: Entries, nothing: float) -> Tensor:
@@ -59,6 +67,8 @@ def number(result: Entries, nothing: float) -> Tensor:
     for noted in _NOTED:
         noted.append(result.mask)
     values = result.values
+    if values.is_complex() and math.isnan(nothing):
+        return torch.where(result.mask, values, complex(nothing, nothing))
     return chosen(result.mask, values, filler_as(values.dtype, nothing))
 
 

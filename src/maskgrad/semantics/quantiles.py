@@ -68,7 +68,7 @@ def _quantile(
     count = kernels.masked_count(rows.mask, (last,), True)
     end = (count - 1).clamp(min=0)
     points = torch.as_tensor(q, dtype=values.dtype, device=values.device)
-    precise = torch.float64 if _RANKS_ARE_DOUBLE else values.dtype
+    precise = torch.float64 if _RANKS_ARE_DOUBLE and values.device.type != "mps" else values.dtype
     rank = points.reshape(-1).to(precise) * end.to(precise)
     if not ignore_nan:  # NaN sorts last, and any rank reads it
         has_nan = ordered.detach().gather(-1, end).isnan()

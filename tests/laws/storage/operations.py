@@ -154,7 +154,7 @@ def _reductions() -> list[Operation]:
     ]  # fmt: skip
     cases += [
         Operation("max all", lambda w: w.x.max(), lambda w: w.x.any(), strided, has_sizes, order=1),
-        Operation("var_mean", lambda w: tuple(torch.var_mean(w.x, -1)), lambda w: (w.x.any(-1), w.x.any(-1)),
+        Operation("var_mean", lambda w: tuple(torch.var_mean(w.x, -1)), lambda w: (w.x.sum(-1) > 1, w.x.any(-1)),
                   _remaining(1), order=1),
         Operation("std unbiased", lambda w: w.x.std(0, False), lambda w: w.x.any(0), _remaining(0), low=0.5, order=1),
         Operation("sum dtype", lambda w: w.x.sum(-1, dtype=torch.float32), lambda w: w.x.any(-1), _remaining(1),

@@ -25,6 +25,7 @@ def test_help(arguments: list[str], words: str) -> None:
     assert words in done.output
 
 
+@pytest.mark.processes(of="file")
 def test_help_loads_no_pictures_and_no_data() -> None:
     code = (
         "import json, sys; from typer.testing import CliRunner; from maskgrad.cli.main import app;"
@@ -35,6 +36,7 @@ def test_help_loads_no_pictures_and_no_data() -> None:
     assert json.loads(done.stdout) == []
 
 
+@pytest.mark.processes(of="file")
 def test_python_m_maskgrad() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "maskgrad", "demo", "--help"], capture_output=True, text=True, check=True
@@ -42,6 +44,7 @@ def test_python_m_maskgrad() -> None:
     assert "movielens" in done.stdout
 
 
+@pytest.mark.processes(of="file")
 def test_without_typer_the_extra_is_named() -> None:
     code = "import sys; sys.modules['typer'] = None; import maskgrad.__main__ as m; m.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -125,6 +125,8 @@ def _nothing_anywhere(rank: int, world_size: int) -> list[Any]:
     with mg.distributed.global_losses():
         loss = F.mse_loss(x, mg.masked(torch.full((2,), NAN), torch.zeros(2).bool()))
         each = F.mse_loss(x, torch.zeros(2) + rank, reduction="none")
+        integers = F.l1_loss(torch.tensor([2, 3]), torch.tensor([0, 0]), reduction="none")
+    assert torch.equal(integers, torch.tensor([2, 3]))  # their dtype, too
     loss.backward()
     return [type(loss) is torch.Tensor and bool(loss.isnan()), x.grad.tolist(), each.tolist()]
 

@@ -84,6 +84,20 @@ def test_what_it_was_compared_on_is_said(path: Path) -> None:
     assert mg.onnx.export(lambda x: x.sum(1), holey(3, 4), path, verify=False).compared == ()
 
 
+def test_a_number_has_no_mask_and_may_be_read(path: Path) -> None:
+    x = holey(3, 4)
+    file = mg.onnx.export(lambda x: (x.mean(), x.sum(), x * x.std().item()), x, path)
+    assert [port.name for port in file.outputs] == ["output_0", "output_1", "output_2", "output_2_mask"]
+    nothing = mg.masked(torch.full((2, 4), nan), torch.zeros(2, 4) > 0)
+    for other in (x, nothing):
+        found = run(path, x=other.get_data(), x_mask=other.mask)
+        torch.testing.assert_close(found["output_0"], other.mean(), equal_nan=True)
+        torch.testing.assert_close(found["output_1"], other.sum())
+        assert torch.equal(found["output_2_mask"], other.mask)
+    assert found["output_0"].isnan()
+    assert found["output_1"] == 0
+
+
 def test_one_sample_is_enough_for_a_batch_that_varies(path: Path) -> None:
     file = mg.onnx.export(lambda x: x.softmax(1), mg.masked(torch.ones(1, 3)), path)
     assert file.inputs[0].shape == ("batch", 3)

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-__all__ = ["batches_for", "loop", "modules_of_torch", "smooth"]
+__all__ = ["METHODS", "batches_for", "loop", "modules_of_torch", "network", "smooth"]
+
+METHODS = pytest.mark.parametrize("method", ["batched", "loop"])
+
+
+def network() -> nn.Module:
+    """An MLP."""
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
 
 
 def smooth(output: Any, *_: Any) -> Tensor:

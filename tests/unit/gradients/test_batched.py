@@ -329,6 +329,7 @@ def test_hessians() -> None:
     torch.testing.assert_close(exact[1], whole[1, :, 1])
 
 
+@pytest.mark.large(per="elsewhere")
 def test_as_many_outputs_as_an_image_has() -> None:
     x = torch.randn(2, 3, requires_grad=True)
     y = (x.sum(1, keepdim=True) * torch.arange(20_000.0)).reshape(2, 2, 100, 100)

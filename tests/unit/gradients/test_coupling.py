@@ -15,6 +15,7 @@ import maskgrad as mg
 from maskgrad.gradients.backward_passes import BackwardPasses
 from maskgrad.gradients.batch_nodes import input_nodes
 from maskgrad.gradients.coupling import _powers_of_two, coupled_input, directions
+from tests.effort import is_light
 
 
 def _deep(x: Tensor) -> Tensor:
@@ -99,7 +100,8 @@ def test_other_precisions(dtype: torch.dtype) -> None:
 
 def test_any_single_pair_is_found() -> None:
     x = torch.randn(40, 2, dtype=torch.float64, requires_grad=True)
-    for one, other in itertools.combinations(range(40), 2):
+    pairs = list(itertools.combinations(range(40), 2))
+    for one, other in pairs[:: 7 if is_light() else 1]:
         mixing = torch.eye(40, dtype=torch.float64)
         mixing[one, other] = 0.5
         y = mixing @ x

@@ -70,6 +70,7 @@ def test_4096_half_ones_merge_to_4096(body):
         assert merged.tolist() == [[4096.0, 4096.0]]
 
 
+@pytest.mark.large(per="elsewhere")
 @pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
 def test_33_million_ones_merge_exactly(body):
     ones = torch.ones(1).expand(2**25) if body is reference else torch.ones(2**25)

@@ -27,13 +27,12 @@ def _compiled_bodies_for_small_tensors_too():
 
 
 def moments(group, correction):
-    """Variance and mean of a list of numbers, as torch gives them; 0 of no number."""
+    """Variance and mean of a list of numbers, as torch gives them; of too few the sum of squares, undivided."""
     if not group:
         return 0.0, 0.0
     mean = math.fsum(group) / len(group)
     squares = math.fsum((x - mean) ** 2 for x in group)
-    divisor = max(0.0, len(group) - correction)
-    return squares / divisor if divisor else (math.inf if squares else math.nan), mean
+    return squares / (len(group) - correction if len(group) > correction else 1), mean
 
 
 def check(body, values, mask, dim, keepdim, correction=1.0):

@@ -130,6 +130,7 @@ def test_a_body_for_another_device_is_not_forced():
     torch.testing.assert_close(total, torch.where(MASK, LARGE, 0).sum(1))
 
 
+@pytest.mark.processes(of="file")
 def test_a_family_is_known_to_have_a_body_for_cuda_without_importing_triton():
     assert "reductions" in selection.cuda_families()
     done = run_python(
@@ -171,6 +172,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.processes(of="file")
 def test_importing_the_kernels_does_not_import_numba():
     done = run_python(
         "import sys, torch, maskgrad.kernels as k\n"
@@ -183,6 +185,7 @@ def test_importing_the_kernels_does_not_import_numba():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.processes(of="file")
 def test_without_numba_the_reference_runs_and_says_so_once():
     done = run_python(
         "import sys, warnings; sys.modules['numba'] = None\n"
@@ -196,6 +199,7 @@ def test_without_numba_the_reference_runs_and_says_so_once():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.processes(of="file")
 def test_without_triton_the_reference_runs_and_says_so_once():
     done = run_python(
         "import sys, warnings; sys.modules['triton'] = None\n"

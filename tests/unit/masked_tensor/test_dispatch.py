@@ -13,7 +13,7 @@ from torch import nn
 import maskgrad as mg
 from maskgrad.masked_tensor.dispatch import binding_of
 from maskgrad.semantics.registry import OPERATIONS
-from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
+from tests.poison import assert_entries, assert_number, gradient, inf, leaf, nan, on, poisoned
 
 X = [1.0, None, 4.0]
 
@@ -131,6 +131,18 @@ class TestRefusals:
         ):
             write(plain, poisoned(X))
         assert plain.tolist() == [0.0] * 3
+
+    @pytest.mark.parametrize(("of", "number"), [(X, 2.5), ([None], nan)], ids=["something", "nothing"])
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    def test_a_plain_tensor_can_hold_a_number(self, of: Any, number: float, dtype: torch.dtype) -> None:
+        plain = torch.zeros((), dtype=dtype)
+        assert torch.mean(poisoned(of), None, out=plain) is plain
+        assert_number(plain, number, dtype)
+        assert_number(torch.mean(poisoned(of), (), out=torch.zeros(0, dtype=dtype)), number, dtype)
+        held = torch.mean(poisoned(of), None, out=poisoned(None, dtype))
+        assert_entries(held, number, dtype)
+        with pytest.raises(RuntimeError, match="Long"):
+            torch.mean(poisoned(of), None, out=torch.zeros((), dtype=torch.int64))
 
     def test_python_does_not_rebind_a_plain_name(self) -> None:
         plain = before = torch.ones(3, dtype=torch.float64)

@@ -20,7 +20,13 @@ def by_pairs(function: Any, x: Tensor, mask: Tensor, **options: Any) -> tuple[Te
 
     In torch the weighted mean of one observation may differ from it in the last bit, and 1e-28 / 0 is infinite.
     """
-    rows, known = [], mask.double() @ mask.double().T > 0
+    taken = 1 if function is torch.corrcoef else options.get("correction", 1)
+    rows, present = [], mask.double()
+    # as many observations as fweights say, each of the same weight: so many degrees of freedom
+    repeated, weight = options.get("fweights", torch.ones(mask.shape[1])), options.get("aweights", 1.0)
+    total = (present * repeated * weight) @ present.T
+    freedom = total - taken * (present * repeated * weight**2) @ present.T / total
+    known = freedom.nan_to_num(0) > 1e-12
     for i in range(len(x)):
         for j in range(len(x)):
             both = mask[i] & mask[j]
@@ -67,6 +73,17 @@ def test_corrcoef_is_torchs_after_deletion(density: float, garbage: float) -> No
     check(torch.corrcoef, torch.where(mask, torch.randn(4, 9).double(), garbage).requires_grad_(), mask)
 
 
+def test_an_observation_that_is_repeated_has_an_estimate() -> None:
+    """As in torch: three equal observations have the variance 0, one has none, with either weight."""
+    one = mg.masked(torch.tensor([[5.0, nan]]), torch.tensor([[True, False]]))
+    assert torch.cov(one, fweights=torch.tensor([3, 1])).filled(9).item() == 0
+    assert not torch.cov(one, fweights=torch.tensor([1, 3])).mask
+    assert not torch.cov(one, aweights=torch.tensor([0.3, 3.0])).mask
+    both = {"fweights": torch.tensor([2, 5]), "aweights": torch.tensor([0.1, 3.0])}
+    assert torch.cov(one, **both).filled(9).item() == 0
+    assert not torch.cov(one, **both, correction=2).mask
+
+
 def check(function: Any, x: Tensor, mask: Tensor, **options: Any) -> None:
     expected, known = by_pairs(function, x, mask, **options)
     found = function(mg.masked(x, mask), **options)
@@ -85,8 +102,8 @@ def test_by_hand() -> None:
     x = poisoned([[1.0, 2.0, 3.0, None], [None, 4.0, 8.0, 1.0], [None, None, None, 5.0]])
     with pytest.warns(UserWarning, match="degrees of freedom"):
         torch.cov(torch.ones(1, 1))
-    assert_entries(x.cov(), [[1.0, 2.0, None], [2.0, 37 / 3, nan], [None, nan, nan]])
-    assert_entries(x.corrcoef(), [[1.0, 1.0, None], [1.0, 1.0, nan], [None, nan, nan]])
+    assert_entries(x.cov(), [[1.0, 2.0, None], [2.0, 37 / 3, None], [None] * 3])
+    assert_entries(x.corrcoef(), [[1.0, 1.0, None], [1.0, 1.0, None], [None] * 3])
 
 
 @pytest.mark.filterwarnings(FEW)

@@ -47,6 +47,28 @@ def test_all_dimensions_by_name_stay_masked() -> None:
     assert isinstance(poisoned(X).amax(), mg.MaskedTensor)
 
 
+@pytest.mark.parametrize("dim", [(), [], None])
+def test_no_dimension_named_is_all_of_them(dim: Any) -> None:
+    x = poisoned([[None, None]], requires_grad=True)
+    for name, number in (("sum", 0.0), ("mean", nan), ("var", nan), ("std", nan)):
+        assert_nothing(getattr(x, name)(dim), number, x)
+        assert_nothing(getattr(mg.functional, name)(x._values, dim, mask=x.mask), number, x)
+    assert_nothing(torch.linalg.vector_norm(x, 2, dim), 0.0, x)
+    assert_nothing(torch.norm(x, 2, dim), 0.0, x)
+    scalar = poisoned(None, requires_grad=True)
+    assert_nothing(scalar.mean(dim), nan, scalar)
+    assert_entries(scalar.mean(0), None)
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "var", "norm"])
+def test_numbers_of_complex_tensors(name: str) -> None:
+    nothing = getattr(torch.zeros(0, dtype=torch.complex64), name)()
+    found = getattr(poisoned([None, None], torch.complex64), name)()
+    assert found.dtype == nothing.dtype
+    assert str(found) == str(nothing)  # nan+nanj
+
+
 @pytest.mark.parametrize("reduce", [torch.var_mean, torch.std_mean])
 def test_two_numbers(reduce: Any) -> None:
     x = poisoned([None, None], requires_grad=True)

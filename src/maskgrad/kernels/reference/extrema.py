@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.reference.reductions import HALVES
-from maskgrad.kernels.selection import is_plain, is_transformed
+from maskgrad.kernels.selection import may_look_at
 
 
 def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
@@ -71,7 +71,9 @@ def shared_extremum(
         )
     )
     best: Tensor | None = None
-    if not direct and _may_look_at(values, mask):
+    if (
+        not direct and values.dtype not in HALVES and may_look_at(values, mask)
+    ):  # PyTorch cannot count equal halves
         best = _unless_filler_wins(values, mask, dim, largest)
     if best is None:
         best = (_extremum if direct else _SharedExtremum.apply)(values, mask, dim, largest)
@@ -81,19 +83,6 @@ def shared_extremum(
 def _extremum(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
     neutral = torch.where(mask, values, lowest(values.dtype, largest))
     return neutral.amax(dim, keepdim=True) if largest else neutral.amin(dim, keepdim=True)
-
-
-def _may_look_at(values: Tensor, mask: Tensor) -> bool:
-    """Whether reading a number costs next to nothing, and PyTorch counts equals well enough (in halves it cannot)."""
-    return (
-        not (
-            torch.compiler.is_compiling() or torch.compiler.is_exporting()
-        )  # first: the rest cannot be traced
-        and is_plain(values)
-        and is_plain(mask)
-        and not is_transformed()
-        and values.dtype not in HALVES
-    )
 
 
 def _unless_filler_wins(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor | None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.reference.reductions import HALVES
+from maskgrad.kernels.selection import may_look_at
 
 __all__ = ["masked_variance", "masked_variance_backward"]
 
@@ -62,7 +63,7 @@ def masked_variance_backward(
 
 def without_estimates_of_few(out: Tensor, enough: Tensor) -> Tensor:
     """A gradient in which what has no estimate has none: an infinity alone would make one of ``0 * (inf - inf)``."""
-    if not torch.compiler.is_compiling() and out.device.type == "cpu" and bool(enough.all()):
+    if may_look_at(enough) and bool(enough.all()):
         return out
     return torch.where(enough, out, 0)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.reference.segments import per_segment, segment_spread, segment_sum, widened
+from maskgrad.kernels.selection import may_look_at
 
 __all__ = ["segment_mean", "segment_variance", "segment_variance_backward"]
 
@@ -57,7 +58,7 @@ def segment_variance_backward(
 
 def without_estimates_of_few(out: Tensor, enough: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
     """A gradient in which the entries of a segment without an estimate have none, infinities included."""
-    if not torch.compiler.is_compiling() and out.device.type == "cpu" and bool(enough.all()):
+    if may_look_at(enough) and bool(enough.all()):
         return out
     spread = segment_spread(enough.to(out.dtype).expand(-1, *out.shape[1:]), pointers, order, len(out))
     return torch.where(spread != 0, out, 0)
