@@ -1,6 +1,6 @@
 """The type, its constructors and its place among PyTorch's functions."""
 
-from maskgrad.masked_tensor import autograd, methods, storage
+from maskgrad.masked_tensor import autograd, memory, methods, storage
 from maskgrad.masked_tensor.creation import from_lengths, from_nan, from_numpy, masked
 from maskgrad.masked_tensor.storage import from_sparse
 from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -9,6 +9,7 @@ from maskgrad.masked_tensor.torch_patches import table
 storage.install()
 methods.install()
 autograd.install()
+memory.install()
 table.apply_all()
 
 __all__ = ["MaskedTensor", "from_lengths", "from_nan", "from_numpy", "from_sparse", "masked"]

@@ -25,6 +25,10 @@ def requires_grad_(self: MaskedTensor, requires_grad: bool = True) -> MaskedTens
     return self
 
 
+def _set_requires_grad(self: MaskedTensor, requires_grad: bool) -> None:
+    self._values.requires_grad = requires_grad
+
+
 def retain_grad(self: MaskedTensor) -> None:
     """Keep :attr:`grad` although this tensor is not a leaf."""
     self._values.retain_grad()
@@ -140,4 +144,6 @@ def install() -> None:
         detach_,
     ):
         setattr(MaskedTensor, method.__name__, method)
+    known = MaskedTensor.requires_grad
+    MaskedTensor.requires_grad = property(known.fget, _set_requires_grad, doc=known.__doc__)  # type: ignore[attr-defined, misc, union-attr]
     MaskedTensor.grad = property(_get_grad, _set_grad, doc=_get_grad.__doc__)  # type: ignore[attr-defined]

@@ -82,6 +82,10 @@ def _out_of_place(operation: Operation, function: Any) -> Callable[..., Any]:
 #: WRITTEN_IN_PYTHON are those of Tensor's methods that are (__pow__, __rsub__, …). Under torch.compile they cannot be
 #: looked up in a dict, and since PyTorch 2.15 they have no names of their own there.
 BY_FUNCTION, WRITTEN_IN_PYTHON = _bindings()
+#: Functions that ask Tensor-likes, and of which those that do not ask are made: they write by methods of the tensor.
+MADE_OF_METHODS = frozenset(
+    getattr(torch.nn.init, name) for name in ("uniform_", "normal_", "constant_", "kaiming_uniform_")
+)
 REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
 
 
@@ -99,6 +103,9 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     """Serve ``__torch_function__``: find the rule of the function that was called, or refuse."""
     binding = BY_FUNCTION.get(function) or binding_of(function)
     if binding is None:
+        if function in MADE_OF_METHODS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **kwargs)
         refusal = REFUSED.get(function)
         if refusal is not None:
             raise UndefinedOnMaskedError(_name(function), refusal.reason, refusal.remedy)
@@ -283,7 +290,7 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
     leaf = values.requires_grad and values.is_leaf
     if isinstance(result, Entries) and isinstance(target._pattern, BooleanPattern) and not reshapes:
         write_entries(target, *result)
-    elif leaf and isinstance(result, Stored) and result.pattern is target._pattern:
+    elif isinstance(result, Stored) and result.pattern is target._pattern:
         values.copy_(result.values)
     elif leaf:
         raise RuntimeError(

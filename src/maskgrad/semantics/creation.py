@@ -40,6 +40,15 @@ def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return as_entries(torch.fill(args[0].values, 0))
 
 
+def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``x.copy_(source)``: the values of the source in the dtype of ``x``, specified where the source is."""
+    arguments = bound("input src non_blocking", args, kwargs)
+    target, source = (a if isinstance(a, Entries) else as_entries(a) for a in map(arguments.get, ("input", "src")))
+    values, asynchronous = target.values, bool(arguments.get("non_blocking"))
+    found, mask = (part.to(values.device, non_blocking=asynchronous).expand(values.shape) for part in source)
+    return Entries(found.to(values.dtype), mask)
+
+
 def _record(name: str) -> Operation:
     functions, _, methods = functions_named(name)
     return Operation(name, "creation", functions, create, "everything is specified", "none", methods=methods)
@@ -69,5 +78,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "everything is specified",
         "zero",
         in_place=(torch.zero_, Tensor.zero_),
+    ),
+    Operation(
+        "copy_",
+        "creation",
+        (),
+        copy,
+        "specified where the source is, broadcast",
+        "to the source, at its specified entries",
+        in_place=(Tensor.copy_,),
     ),
 )

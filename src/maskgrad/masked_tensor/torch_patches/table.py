@@ -20,6 +20,7 @@ from maskgrad.masked_tensor.torch_patches import (
     legacy_backward_hooks,
     loading,
     module_hooks,
+    parameter_containers,
     pytrees,
 )
 from maskgrad.masked_tensor.torch_patches.after_import import after_import
@@ -69,6 +70,19 @@ PATCHES: tuple[Patch, ...] = (
         test=f"{_UNIT}/test_legacy_backward_hooks.py::test_masked_results_are_refused",
         needs={"torch.nn.Module._get_backward_hooks": ("self",)},
         install=legacy_backward_hooks.install,
+    ),
+    Patch(
+        target="torch.nn.ParameterList.__setitem__",
+        how="replaced",
+        reason="keeps a MaskedTensor as an attribute that is no parameter: it is never trained nor saved",
+        without="a MaskedTensor in a ParameterList or ParameterDict is no parameter; keep its values and its mask",
+        versions="all",
+        test=f"{_UNIT}/test_parameter_containers.py",
+        needs={
+            "torch.nn.ParameterList.__setitem__": ("self", "idx", "param"),
+            "torch.nn.ParameterDict.__setitem__": ("self", "key", "value"),
+        },
+        install=parameter_containers.install,
     ),
     Patch(
         target="torch._functorch.eager_transforms._jvp_with_argnums",

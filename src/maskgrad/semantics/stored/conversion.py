@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskgrad.patterns.algebra import equal
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.stored.entries import Stored, shape_of
 
@@ -39,6 +40,30 @@ def detach(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     """The values out of the graph."""
     x = args[0] if args else kwargs["input"]
     return Stored(x.values.detach(), x.pattern)
+
+
+def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+    """Zeros for what is stored; in place there is nothing else."""
+    return Stored(torch.zeros_like(args[0].values), args[0].pattern)
+
+
+def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+    """``x.copy_(source)`` from the same layout; where the pattern is the same, to the memory that there is."""
+    x, source = args[0], args[1] if len(args) > 1 else kwargs["src"]
+    if not (isinstance(x, Stored) and isinstance(source, Stored) and x.pattern.facts() == source.pattern.facts()):
+        target, found = (
+            f"{part.pattern.layout}, {tuple(part.shape)}" if isinstance(part, Stored) else "a Boolean mask or none"
+            for part in (x, source)
+        )
+        raise TypeError(
+            f"copy_ between MaskedTensors needs the same layout and shape; the target has {target}, the source {found}. "
+            "Convert the source first: source.to_dense(), source.to_sparse(), …"
+        )
+    values = source.values.to(x.values)
+    if equal(x.pattern, source.pattern):
+        return Stored(values, x.pattern)
+    moved = [t.to(values.device) for t in source.pattern.tensors()]
+    return Stored(values, source.pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
 
 
 def same_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -80,4 +105,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "clone": clone,
     **dict.fromkeys(("detach", "detach_copy"), detach),
     "is_same_size": same_size,
+    "zero_": zero,
+    "copy_": copy,
 }

@@ -1,0 +1,88 @@
+"""What PyTorch's modules, checkpoints and processes ask of a tensor: ``data``, ``share_memory_``, being a parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.writing import writable_mask
+from maskgrad.patterns import BooleanPattern
+
+__all__ = ["AS_PARAMETER", "install"]
+
+AS_PARAMETER = (
+    "a MaskedTensor cannot be a torch.nn.Parameter, which must be a torch.Tensor. Keep the values as a parameter and the "
+    "mask as a buffer, self.weight = nn.Parameter(x.filled(0.)) and self.register_buffer('mask', x.mask), and write "
+    "mg.masked(self.weight, self.mask) in forward()"
+)
+AS_BUFFER = (
+    "a MaskedTensor cannot be a torch.nn.Buffer, which must be a torch.Tensor; "
+    "write self.register_buffer(name, x), which takes it"
+)
+
+
+def _get_data(self: MaskedTensor) -> MaskedTensor:
+    """The same entries outside of the graph, in the same memory; autograd does not notice what is written to them."""
+    pattern = self._pattern
+    if isinstance(pattern, BooleanPattern):
+        pattern = BooleanPattern(pattern.mask, pattern.shared_home())
+    return MaskedTensor(self._values.data, pattern)
+
+
+def _set_data(self: MaskedTensor, other: MaskedTensor | Tensor) -> None:
+    if isinstance(other, Tensor):
+        mask = torch.ones((), dtype=torch.bool, device=other.device).expand(other.shape)
+        values, pattern = other, BooleanPattern(mask)
+    elif not isinstance(other, MaskedTensor):
+        raise TypeError(f"x.data must be set to a tensor, found {type(other).__name__}")
+    elif isinstance(other._pattern, BooleanPattern):
+        values, pattern = other._values, BooleanPattern(other._pattern.mask, other._pattern.shared_home())
+    else:
+        values, pattern = other._values, other._pattern
+    self._values.data = values.detach()
+    self._pattern = pattern
+
+
+def share_memory_(self: MaskedTensor) -> MaskedTensor:
+    """Move values and mask to shared memory, where other processes see what is written; returns this tensor."""
+    pattern = self._pattern
+    self._values.share_memory_()
+    if isinstance(pattern, BooleanPattern):
+        mask = pattern.mask
+        is_expanded = any(n > 1 and s == 0 for n, s in zip(mask.shape, mask.stride(), strict=True))
+        (mask if is_expanded else writable_mask(self)).share_memory_()
+    else:
+        for tensor in pattern.tensors():
+            tensor.share_memory_()
+    return self
+
+
+def is_shared(self: MaskedTensor) -> bool:
+    """Whether values and mask are in shared memory."""
+    pattern = self._pattern
+    tensors = (pattern.mask,) if isinstance(pattern, BooleanPattern) else pattern.tensors()
+    return self._values.is_shared() and all(tensor.is_shared() for tensor in tensors)
+
+
+def _refused(name: str, words: str) -> property:
+    """An attribute that only parameters and buffers have, and that PyTorch sets on what is to become one."""
+
+    def read(self: MaskedTensor) -> Any:
+        raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
+
+    def write(self: MaskedTensor, value: Any) -> None:
+        raise TypeError(words)
+
+    return property(read, write)
+
+
+def install() -> None:
+    """Put these on MaskedTensor."""
+    for method in (share_memory_, is_shared):
+        setattr(MaskedTensor, method.__name__, method)
+    MaskedTensor.data = property(_get_data, _set_data, doc=_get_data.__doc__)  # type: ignore[attr-defined]
+    MaskedTensor._is_param = _refused("_is_param", AS_PARAMETER)  # type: ignore[attr-defined]
+    MaskedTensor.persistent = _refused("persistent", AS_BUFFER)  # type: ignore[attr-defined]

@@ -1,0 +1,220 @@
+"""What modules, checkpoints and processes ask of a tensor."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nan, nn
+
+import maskgrad as mg
+from tests.poison import assert_entries, on, poisoned
+
+X = [[1.0, None], [3.0, 4.0]]
+
+
+class TestCopy:
+    @pytest.mark.parametrize(
+        ("source", "expected"),
+        [
+            (lambda: torch.tensor([5.0, 6.0]), [[5.0, 6.0]] * 2),
+            (lambda: 5, [[5.0] * 2] * 2),
+            (lambda: poisoned([[5], [None]], torch.int64), [[5.0] * 2, [None] * 2]),
+            (lambda: poisoned([None, 7.0], torch.float64), [[None, 7.0]] * 2),
+        ],
+    )
+    def test_entries_and_mask(self, source: Any, expected: list[Any]) -> None:
+        x = poisoned(X)
+        row, given = x[0], source()
+        if not isinstance(given, int):
+            assert x.copy_(given, non_blocking=True) is x
+        else:
+            x.copy_(torch.tensor(given))
+        assert_entries(x, expected)
+        assert_entries(row, expected[0])
+
+    def test_gradient_of_the_source(self) -> None:
+        source = torch.tensor([5.0, nan], requires_grad=True)
+        x = poisoned(X) * 1
+        x.copy_(mg.masked(source, on(1, 0)))
+        (x * torch.tensor([[1.0, nan], [10.0, nan]])).sum().backward()
+        assert source.grad.tolist() == [11.0, 0.0]
+
+    def test_into_a_plain_tensor(self) -> None:
+        plain = torch.zeros(2, 2)
+        with pytest.raises(RuntimeError, match=r"nothing would say which .* \.filled\(value\)"):
+            plain.copy_(poisoned(X))
+        assert not plain.any()
+
+    def test_a_leaf(self) -> None:
+        x = mg.masked(torch.zeros(2, requires_grad=True), on(1, 0))
+        with pytest.raises(RuntimeError, match="a leaf"):
+            x.copy_(torch.ones(2))
+        with torch.no_grad():
+            x.copy_(torch.ones(2))
+        assert_entries(x.detach(), [1.0, 1.0])
+
+    def test_shapes_that_do_not_fit(self) -> None:
+        x = poisoned(X)
+        with pytest.raises(RuntimeError, match="expanded size"):
+            x.copy_(torch.ones(3))
+        assert_entries(x, X)
+
+    def test_sparse(self) -> None:
+        x = poisoned(X).to_sparse()
+        values = x._values
+        x.copy_(x * 2)
+        assert x._values is values
+        assert_entries(x.to_dense(), [[2.0, None], [6.0, 8.0]])
+        x.copy_(poisoned([[None, 1.0], [None, None]]).to_sparse())
+        assert_entries(x.to_dense(), [[None, 1.0], [None, None]])
+        x.zero_()
+        assert_entries(x.to_dense(), [[None, 0.0], [None, None]])
+        for target, source in ((x, poisoned(X)), (poisoned(X), x), (x, x.to_sparse(layout=torch.sparse_csr))):
+            with pytest.raises(TypeError, match="same layout and shape.*to_dense"):
+                target.copy_(source)
+
+
+class WithBuffer(nn.Module):
+    def __init__(self, x: Any) -> None:
+        super().__init__()
+        self.register_buffer("seen", x)
+
+
+@pytest.mark.parametrize("layout", ["strided", "sparse_coo", "sparse_csr"])
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_checkpoint_with_a_masked_buffer(layout: str, assign: bool, tmp_path: Any) -> None:
+    def stored(entries: list[Any]) -> Any:
+        x = poisoned(entries)
+        return x if layout == "strided" else x.to_sparse() if layout == "sparse_coo" else x.to_sparse(layout=torch.sparse_csr)
+
+    torch.save(WithBuffer(stored(X)).state_dict(), tmp_path / "it.pt")
+    model = WithBuffer(stored([[None, 7.0], [8.0, None]]))
+    model.load_state_dict(torch.load(tmp_path / "it.pt", weights_only=True), assign=assign)
+    assert_entries(model.seen.to_dense() if layout != "strided" else model.seen, X)
+
+
+def test_data_is_the_same_memory_outside_of_the_graph() -> None:
+    leaf = torch.tensor([1.0, 2.0], requires_grad=True)
+    x = mg.masked(leaf, on(1, 0))
+    assert not x.data.requires_grad
+    x.data[1] = 5.0
+    x.data.mul_(2)
+    assert_entries(x.detach(), [2.0, 10.0])
+    x.data = mg.masked(torch.tensor([7.0, 8.0]), on(0, 1))
+    assert x.is_leaf
+    assert leaf.tolist() == [7.0, 8.0]
+    assert_entries(x.detach(), [None, 8.0])
+    x.data = torch.tensor([9.0, 9.0])
+    assert_entries(x.detach(), [9.0, 9.0])
+    with pytest.raises(TypeError, match=r"x\.data must be set to a tensor, found list"):
+        x.data = [1.0]
+    s = poisoned(X).to_sparse()
+    s.data.zero_()
+    assert_entries(s.to_dense(), [[0.0, None], [0.0, 0.0]])
+
+
+def test_requires_grad_can_be_set() -> None:
+    x = mg.masked(torch.tensor([1.0, nan]), on(1, 0))
+    x.requires_grad = True
+    (x * 2).sum().backward()
+    assert_entries(x.grad, [2.0, None])
+    x.requires_grad = False
+    assert not x.requires_grad
+    with pytest.raises(RuntimeError, match="floating point"):
+        mg.masked(torch.tensor([1])).requires_grad = True
+
+
+INITIALISERS = ("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INITIALISERS)
+def test_initialisers_draw_what_pytorch_draws_and_keep_the_pattern(name: str) -> None:
+    plain = torch.empty(6, 5)
+    mask = torch.rand(6, 5) < 0.5
+    x = mg.masked(torch.full((6, 5), nan, requires_grad=True), mask)
+    initialise = getattr(nn.init, name)
+    torch.manual_seed(1)
+    initialise(plain)
+    torch.manual_seed(1)
+    assert initialise(x) is x
+    assert x.is_leaf
+    assert x.requires_grad
+    assert torch.equal(x.mask, mask)
+    assert torch.equal(x.detach().filled(0), plain.masked_fill(~mask, 0))
+    torch.manual_seed(1)
+    assert torch.equal(initialise(tensor=x).mask, mask)
+
+
+@pytest.mark.parametrize("initialise", [lambda x: nn.init.constant_(x, 2.0), nn.init.ones_, nn.init.zeros_])
+def test_constants_are_written_everywhere(initialise: Any) -> None:
+    assert initialise(poisoned(X)).mask.all()
+
+
+CONTAINERS = {
+    "Parameter": (nn.Parameter, r"nn\.Parameter\(x\.filled\(0\.\)\) and self\.register_buffer\('mask', x\.mask\)"),
+    "Buffer": (nn.Buffer, r"self\.register_buffer\(name, x\)"),
+    "ParameterList": (lambda x: nn.ParameterList([x]), r"nn\.Parameter\(x\.filled"),
+    "append": (lambda x: nn.ParameterList().append(x), r"nn\.Parameter\(x\.filled"),
+    "ParameterDict": (lambda x: nn.ParameterDict({"a": x}), r"nn\.Parameter\(x\.filled"),
+    "update": (lambda x: nn.ParameterDict().update({"a": x}), r"nn\.Parameter\(x\.filled"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+@pytest.mark.parametrize("layout", ["strided", "sparse"])
+def test_a_masked_tensor_is_no_parameter(name: str, layout: str) -> None:
+    make, words = CONTAINERS[name]
+    x = poisoned(X) if layout == "strided" else poisoned(X).to_sparse()
+    with pytest.raises(TypeError, match=words):
+        make(x)
+
+
+def test_the_remedy_for_a_parameter() -> None:
+    class Pruned(nn.Module):
+        def __init__(self, x: Any) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(x.filled(0.0))
+            self.register_buffer("mask", x.mask)
+
+        def forward(self) -> Any:
+            return mg.masked(self.weight, self.mask)
+
+    model = Pruned(poisoned(X))
+    model().sum().backward()
+    assert model.weight.grad.tolist() == [[1.0, 0.0], [1.0, 1.0]]
+
+
+def test_hasattr_of_what_only_parameters_have() -> None:
+    assert not hasattr(poisoned(X), "_is_param")
+    assert not hasattr(poisoned(X), "persistent")
+
+
+def _write(x: Any) -> None:
+    x[0, 1] = 9.0
+    x[1, 0] = mg.unspecified
+
+
+@pytest.mark.parametrize("also_read", [False, True])
+def test_shared_memory_is_written_by_other_processes(also_read: bool) -> None:
+    x = mg.masked(torch.tensor([[1.0, nan], [3.0, 4.0]]), on([1, 0], [1, 1]))
+    before = x.mask if also_read else None
+    assert not x.is_shared()
+    assert x.share_memory_() is x
+    assert x.is_shared()
+    process = torch.multiprocessing.get_context("spawn").Process(target=_write, args=(x,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert_entries(x, [[1.0, 9.0], [None, 4.0]])
+    if before is not None:
+        assert before.tolist() == [[True, False], [True, True]]
+
+
+def test_modules_share_their_buffers() -> None:
+    for x in (poisoned(X), poisoned(X).to_sparse(), poisoned(X)[:, :1].expand(2, 3)):
+        assert WithBuffer(copy.copy(x)).share_memory().seen.is_shared()
+
+
