@@ -1,4 +1,4 @@
-"""Creation and sums to a size: what is made is specified, whatever the model; the sum is a reduction by deletion."""
+"""Creation and sums to a size: what is like a tensor has its pattern; the sum is a reduction by deletion."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ __all__ = ["creation", "sum_to_size"]
 
 
 def creation(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
-    """torch's tensor, with every entry specified; only a masked value to be written brings its mask along."""
+    """torch's tensor: of the pattern of its model, or specified; a masked value to be written brings its mask along."""
     args, kwargs = call.with_tensors(leaves)
     values = entry.function(*args, **kwargs)
     mask = torch.ones(values.shape, dtype=torch.bool)
-    if entry.operation.name == "fill" and len(masks) > 1:
+    if entry.operation.name.endswith("_like"):
+        mask = masks[0]
+    elif entry.operation.name == "fill" and len(masks) > 1:
         mask = masks[1].expand(values.shape)
     return values, [mask]
 

@@ -144,6 +144,6 @@ def install() -> None:
         detach_,
     ):
         setattr(MaskedTensor, method.__name__, method)
-    known = MaskedTensor.requires_grad
-    MaskedTensor.requires_grad = property(known.fget, _set_requires_grad, doc=known.__doc__)  # type: ignore[attr-defined, misc, union-attr]
+    known: property = MaskedTensor.__dict__["requires_grad"]
+    MaskedTensor.requires_grad = known.setter(_set_requires_grad)  # type: ignore[attr-defined]
     MaskedTensor.grad = property(_get_grad, _set_grad, doc=_get_grad.__doc__)  # type: ignore[attr-defined]

@@ -39,8 +39,9 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
     Args:
         data: tensor of any shape and dtype, shared and not copied: operations in place write into it. A MaskedTensor
             keeps its own mask too.
-        mask: Boolean tensor, True = specified, broadcastable to the shape of ``data``, shared as well: what is written to
-            the MaskedTensor or its views changes it, until another MaskedTensor has it. None: everything is specified.
+        mask: Boolean tensor, True = specified, broadcastable to the shape of ``data``, shared as well: what is written
+            to the MaskedTensor or its views changes it, until another MaskedTensor has it. None: everything is
+            specified.
 
     Returns:
         MaskedTensor of the shape and dtype of ``data``.

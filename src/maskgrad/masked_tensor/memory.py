@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from maskgrad.masked_tensor.creation import masked
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.writing import writable_mask
-from maskgrad.patterns import BooleanPattern
+from maskgrad.patterns import BooleanPattern, Pattern
 
 __all__ = ["AS_PARAMETER", "install"]
 
 AS_PARAMETER = (
-    "a MaskedTensor cannot be a torch.nn.Parameter, which must be a torch.Tensor. Keep the values as a parameter and the "
-    "mask as a buffer, self.weight = nn.Parameter(x.filled(0.)) and self.register_buffer('mask', x.mask), and write "
-    "mg.masked(self.weight, self.mask) in forward()"
+    "a MaskedTensor cannot be a torch.nn.Parameter, which must be a torch.Tensor. Keep the values as a parameter and "
+    "the mask as a buffer, self.weight = nn.Parameter(x.filled(0.)) and self.register_buffer('mask', x.mask), and "
+    "write mg.masked(self.weight, self.mask) in forward()"
 )
 AS_BUFFER = (
     "a MaskedTensor cannot be a torch.nn.Buffer, which must be a torch.Tensor; "
@@ -26,24 +26,22 @@ AS_BUFFER = (
 
 def _get_data(self: MaskedTensor) -> MaskedTensor:
     """The same entries outside of the graph, in the same memory; autograd does not notice what is written to them."""
-    pattern = self._pattern
-    if isinstance(pattern, BooleanPattern):
-        pattern = BooleanPattern(pattern.mask, pattern.shared_home())
-    return MaskedTensor(self._values.data, pattern)
+    return MaskedTensor(self._values.data, _at_home(self._pattern))
 
 
 def _set_data(self: MaskedTensor, other: MaskedTensor | Tensor) -> None:
-    if isinstance(other, Tensor):
-        mask = torch.ones((), dtype=torch.bool, device=other.device).expand(other.shape)
-        values, pattern = other, BooleanPattern(mask)
-    elif not isinstance(other, MaskedTensor):
+    if not isinstance(other, (Tensor, MaskedTensor)):
         raise TypeError(f"x.data must be set to a tensor, found {type(other).__name__}")
-    elif isinstance(other._pattern, BooleanPattern):
-        values, pattern = other._values, BooleanPattern(other._pattern.mask, other._pattern.shared_home())
-    else:
-        values, pattern = other._values, other._pattern
-    self._values.data = values.detach()
-    self._pattern = pattern
+    source = other if isinstance(other, MaskedTensor) else masked(other)
+    self._values.data = source._values.detach()
+    self._pattern = _at_home(source._pattern)
+
+
+def _at_home(pattern: Pattern) -> Pattern:
+    """The same entries, for another name of the same memory."""
+    if isinstance(pattern, BooleanPattern):
+        return BooleanPattern(pattern.mask, pattern.shared_home())
+    return pattern
 
 
 def share_memory_(self: MaskedTensor) -> MaskedTensor:

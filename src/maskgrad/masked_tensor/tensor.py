@@ -209,7 +209,9 @@ class MaskedTensor(TypedOperators):
 
     def __copy__(self) -> MaskedTensor:
         pattern = self._pattern
-        if isinstance(pattern, BooleanPattern):  # another name for the same memory, as a copied torch.Tensor is
+        if isinstance(
+            pattern, BooleanPattern
+        ):  # another name for the same memory, as a copied torch.Tensor is
             pattern = BooleanPattern(pattern.mask, pattern.shared_home())
         return MaskedTensor(self._values, pattern)
 

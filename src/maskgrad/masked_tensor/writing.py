@@ -71,7 +71,9 @@ def own_home(mask: Tensor) -> Home | None:
     base = mask._base if mask._is_view() else mask
     assert base is not None
     known = _HOMES.get(base)
-    if known is not None and not known.moves:  # another MaskedTensor has it: neither must see what the other writes
+    if (
+        known is not None and not known.moves
+    ):  # another MaskedTensor has it: neither must see what the other writes
         known.lent = True
         return Home(lent=True)
     found = _HOMES[base] = Home(lent=False)
@@ -90,7 +92,9 @@ def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
         place = writable_mask(target)
     old = target._values
     values = values.to(old.dtype)
-    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and (old.requires_grad or values.requires_grad)):
+    if torch.compiler.is_compiling() or (
+        torch.is_grad_enabled() and (old.requires_grad or values.requires_grad)
+    ):
         old.copy_(chosen(mask, values, old))
     elif old.dtype in PLAIN_OUT:
         torch.where(mask, values, old, out=old)
@@ -101,7 +105,15 @@ def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
 
 
 #: dtypes that torch.where writes into memory that it is given, on every version
-PLAIN_OUT = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
+PLAIN_OUT = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.bool,
+)
 
 
 def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
@@ -117,7 +129,7 @@ def writable_mask(target: MaskedTensor) -> Tensor:
     """The mask, in memory that nobody reads but this tensor and its views.
 
     Raises:
-        RuntimeError: several entries share one Boolean, or it is a copy of which the tensor it is a view of knows nothing.
+        RuntimeError: several entries share one Boolean, or the tensor of which this is a view would not see the write.
     """
     pattern = target._pattern
     assert isinstance(pattern, BooleanPattern)

@@ -1,4 +1,4 @@
-"""Creation: what an operation makes itself is specified, whatever the pattern of the tensor it is modelled on."""
+"""Creation: tensors like another have its pattern; of another size, all is specified that an operation makes itself."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries, as_entries
+from maskgrad.semantics.entries import Entries, as_entries, merge_masks
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
@@ -16,12 +17,38 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
+#: What is written: its position after the model, and its name.
+CONTENT = {"full_like": (0, "fill_value"), "new_full": (1, "fill_value"), "new_tensor": (0, "data")}
 
-def create(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """A new tensor with the shape, dtype or device of a masked one."""
-    plain = [a.values if isinstance(a, Entries) else a for a in args]
-    named = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
-    return as_entries(function(*plain, **named))
+
+def create(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A new tensor with the dtype and device of a masked one; if it has its shape, too, then its pattern."""
+    options = {("input" if name == "self" else name): value for name, value in kwargs.items()}
+    model, *rest = args if args else (options.pop("input"),)
+    known, rest, options = _content(function.__name__, rest, options)
+    values = function(model.values if isinstance(model, Entries) else model, *rest, **options)
+    masks = [] if known is None else [known]
+    if isinstance(model, Entries) and function.__name__.endswith("_like"):
+        masks.append(model.mask)
+    if not masks:
+        return as_entries(values) if isinstance(model, Entries) else values
+    masks = [mask.to(values.device).expand(values.shape) for mask in masks]
+    return Entries(values, masks[0] if len(masks) == 1 else merge_masks(*masks))
+
+
+def _content(
+    name: str, rest: list[Any], options: dict[str, Any]
+) -> tuple[Tensor | None, list[Any], dict[str, Any]]:
+    """Where what is to be written is specified, None if it is plain; and all arguments, plain."""
+    place, key = CONTENT.get(name, (0, ""))
+    given = options if key in options else rest
+    where: Any = key if key in options else place
+    content = given[where] if key in options or (key and place < len(rest)) else None
+    if not isinstance(content, Entries):
+        return None, *plain_arguments(rest, options)
+    rest, options = list(rest), dict(options)
+    (options if key in options else rest)[where] = torch.where(content.mask, content.values, 0)
+    return content.mask, *plain_arguments(rest, options)
 
 
 def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -43,15 +70,20 @@ def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``x.copy_(source)``: the values of the source in the dtype of ``x``, specified where the source is."""
     arguments = bound("input src non_blocking", args, kwargs)
-    target, source = (a if isinstance(a, Entries) else as_entries(a) for a in map(arguments.get, ("input", "src")))
-    values, asynchronous = target.values, bool(arguments.get("non_blocking"))
-    found, mask = (part.to(values.device, non_blocking=asynchronous).expand(values.shape) for part in source)
+    target, source = as_entries(arguments["input"]), as_entries(arguments["src"])
+    values, device = target.values, target.values.device
+    # to the CPU this must wait: what is read next would not be there yet
+    non_blocking = bool(arguments.get("non_blocking")) and device.type != "cpu"
+    found, mask = (part.to(device, non_blocking=non_blocking).expand(values.shape) for part in source)
     return Entries(found.to(values.dtype), mask)
 
 
 def _record(name: str) -> Operation:
     functions, _, methods = functions_named(name)
-    return Operation(name, "creation", functions, create, "everything is specified", "none", methods=methods)
+    pattern = "that of the model" if name.endswith("_like") else "everything is specified"
+    if name in CONTENT:
+        pattern += ", if the value is"
+    return Operation(name, "creation", functions, create, pattern, "none", methods=methods)
 
 
 NAMES = """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.plain_arguments import plain_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,10 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS"]
 
 
-def among_zeros(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def among_zeros(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply the function to the values, and to the holes: where it creates a zero, there is no hole."""
     named = dict(kwargs)
-    x, *rest = args if args else (named.pop("input"),)
+    x, *others = args if args else (named.pop("input"),)
+    rest, named = plain_arguments(others, named)
+    if not isinstance(x, Entries):
+        return function(x, *rest, **named)
     return Entries(
         function(x.values, *rest, **named), function(x.mask.logical_not(), *rest, **named).logical_not()
     )

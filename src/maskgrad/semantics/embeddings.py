@@ -18,6 +18,7 @@ from maskgrad.semantics.bags import Bags, pooled, split_offsets
 from maskgrad.semantics.entries import Entries, intersection
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.norms import vector_norm
+from maskgrad.semantics.plain_arguments import plain_argument
 from maskgrad.semantics.signatures import bound, named
 
 if TYPE_CHECKING:
@@ -185,8 +186,11 @@ def check_bags(indices: Tensor, table: Tensor, factors: Tensor | None, mode: str
         )
 
 
-def one_hot(input: Entries, num_classes: int = -1) -> Entries:
+def one_hot(input: Entries | Tensor, num_classes: Any = -1) -> Entries | Tensor:
     """A vector with a single 1 for each index; all of it is unspecified where the index is."""
+    num_classes = plain_argument(num_classes)
+    if not isinstance(input, Entries):
+        return F.one_hot(input, num_classes)
     values = F.one_hot(torch.where(input.mask, input.values, 0), num_classes)
     return Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.plain_arguments import plain_arguments
+from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,8 @@ __all__ = ["OPERATIONS", "pair"]
 
 PATTERN = "moves with the values"
 GRADIENT = "moves back with the values"
+#: Of what follows the operand, these read nothing but the shape.
+LENDING_SHAPE = frozenset({"expand_as", "reshape_as", "view_as"})
 
 
 def pair(values: Any, mask: Any) -> Any:
@@ -32,25 +36,42 @@ def pair(values: Any, mask: Any) -> Any:
 
 def rearrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply the function that was called to the values and to the mask."""
-    (x, *rest), named = _without_masks(args, kwargs)
+    x, rest, named = _without_masks(function, args, kwargs)
+    if not isinstance(x, Entries):
+        return function(x, *rest, **named)
     return pair(function(x.values, *rest, **named), function(x.mask, *rest, **named))
 
 
-def _without_masks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Later operands (``other`` of view_as, …) only lend their shape."""
+def _without_masks(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, list[Any], dict[str, Any]]:
+    """The operand, and the arguments: some lend their shape, the others say how many, where and how large."""
     if not args:
         kwargs = dict(kwargs)
         args = (kwargs.pop("input") if "input" in kwargs else kwargs.pop("self"),)
-    if not isinstance(args[0], Entries):  # plain.view_as(masked): a plain result
-        x = args[0]
-        args = (Entries(x, torch.ones((), dtype=torch.bool, device=x.device).expand(x.shape)), *args[1:])
-    rest = [a.values if isinstance(a, Entries) else a for a in args[1:]]
-    return (args[0], *rest), {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
+    x, *rest = args
+    if getattr(function, "__name__", "") in LENDING_SHAPE:
+        rest = [a.values if isinstance(a, Entries) else a for a in rest]
+        kwargs = {name: a.values if isinstance(a, Entries) else a for name, a in kwargs.items()}
+        return as_entries(x), rest, kwargs
+    rest, kwargs = plain_arguments(rest, kwargs)
+    return x, rest, kwargs
+
+
+def repeat_interleave(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """With a tensor and counts a view; with counts alone positions, which are plain."""
+    given = bound("input repeats dim", args, kwargs)
+    if "input" not in given or "repeats" not in given:
+        counts, named = plain_arguments(args, kwargs)
+        return function(*counts, **named)
+    return rearrange(function, args, kwargs)
 
 
 def view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``view`` to a shape: the values must be viewable, an expanded mask is copied if it must be."""
-    (x, *rest), named = _without_masks(args, kwargs)
+    x, rest, named = _without_masks(function, args, kwargs)
+    if not isinstance(x, Entries):
+        return function(x, *rest, **named)  # type: ignore[no-any-return]
     values = function(x.values, *rest, **named)
     target = rest[0] if rest else named.get("dtype")
     if isinstance(target, torch.dtype):
@@ -72,7 +93,7 @@ def at_least(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 def complex_view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``view_as_real`` and ``view_as_complex``: the two parts of a number share its mask."""
-    (x, *_), _ = _without_masks(args, kwargs)
+    x, _, _ = _without_masks(function, args, kwargs)
     values = function(x.values)
     if values.is_complex():
         return Entries(values, x.mask.all(-1))
@@ -108,7 +129,7 @@ REARRANGEMENTS = """
     chunk unsafe_chunk split unsafe_split split_with_sizes unsafe_split_with_sizes split_with_sizes_copy
     tensor_split hsplit vsplit dsplit unbind unbind_copy
     diagonal diagonal_copy alias_copy
-    flip fliplr flipud rot90 roll repeat tile repeat_interleave
+    flip fliplr flipud rot90 roll repeat tile
     unfold_copy detach detach_copy
     pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
 """
@@ -124,6 +145,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _record(name, at_least, (getattr(torch, name), getattr(torch._C._VariableFunctions, name)))
         for name in ("atleast_1d", "atleast_2d", "atleast_3d")
     ),
+    _record("repeat_interleave", repeat_interleave),
     _record("view", view),
     _record("view_as_real", complex_view),
     _record("view_as_complex", complex_view),

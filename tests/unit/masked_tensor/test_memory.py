@@ -73,7 +73,7 @@ class TestCopy:
         x.zero_()
         assert_entries(x.to_dense(), [[None, 0.0], [None, None]])
         for target, source in ((x, poisoned(X)), (poisoned(X), x), (x, x.to_sparse(layout=torch.sparse_csr))):
-            with pytest.raises(TypeError, match="same layout and shape.*to_dense"):
+            with pytest.raises(TypeError, match=r"one layout and shape.*to_dense"):
                 target.copy_(source)
 
 
@@ -88,7 +88,13 @@ class WithBuffer(nn.Module):
 def test_a_checkpoint_with_a_masked_buffer(layout: str, assign: bool, tmp_path: Any) -> None:
     def stored(entries: list[Any]) -> Any:
         x = poisoned(entries)
-        return x if layout == "strided" else x.to_sparse() if layout == "sparse_coo" else x.to_sparse(layout=torch.sparse_csr)
+        return (
+            x
+            if layout == "strided"
+            else x.to_sparse()
+            if layout == "sparse_coo"
+            else x.to_sparse(layout=torch.sparse_csr)
+        )
 
     torch.save(WithBuffer(stored(X)).state_dict(), tmp_path / "it.pt")
     model = WithBuffer(stored([[None, 7.0], [8.0, None]]))
@@ -127,7 +133,15 @@ def test_requires_grad_can_be_set() -> None:
         mg.masked(torch.tensor([1])).requires_grad = True
 
 
-INITIALISERS = ("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_")  # fmt: skip
+INITIALISERS = [
+    "uniform_",
+    "normal_",
+    "trunc_normal_",
+    "xavier_uniform_",
+    "xavier_normal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+]
 
 
 @pytest.mark.parametrize("name", INITIALISERS)
@@ -216,5 +230,3 @@ def test_shared_memory_is_written_by_other_processes(also_read: bool) -> None:
 def test_modules_share_their_buffers() -> None:
     for x in (poisoned(X), poisoned(X).to_sparse(), poisoned(X)[:, :1].expand(2, 3)):
         assert WithBuffer(copy.copy(x)).share_memory().seen.is_shared()
-
-

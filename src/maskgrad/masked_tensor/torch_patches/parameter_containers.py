@@ -1,4 +1,4 @@
-"""ParameterList and ParameterDict take what is no tensor for an attribute that nobody trains: MaskedTensors are refused."""
+"""ParameterList and ParameterDict refuse MaskedTensors: what is no tensor they keep as an attribute nobody trains."""
 
 from __future__ import annotations
 

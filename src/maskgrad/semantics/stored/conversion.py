@@ -9,12 +9,16 @@ from torch import Tensor
 
 from maskgrad.patterns.algebra import equal
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.stored.entries import Stored, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["RULES", "ask", "convert"]
+
+
+LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
 
 
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -42,6 +46,18 @@ def detach(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     return Stored(x.values.detach(), x.pattern)
 
 
+def like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+    """``ones_like`` and its kin: new values in the same pattern."""
+    x, *rest = args or (kwargs["input"],)
+    options = {name: value for name, value in kwargs.items() if name != "input"}
+    plain, options = plain_arguments(rest, options)
+    values = function(x.values, *plain, **options)
+    if values.device == x.values.device:
+        return Stored(values, x.pattern)
+    moved = [t.to(values.device) for t in x.pattern.tensors()]
+    return Stored(values, x.pattern.rebuilt(tuple(moved)))
+
+
 def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
     """Zeros for what is stored; in place there is nothing else."""
     return Stored(torch.zeros_like(args[0].values), args[0].pattern)
@@ -50,14 +66,18 @@ def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
     """``x.copy_(source)`` from the same layout; where the pattern is the same, to the memory that there is."""
     x, source = args[0], args[1] if len(args) > 1 else kwargs["src"]
-    if not (isinstance(x, Stored) and isinstance(source, Stored) and x.pattern.facts() == source.pattern.facts()):
+    if not (
+        isinstance(x, Stored) and isinstance(source, Stored) and x.pattern.facts() == source.pattern.facts()
+    ):
         target, found = (
-            f"{part.pattern.layout}, {tuple(part.shape)}" if isinstance(part, Stored) else "a Boolean mask or none"
+            f"{part.pattern.layout}, {tuple(part.shape)}"
+            if isinstance(part, Stored)
+            else "a Boolean mask or none"
             for part in (x, source)
         )
         raise TypeError(
-            f"copy_ between MaskedTensors needs the same layout and shape; the target has {target}, the source {found}. "
-            "Convert the source first: source.to_dense(), source.to_sparse(), …"
+            f"copy_ between MaskedTensors needs the same layout and shape; the target has {target}, the source {found}; "
+            "convert the source first: source.to_dense(), source.to_sparse(), …"
         )
     values = source.values.to(x.values)
     if equal(x.pattern, source.pattern):
@@ -105,6 +125,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "clone": clone,
     **dict.fromkeys(("detach", "detach_copy"), detach),
     "is_same_size": same_size,
+    **dict.fromkeys(LIKE.split(), like),
     "zero_": zero,
     "copy_": copy,
 }
