@@ -262,7 +262,7 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
             "specified. Use the out-of-place form, or fill the masked operand first with .filled(value)"
         )
         # after a TypeError Python would try target = target + masked, which other names of the target do not see
-        raise (RuntimeError if getattr(function, "__name__", "").startswith("__i") else TypeError)(words)
+        raise RuntimeError(words) if isinstance(target, Tensor) else TypeError(words)
     if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
         result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
     if not isinstance(result, (Entries, Stored)):

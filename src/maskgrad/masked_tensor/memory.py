@@ -8,7 +8,7 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.creation import masked
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.writing import writable_mask
+from maskgrad.masked_tensor.writing import is_expanded, writable_mask
 from maskgrad.patterns import BooleanPattern, Pattern
 
 __all__ = ["AS_PARAMETER", "install"]
@@ -46,23 +46,24 @@ def _at_home(pattern: Pattern) -> Pattern:
 
 def share_memory_(self: MaskedTensor) -> MaskedTensor:
     """Move values and mask to shared memory, where other processes see what is written; returns this tensor."""
-    pattern = self._pattern
-    self._values.share_memory_()
-    if isinstance(pattern, BooleanPattern):
-        mask = pattern.mask
-        is_expanded = any(n > 1 and s == 0 for n, s in zip(mask.shape, mask.stride(), strict=True))
-        (mask if is_expanded else writable_mask(self)).share_memory_()
-    else:
-        for tensor in pattern.tensors():
-            tensor.share_memory_()
+    for tensor in (self._values, *_written(self, own=True)):
+        tensor.share_memory_()
     return self
 
 
 def is_shared(self: MaskedTensor) -> bool:
-    """Whether values and mask are in shared memory."""
-    pattern = self._pattern
-    tensors = (pattern.mask,) if isinstance(pattern, BooleanPattern) else pattern.tensors()
-    return self._values.is_shared() and all(tensor.is_shared() for tensor in tensors)
+    """Whether values and mask are in shared memory; a mask that cannot be written counts for nothing."""
+    return all(tensor.is_shared() for tensor in (self._values, *_written(self, own=False)))
+
+
+def _written(x: MaskedTensor, own: bool) -> tuple[Tensor, ...]:
+    """The tensors of the pattern that writes can reach, on request in memory that nobody else reads."""
+    pattern = x._pattern
+    if not isinstance(pattern, BooleanPattern):
+        return pattern.tensors()
+    if is_expanded(pattern.mask):
+        return ()
+    return (writable_mask(x) if own else pattern.mask,)
 
 
 def _refused(name: str, words: str) -> property:

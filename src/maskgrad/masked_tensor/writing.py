@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from maskgrad.masked_tensor.tensor import MaskedTensor
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["makes_views", "own_home", "pattern_of_result", "write_entries", "write_mask"]
+__all__ = [
+    "is_expanded",
+    "makes_views",
+    "own_home",
+    "pattern_of_result",
+    "writable_mask",
+    "write_entries",
+    "write_mask",
+]
 
 #: Of the family "views", those that copy.
 COPIES = ("flip", "fliplr", "flipud", "rot90", "roll", "repeat", "tile", "repeat_interleave")
@@ -125,6 +133,11 @@ def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
     writable_mask(target)[index] = wanted
 
 
+def is_expanded(mask: Tensor) -> bool:
+    """Whether several entries share one Boolean."""
+    return any(stride == 0 and size > 1 for stride, size in zip(mask.stride(), mask.shape, strict=True))
+
+
 def writable_mask(target: MaskedTensor) -> Tensor:
     """The mask, in memory that nobody reads but this tensor and its views.
 
@@ -139,7 +152,7 @@ def writable_mask(target: MaskedTensor) -> Tensor:
         target._pattern = BooleanPattern(mask, Home(lent=False))
         return mask
     mask = pattern.mask
-    if any(stride == 0 and size > 1 for stride, size in zip(mask.stride(), mask.shape, strict=True)):
+    if is_expanded(mask):
         raise RuntimeError(
             "this write changes which entries are specified, but several entries share one Boolean of the mask (it was "
             "expanded). Write to x.clone() instead, whose mask has one for each entry"

@@ -76,7 +76,7 @@ def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             for part in (x, source)
         )
         raise TypeError(
-            f"copy_ between MaskedTensors needs the same layout and shape; the target has {target}, the source {found}; "
+            f"copy_ between MaskedTensors needs one layout and shape; the target has {target}, the source {found}; "
             "convert the source first: source.to_dense(), source.to_sparse(), …"
         )
     values = source.values.to(x.values)
