@@ -160,7 +160,7 @@ class PerSample:
         self, batch: Batch, each_loss_alone: bool = False
     ) -> tuple[dict[str, Contribution], Tensor | None]:
         if self._hooked:  # it must see one sample's gradient, and would not be called at all under vmap
-            raise NotBatchedError(f"{self._hooked} has a hook in the backward pass")
+            raise NotBatchedError(f"{self._hooked} has a backward hook")
         watch = Watch(self.parameters, batch.size, RULES, self.create_graph)
         arrivals, masked = Arrivals(batch.size, watch.numbers.device), False
         # Not the model's own: what a forward pass writes into them is no business of a gradient.

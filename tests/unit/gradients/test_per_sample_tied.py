@@ -101,7 +101,7 @@ def test_hooks_of_parameters_see_each_sample(method: Any) -> None:
     weight = model[0].weight  # type: ignore[index]
     handle = weight.register_hook(lambda g: g.clamp(-0.01, 0.01))
     if method == "batched":
-        with pytest.raises(RuntimeError, match=r"the parameter 0\.weight has a hook"):
+        with pytest.raises(RuntimeError, match=r"the parameter 0\.weight has a backward hook"):
             mg.per_sample_grad(model, F.mse_loss, x, t, method=method)
         with pytest.warns(UserWarning, match="loop over the samples"):
             found = mg.per_sample_grad(model, F.mse_loss, x, t)
