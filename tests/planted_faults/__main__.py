@@ -27,7 +27,8 @@ IGNORED = shutil.ignore_patterns(
     ".git", ".venv*", "*-report", "_build", "generated", ".*_cache", "__pycache__"
 )
 LIGHT = ("-m", "pytest", "--effort", "light", "-q", "-x", "-p", "no:cacheprovider")
-CAUGHT, MISSED = 1, 0  # what pytest exits with when tests fail, and when all pass
+# what pytest exits with when tests fail, when it stops at the first that does, and when all pass
+CAUGHT, STOPPED, MISSED = 1, 2, 0
 
 
 def arguments() -> argparse.Namespace:
@@ -82,7 +83,11 @@ def outcome(copy: Path, fault: Fault, run: list[str]) -> dict[str, Any]:
     return {
         "fault": fault.name,
         "file": fault.file,
-        "outcome": {CAUGHT: "caught", MISSED: "missed"}.get(done.returncode, f"exit {done.returncode}"),
+        "outcome": "caught"
+        if failed and done.returncode in (CAUGHT, STOPPED)
+        else "missed"
+        if done.returncode == MISSED
+        else f"exit {done.returncode}",
         "test": failed.group(1) if failed else "",
         "seconds": round(time.perf_counter() - began),
     }

@@ -44,6 +44,10 @@ class Contribution(abc.ABC):
     def without(self, samples: Tensor) -> Contribution:
         """The same with zeros for ``samples``, Boolean (B,), whatever stood there."""
 
+    def within(self, mask: Tensor) -> Contribution:
+        """The same with zeros outside of ``mask``, Boolean (*shape), whatever stood there; each gradient is formed."""
+        return Full(torch.where(mask, self.gradients(), 0))
+
     @abc.abstractmethod
     def to(self, dtype: torch.dtype) -> Contribution:
         """The same in ``dtype``, that of the parameter: autocast computes in another."""
@@ -284,6 +288,10 @@ class Rows(Contribution):
         """See :class:`Contribution`."""
         kept = ~samples[self.samples]
         return replace(self, samples=self.samples[kept], rows=self.rows[kept], values=self.values[kept])
+
+    def within(self, mask: Tensor) -> Rows:
+        """See :class:`Contribution`."""
+        return replace(self, values=torch.where(mask[self.rows], self.values, 0))
 
     def to(self, dtype: torch.dtype) -> Rows:
         """See :class:`Contribution`."""

@@ -18,6 +18,7 @@ from maskgrad.gradients.per_sample_contributions import Contribution, Full, Rows
 from maskgrad.gradients.per_sample_entry import for_each_sample
 from maskgrad.gradients.per_sample_rules import RULES
 from maskgrad.gradients.per_sample_watching import NotBatchedError, Watch
+from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.semantics.numbers import noting
 
@@ -85,8 +86,13 @@ class PerSample:
         self.tables: dict[int, tuple[int, int]] = {}
         self._tables_to_flush: list[Any] = []
         self._hooked: str | None = None
+        masks = {name: trained_entries(p) for name, p in self.parameters.items()}
+        self._trained = {name: mask for name, mask in masks.items() if mask is not None}
         for name, module in model.named_modules():
             self._look_at(name, module)
+        for name, p in self.parameters.items():
+            if p._backward_hooks:
+                self._hooked = f"the parameter {name}"
 
     def _look_at(self, name: str, module: nn.Module) -> None:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -116,6 +122,9 @@ class PerSample:
                 kept, specified = self._contributions(self.batch.part(start, stop))
             if specified is not None:
                 kept = {name: part.without(~specified) for name, part in kept.items()}
+            for name, mask in self._trained.items():
+                if name in kept:
+                    kept[name] = kept[name].within(mask)
             yield Pass(kept, specified, start, stop)
 
     def nothing(self, name: str, batch: int) -> Contribution:
@@ -155,14 +164,17 @@ class PerSample:
         watch = Watch(self.parameters, batch.size, RULES, self.create_graph)
         arrivals, masked = Arrivals(batch.size, watch.numbers.device), False
         # Not the model's own: what a forward pass writes into them is no business of a gradient.
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        buffers = {id(buffer): buffer.clone() for buffer in self.model.buffers()}
+        places = list(_places_of_tensors(self.model))
+        names = {id(p): name for name, p in self.parameters.items()}
         spec: Any = None
 
         def output(copies: dict[str, Tensor], number: Tensor, leaves: list[Any]) -> tuple[Any, Any]:
             args, kwargs, targets = batch.arguments([leaf.unsqueeze(0) for leaf in leaves])
             with watch.sample(copies, number):
-                state = {**copies, **buffers}
-                return torch.func.functional_call(self.model, state, args, kwargs), targets
+                here = {**buffers, **{identity: copies[name] for identity, name in names.items()}}
+                state = {place: here[identity] for place, identity in places if identity in here}
+                return torch.func.functional_call(self.model, state, args, kwargs, tie_weights=False), targets
 
         def loss_of(found: Any, targets: Any) -> tuple[Tensor, Tensor]:
             nonlocal masked
@@ -282,6 +294,18 @@ class PerSample:
         if isinstance(loss, MaskedTensor):
             return loss.filled(0).reshape(()), loss.mask.reshape(())
         return loss.reshape(()), anything_left(noted) if noted else None
+
+
+def _places_of_tensors(model: nn.Module) -> Iterator[tuple[str, int]]:
+    """Every parameter and buffer of a module, by its place, once, and which tensor is there.
+
+    Each is exchanged on its own (``tie_weights=False``): where one module has several names, exchanging tensors under
+    each of them puts back a wrong one; where several modules have one tensor, all of them get its copy.
+    """
+    for prefix, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                yield (f"{prefix}.{name}" if prefix else name), id(tensor)
 
 
 def _stacked(column: tuple[Tensor | None, ...]) -> Contribution:
