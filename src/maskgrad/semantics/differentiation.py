@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.errors import UnsupportedOperationError
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.signatures import paired
@@ -54,7 +55,12 @@ def _seeds(outputs: list[Any], cotangents: Any) -> list[Any] | None:
 def _alike(gradient: Any, input: Any) -> Any:
     if gradient is None or not isinstance(input, (Entries, Stored)):
         return gradient
-    return Entries(gradient, input.mask) if isinstance(input, Entries) else Stored(gradient, input.pattern)
+    if isinstance(input, Stored):
+        return Stored(gradient, input.pattern)
+    # with is_grads_batched there is one gradient for each cotangent
+    return Entries(
+        gradient, input.mask if gradient.ndim == input.mask.ndim else input.mask.expand(gradient.shape)
+    )
 
 
 def grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -63,10 +69,18 @@ def grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     called = paired(names, args) | kwargs
     outputs, inputs = _several(called.pop("outputs")), _several(called.pop("inputs"))
     cotangents = called.pop("grad_outputs", None)
-    rest = paired(("retain_graph", "create_graph", "only_inputs", "allow_unused"), args[3:])
+    rest = paired(
+        ("retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched"), args[3:]
+    )
+    called |= rest
+    if called.get("is_grads_batched") and any(isinstance(part, Stored) for part in (*outputs, *inputs)):
+        raise UnsupportedOperationError(
+            "torch.autograd.grad(is_grads_batched=True)",
+            "a sparse layout has no place for one gradient per cotangent; call it once for each of them instead",
+        )
     sent = [_sent(output) for output in outputs]
     seeds = _seeds(outputs, cotangents)
-    gradients = torch.autograd.grad(sent, [_plain(i) for i in inputs], seeds, **rest, **called)
+    gradients = torch.autograd.grad(sent, [_plain(i) for i in inputs], seeds, **called)
     return tuple([_alike(g, i) for g, i in zip(gradients, inputs, strict=True)])
 
 

@@ -8,6 +8,7 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.kernels.reference.extrema import lowest
+from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
 from maskgrad.semantics.entries import fill as fill_operand
@@ -70,6 +71,19 @@ def argmin(input: Entries, dim: int | None = None, keepdim: bool = False) -> Ent
     return _position(input, dim, keepdim, False)
 
 
+def _of_everything(input: Entries, largest: bool) -> Entries:
+    """``x.max()``: unlike ``amax`` it shares the gradient among equal NaN, too."""
+    best = _extremum(input, None, False, largest)
+    values, mask = input
+    if not values.is_floating_point() or (may_look_at(best.values) and not bool(best.values.isnan())):
+        return best
+    broken = mask & values.isnan()
+    number = broken.sum()
+    shared = torch.where(broken, values, 0).sum() / number.clamp(min=1)
+    rest = _extremum(Entries(values, mask & ~broken), None, False, largest)
+    return Entries(torch.where(number > 0, shared.to(values.dtype), rest.values), best.mask)
+
+
 def _extremum_or_pair(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], largest: bool
 ) -> Any:
@@ -85,7 +99,7 @@ def _extremum_or_pair(
     arguments = paired(("input", "dim", "keepdim"), args) | kwargs
     input, dim = arguments["input"], arguments.get("dim")
     if dim is None:
-        return _extremum(input, None, False, largest)
+        return _of_everything(input, largest)
     keepdim = arguments.get("keepdim", False)
     kind = torch.return_types.max if largest else torch.return_types.min
     if input.values.ndim == 0:

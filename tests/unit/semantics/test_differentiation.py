@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import leaf, nan, on
+from tests.poison import assert_entries, leaf, nan, on
 
 
 def test_the_gradient_of_a_masked_scalar() -> None:
@@ -58,3 +58,18 @@ def test_backward_accumulates_in_the_leaves() -> None:
 def test_an_input_outside_the_graph_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="not have been used in the graph"):
         torch.autograd.grad(mg.masked(leaf(1.0), on(1)).sum(), leaf(1.0))
+
+
+def test_one_gradient_for_each_cotangent() -> None:
+    leaf = torch.tensor([1.0, nan, 3.0], requires_grad=True)
+    x = mg.masked(leaf, on(1, 0, 1))
+    y = x * x
+    cotangents = torch.eye(3)
+    for given in (cotangents, mg.masked(cotangents, on(1, 0, 1).expand(3, 3))):
+        (found,) = torch.autograd.grad(y, x, given, retain_graph=True, is_grads_batched=True)
+        assert_entries(found, [[2.0, None, 0.0], [0.0, None, 0.0], [0.0, None, 6.0]], torch.float32)
+    (second,) = torch.autograd.grad(y, x, cotangents, True, False, True, False, True)
+    assert second.mask.shape == second.shape == (3, 3)
+    s = x.to_sparse().detach().requires_grad_()
+    with pytest.raises(mg.UnsupportedOperationError, match="call it once for each"):
+        torch.autograd.grad(s * 2, s, torch.ones(3, 2), is_grads_batched=True)

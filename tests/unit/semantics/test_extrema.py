@@ -82,6 +82,26 @@ def test_a_specified_nan_wins_as_in_torch() -> None:
     assert_entries(x.max(0).indices, 2)
 
 
+@pytest.mark.parametrize("values", [[1.0, nan, 3.0], [nan, 2.0, nan], [nan] * 3, [inf, nan, -inf]])
+@pytest.mark.parametrize("hidden", [nan, inf, -inf])
+@pytest.mark.parametrize("largest", [False, True])
+def test_equal_nan_share_the_gradient_of_everything(
+    values: list[float], hidden: float, largest: bool
+) -> None:
+    plain = torch.tensor(values, requires_grad=True)
+    (expected,) = torch.autograd.grad(plain.max() if largest else plain.min(), plain)
+    leaf = torch.tensor([*values, hidden], requires_grad=True)
+    x = mg.masked(leaf, on(1, 1, 1, 0))
+
+    def extremum(leaf: torch.Tensor) -> torch.Tensor:
+        x = mg.masked(leaf, on(1, 1, 1, 0))
+        return (x.max() if largest else x.min()).filled(0)
+
+    assert (x.max() if largest else x.min()).filled(0).isnan()
+    assert torch.autograd.grad(extremum(leaf), leaf)[0].tolist() == [*expected.tolist(), 0.0]
+    assert torch.func.grad(extremum)(leaf.detach()).tolist() == [*expected.tolist(), 0.0]
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float16])
 def test_dtypes(dtype: torch.dtype) -> None:
     x = poisoned([False, None, True] if dtype == torch.bool else [0, None, 1], dtype)

@@ -88,6 +88,14 @@ def _add(v: Any) -> float:
 
 
 @reordered
+def _add_differences(v: Any, mean: float) -> float:
+    s = 0.0
+    for i in range(v.size):
+        s += v[i] - mean
+    return s
+
+
+@reordered
 def _add_squares(v: Any, mean: float) -> float:
     s = 0.0
     for i in range(v.size):
@@ -139,11 +147,20 @@ def _scalars(
         s, q = 0.0, 0.0
         if n >= SHORT and not has_order:
             m = _add(v[start:stop]) / n
+            if v.itemsize == 8:
+                r = _add_differences(v[start:stop], m) / n
+                m += r if math.isfinite(r) else 0.0
             q = _add_squares(v[start:stop], m)
         else:
             for i in range(start, stop):
                 s += v[order[i] if has_order else i]
             m = s / max(n, 1)
+            if v.itemsize == 8:  # of equal numbers the mean is then that number, and the variance 0
+                r = 0.0
+                for i in range(start, stop):
+                    r += v[order[i] if has_order else i] - m
+                r /= max(n, 1)
+                m += r if math.isfinite(r) else 0.0
             for i in range(start, stop):
                 d = v[order[i] if has_order else i] - m
                 q += d * d
@@ -157,7 +174,7 @@ def _vectors(
     lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Entries that are vectors (hybrid layouts): column by column of a row, row by row."""
-    q = np.empty(width)
+    q, rest = np.empty(width), np.empty(width)
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
         n = stop - start
@@ -170,6 +187,15 @@ def _vectors(
                 m[j] += row[j]
         for j in range(width):
             m[j] /= max(n, 1)
+        if v.itemsize == 8:
+            rest[:] = 0
+            for i in range(start, stop):
+                at = (order[i] if has_order else i) * width
+                for j in range(width):
+                    rest[j] += v[at + j] - m[j]
+            for j in range(width):
+                rest[j] /= max(n, 1)
+                m[j] += rest[j] if math.isfinite(rest[j]) else 0.0
         for i in range(start, stop):
             at = (order[i] if has_order else i) * width
             row = v[at : at + width]

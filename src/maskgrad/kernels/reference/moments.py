@@ -74,6 +74,9 @@ def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tens
     if dim:
         count = mask.sum(dim, keepdim=True)
         mean = safe.sum(dim, keepdim=True) / count.clamp(min=1)
+        # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0.
+        rest = torch.where(mask, safe - mean, 0).sum(dim, keepdim=True) / count.clamp(min=1)
+        mean = mean + torch.where(rest.isfinite(), rest, 0)
     else:
         count, mean = mask.to(torch.int64), safe
     return torch.where(mask, safe - mean, 0), mean, count

@@ -66,5 +66,9 @@ def without_estimates_of_few(out: Tensor, enough: Tensor, pointers: Tensor, orde
 
 def _deviation(wide: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor]:
     """Entries less the mean of their segment, and the means."""
-    mean = segment_sum(wide, pointers, order) / per_segment(pointers, wide).clamp(min=1)
+    number = per_segment(pointers, wide).clamp(min=1)
+    mean = segment_sum(wide, pointers, order) / number
+    # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0.
+    rest = segment_sum(wide - segment_spread(mean, pointers, order, len(wide)), pointers, order) / number
+    mean = mean + torch.where(rest.isfinite(), rest, 0)
     return wide - segment_spread(mean, pointers, order, len(wide)), mean

@@ -184,23 +184,30 @@ def _scalar_product(conjugated: bool) -> Callable[..., Any]:
 
 
 def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``inner``: over the last dimension of both, vectors or matrices; a number multiplies."""
+    """``inner``: over the last dimension of both, every vector of one with every vector of the other."""
     x, y = bound("input other", args, kwargs).values()
     ranks = len(shape_of(x)), len(shape_of(y))
     if 0 in ranks:
         return apply(lambda v: v[0] * v[1], [x, y])
     if ranks == (1, 1):
         return _scalar_product(False)(torch.dot, (x, y), {})
+    shape = (*shape_of(x)[:-1], *shape_of(y)[:-1])
+    x, y = (
+        f if rank < 3 else _reshaped(f, (-1, shape_of(f)[-1])) for f, rank in zip((x, y), ranks, strict=True)
+    )
     turned = y if ranks[1] == 1 else transpose(y, -2, -1) if isinstance(y, Stored) else _turned(y)
-    return matmul(x, turned)
+    found = matmul(x, turned)
+    return _reshaped(found, shape) if max(ranks) > 2 else found
+
+
+def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
+    return reshape(x, shape) if isinstance(x, Stored) else _mapped(x, lambda t: t.reshape(shape))
 
 
 def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``outer``: one entry for each pair of entries."""
     x, y = bound("input vec2", args, kwargs).values()
-    column = reshape(x, (-1, 1)) if isinstance(x, Stored) else _mapped(x, lambda t: t.reshape(-1, 1))
-    row = reshape(y, (1, -1)) if isinstance(y, Stored) else _mapped(y, lambda t: t.reshape(1, -1))
-    return apply(lambda v: v[0] * v[1], [column, row])
+    return apply(lambda v: v[0] * v[1], [_reshaped(x, (-1, 1)), _reshaped(y, (1, -1))])
 
 
 def _product(left: Any, right: Any) -> Any:

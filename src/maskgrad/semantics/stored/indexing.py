@@ -173,7 +173,7 @@ def getitem(x: Any, index: Any) -> Any:
     dim = 0
     for part in parts:
         if part is None:
-            x, dim = unsqueeze(x, dim), dim + 1
+            x, dim = _unsqueezed(x, dim), dim + 1
         elif isinstance(part, slice):
             x, dim = _sliced(x, dim, part), dim + 1
         elif isinstance(part, Tensor):
@@ -187,6 +187,12 @@ def getitem(x: Any, index: Any) -> Any:
 
 def _takes(part: Any) -> bool:
     return part is not None and part is not Ellipsis
+
+
+def _unsqueezed(x: Any, dim: int) -> Any:
+    if not isinstance(x, Stored):
+        return Entries(x.values.unsqueeze(dim), x.mask.unsqueeze(dim))
+    return unsqueeze(x, dim)
 
 
 def _sliced(x: Any, dim: int, part: slice) -> Any:

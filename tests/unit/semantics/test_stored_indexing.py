@@ -1,0 +1,68 @@
+"""Sparse layouts of several dimensions, indexed and multiplied, against the Boolean mask."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import maskgrad as mg
+from maskgrad.errors import UnsupportedLayoutError
+from tests.poison import nan
+
+SHAPE = (2, 3, 4)
+PARTS = (1, -1, slice(None), slice(0, 2), None, Ellipsis, torch.tensor([0, 1]), torch.tensor(1))
+
+
+def entries(shape: tuple[int, ...]) -> mg.MaskedTensor:
+    mask = torch.rand(shape) < 0.5
+    return mg.masked(torch.where(mask, torch.randn(shape), nan), mask)
+
+
+def hybrid(sparse_dim: int) -> mg.MaskedTensor:
+    places = (torch.rand(SHAPE[:sparse_dim]) < 0.6).nonzero().T
+    values = torch.randn(places.shape[1], *SHAPE[sparse_dim:])
+    return mg.from_sparse(torch.sparse_coo_tensor(places, values, SHAPE, check_invariants=True))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        assert torch.allclose(found, expected)
+        return
+    whole = found if found.layout == torch.strided else found.to_dense()
+    assert torch.equal(whole.mask, expected.mask)
+    assert torch.allclose(whole.filled(0), expected.filled(0))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("sparse_dim", [1, 2, 3])
+def test_every_index_of_three_parts(sparse_dim: int, length: int) -> None:
+    stored = hybrid(sparse_dim)
+    dense = stored.to_dense()
+    for index in itertools.product(PARTS, repeat=length):
+        if sum(part is Ellipsis for part in index) > 1:
+            continue
+        try:
+            found = stored[index]
+        except UnsupportedLayoutError:
+            continue
+        except IndexError:
+            with pytest.raises(IndexError):
+                dense[index]
+            continue
+        assert_same(found, dense[index])
+
+
+SHAPES = [(4,), (3, 4), SHAPE]
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("other", [(4,), (5, 4), (2, 5, 4)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_inner_of_any_number_of_dimensions(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+    x, y = entries(shape), entries(other)
+    expected = torch.inner(x, y)
+    for one, two in ((x.to_sparse(), y), (x, y.to_sparse()), (x.to_sparse(), y.to_sparse())):
+        assert_same(torch.inner(one, two), expected)  # type: ignore[arg-type]
