@@ -14,6 +14,7 @@ from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, Unsu
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.writing import makes_views, pattern_of_result, write_entries
 from maskgrad.patterns import BooleanPattern
+from maskgrad.patterns.boolean import same_memory
 from maskgrad.semantics import callbacks
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
@@ -180,7 +181,8 @@ def unwrap(argument: Any) -> Any:
     if isinstance(argument, masked_tensor.MaskedTensor):
         pattern = argument._pattern
         if type(pattern) is BooleanPattern:
-            return Entries(argument._values, pattern.mask)
+            known = pattern._home is None and pattern._source is None  # type: ignore[attr-defined]
+            return Entries(argument._values, pattern._mask if known else pattern.mask)  # type: ignore[attr-defined]
         return Stored(argument._values, pattern)  # type: ignore[arg-type]
     if type(argument) is list or type(argument) is tuple:
         return type(argument)([unwrap(part) for part in argument])
@@ -200,21 +202,37 @@ def wrap(result: Any) -> Any:
 
 def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mask: Tensor) -> BooleanPattern:
     """The pattern of a result, which may be a view of an operand, or have its mask."""
-    if operation.family != "views" and not torch.compiler.is_compiling():
+    if operation.family == "elementwise":
+        is_new = operation.name not in VIEWS_OF_NUMBERS
+    else:  # values that are detached are no view
+        moves = operation.family in ("views", "indexing", "conversion") or torch.compiler.is_compiling()
+        is_new = not moves and not values._is_view()
+    if is_new:
         for argument in args:
             if type(argument) is masked_tensor.MaskedTensor:
                 pattern = argument._pattern
-                if type(pattern) is BooleanPattern and pattern.mask is mask:
-                    if values is argument._values or values._is_view():
-                        break
-                    return pattern.borrowed()
-        else:
-            if not mask._is_view() and not values._is_view():
-                return BooleanPattern(mask)
+                if type(pattern) is BooleanPattern and pattern._mask is mask:
+                    if values is argument._values:  # F.relu(x, inplace=True), +x, x.amax(())
+                        return pattern.of_view(mask)
+                    if pattern._home is not None or pattern._source is not None:
+                        pattern.lend()
+        return BooleanPattern(mask)
+    compiling = torch.compiler.is_compiling()
+    first = args[0] if args else None
+    if (
+        not compiling
+        and type(first) is masked_tensor.MaskedTensor
+        and type(first._pattern) is BooleanPattern
+        and same_memory(values, first._values)
+    ):
+        return first._pattern.of_view(mask)
     sources = [a for part in args for a in (part if type(part) in (list, tuple) else (part,))]
     sources = [a for a in sources if type(a) is masked_tensor.MaskedTensor]
-    views = torch.compiler.is_compiling() and makes_views(operation, args)
-    return pattern_of_result(values, mask, sources, views)
+    return pattern_of_result(values, mask, sources, compiling and makes_views(operation, args))
+
+
+#: The elementwise operations whose results share memory with an operand, though they are other tensors.
+VIEWS_OF_NUMBERS = frozenset({"real", "imag", "conj"})
 
 
 def _wrapped(operation: Operation, args: tuple[Any, ...], result: Any) -> Any:

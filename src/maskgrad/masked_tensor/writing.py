@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from maskgrad.patterns import BooleanPattern
-from maskgrad.patterns.boolean import Home
+from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.entries import Entries, chosen
 
@@ -50,26 +50,21 @@ def pattern_of_result(
     values: Tensor, mask: Tensor, sources: Iterable[MaskedTensor], views: bool
 ) -> BooleanPattern:
     """The pattern of a result: at home with the operand of which it is a view, else a borrower of its mask."""
-    found = None
+    compiling, found = torch.compiler.is_compiling(), None
     for source in sources:
         pattern = source._pattern
         if not isinstance(pattern, BooleanPattern):
             continue
-        shares_mask = same_memory(mask, pattern.mask, views)
-        if same_memory(values, source._values, views):
-            return BooleanPattern(mask, pattern.shared_home() if shares_mask else Home(lent=True, apart=True))
-        if shares_mask:
+        if compiling:  # memory cannot be asked for in a graph
+            if views or values is source._values:
+                return BooleanPattern(mask, pattern.shared_home())
+            if mask is pattern.mask:
+                found = pattern.borrowed()
+        elif same_memory(values, source._values):
+            return pattern.of_view(mask)
+        elif same_memory(mask, pattern.mask):
             found = pattern.borrowed()
     return BooleanPattern(mask) if found is None or found.mask is not mask else found
-
-
-def same_memory(one: Tensor, other: Tensor, views: bool) -> bool:
-    """Whether two tensors share memory: one is the other, a view of it, or of the same as it."""
-    if one is other:
-        return True
-    if torch.compiler.is_compiling():
-        return views
-    return torch._C._is_alias_of(one, other)  # type: ignore[attr-defined, no-any-return]
 
 
 def own_home(mask: Tensor) -> Home | None:

@@ -9,7 +9,12 @@ from torch import Tensor
 
 from maskgrad.patterns.pattern import Facts, Pattern
 
-__all__ = ["BooleanPattern", "Home", "check_mask"]
+__all__ = ["BooleanPattern", "Home", "check_mask", "same_memory"]
+
+
+def same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors share memory: one is the other, a view of it, or of the same as it."""
+    return one is other or torch._C._is_alias_of(one, other)  # type: ignore[attr-defined, no-any-return]
 
 
 class Home:
@@ -39,23 +44,44 @@ class Home:
 
 
 class BooleanPattern(Pattern):
-    """One Boolean per entry, True where the entry is specified (the polarity of ``torch.masked``).
+    """A Boolean tensor of the full shape, True where the entry is specified.
 
-    The mask may be an expanded view: broadcasting a mask to its data copies nothing.
+    The mask may be an expanded view: broadcasting a mask to its data copies nothing. Most masks are never written, so
+    that where a mask is at home is found out by the first write; a view remembers of which pattern it is one.
     """
 
-    __slots__ = ("_home", "_mask", "_moves")
+    __slots__ = ("_home", "_is_viewed", "_mask", "_moves", "_source")
 
-    def __init__(self, mask: Tensor, home: Home | None = None) -> None:
+    def __init__(
+        self,
+        mask: Tensor,
+        home: Home | None = None,
+        source: tuple[BooleanPattern, Tensor] | None = None,
+        moves: int = 0,
+    ) -> None:
         self._mask = mask
         self._home = home
-        self._moves = 0 if home is None else home.moves
+        self._source = source
+        self._is_viewed = False
+        self._moves = moves if home is None else home.moves
+
+    def of_view(self, mask: Tensor) -> BooleanPattern:
+        """The pattern of a view of the values; ``mask`` is, most often, the same view of this mask."""
+        self._is_viewed = True
+        return BooleanPattern(mask, None, (self, self._mask), self._moves)
 
     @property
     def mask(self) -> Tensor:
         """As stored."""
         home = self._home
-        if home is not None and home.moves != self._moves:
+        if home is None:
+            if self._source is None:
+                return self._mask
+            home = self._known_home()
+            if home is None or home.moves == self._moves:
+                return self._mask
+            home = self.shared_home()
+        if home.moves != self._moves:
             assert home.memory is not None
             m = self._mask
             self._mask = home.memory.as_strided(m.shape, m.stride(), m.storage_offset())
@@ -65,18 +91,32 @@ class BooleanPattern(Pattern):
     @property
     def home(self) -> Home | None:
         """Where the mask can be written; None: nobody else sees what is written, so that it is replaced."""
-        return self._home
+        return self.shared_home() if self._source is not None or self._is_viewed else self._home
 
     def shared_home(self) -> Home:
         """The home for this mask and a view of it. Who else reads a mask that had none so far is not known."""
         if self._home is None:
-            self._home = Home(lent=True)
+            if self._source is None:
+                self._home = Home(lent=True)
+            else:
+                source, mask = self._source
+                if same_memory(self._mask, mask):
+                    self._home = source.shared_home()
+                else:
+                    self._home, self._moves = Home(lent=True, apart=True), 0
+                self._source = None
         return self._home
+
+    def _known_home(self) -> Home | None:
+        return (
+            self._source[0]._known_home() if self._home is None and self._source is not None else self._home
+        )
 
     def lend(self) -> Tensor:
         """The mask, for someone who must not see what is written later."""
-        if self._home is not None:
-            self._home.lent = True
+        home = self._known_home()
+        if home is not None:
+            home.lent = True
         return self.mask
 
     def borrowed(self) -> BooleanPattern:
