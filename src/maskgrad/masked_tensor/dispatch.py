@@ -255,7 +255,9 @@ def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _requires_grad(operand: Any) -> bool:
-    return isinstance(operand, (Tensor, masked_tensor.MaskedTensor)) and operand.requires_grad
+    if type(operand) is masked_tensor.MaskedTensor:
+        return operand._values.requires_grad
+    return isinstance(operand, Tensor) and operand.requires_grad
 
 
 callbacks.provide(wrap, unwrap)
@@ -294,10 +296,11 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
             "use the out-of-place form, or torch.no_grad()"
         )
     shape = shape_of(result)
-    if shape != target.shape and not reshapes:
+    before = values.shape if isinstance(target._pattern, BooleanPattern) else target.shape
+    if shape != before and not reshapes:
         raise RuntimeError(
             f"{_name(function)} in place: the result has shape {tuple(shape)}, the target "
-            f"{tuple(target.shape)}; broadcasting cannot enlarge the target"
+            f"{tuple(before)}; broadcasting cannot enlarge the target"
         )
     # float_power alone does not round its double result to the target
     too_wide = getattr(function, "__name__", "") == "float_power" and result.values.dtype != values.dtype
