@@ -181,8 +181,8 @@ def unwrap(argument: Any) -> Any:
     if isinstance(argument, masked_tensor.MaskedTensor):
         pattern = argument._pattern
         if type(pattern) is BooleanPattern:
-            known = pattern._home is None and pattern._source is None  # type: ignore[attr-defined]
-            return Entries(argument._values, pattern._mask if known else pattern.mask)  # type: ignore[attr-defined]
+            known = pattern._home is None and pattern._source is None
+            return Entries(argument._values, pattern._mask if known else pattern.mask)
         return Stored(argument._values, pattern)  # type: ignore[arg-type]
     if type(argument) is list or type(argument) is tuple:
         return type(argument)([unwrap(part) for part in argument])

@@ -14,7 +14,7 @@ __all__ = ["BooleanPattern", "Home", "check_mask", "same_memory"]
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors share memory: one is the other, a view of it, or of the same as it."""
-    return one is other or torch._C._is_alias_of(one, other)  # type: ignore[attr-defined, no-any-return]
+    return one is other or torch._C._is_alias_of(one, other)  # type: ignore[attr-defined]
 
 
 class Home:
@@ -43,6 +43,10 @@ class Home:
         self.lent = False
 
 
+#: Views of views that are remembered; then it is found out where the mask is at home.
+DEEPEST = 16
+
+
 class BooleanPattern(Pattern):
     """A Boolean tensor of the full shape, True where the entry is specified.
 
@@ -50,7 +54,7 @@ class BooleanPattern(Pattern):
     that where a mask is at home is found out by the first write; a view remembers of which pattern it is one.
     """
 
-    __slots__ = ("_home", "_is_viewed", "_mask", "_moves", "_source")
+    __slots__ = ("_depth", "_home", "_is_viewed", "_mask", "_moves", "_source")
 
     def __init__(
         self,
@@ -63,12 +67,19 @@ class BooleanPattern(Pattern):
         self._home = home
         self._source = source
         self._is_viewed = False
+        self._depth = 0
         self._moves = moves if home is None else home.moves
 
     def of_view(self, mask: Tensor) -> BooleanPattern:
         """The pattern of a view of the values; ``mask`` is, most often, the same view of this mask."""
         self._is_viewed = True
-        return BooleanPattern(mask, None, (self, self._mask), self._moves)
+        found = BooleanPattern(mask, None, (self, self._mask), self._moves)
+        if self._source is not None:
+            found._depth = self._depth + 1
+            if found._depth > DEEPEST:
+                self.shared_home()
+                found._depth = 0
+        return found
 
     @property
     def mask(self) -> Tensor:

@@ -230,6 +230,17 @@ def test_a_mask_that_had_to_be_copied_cannot_be_written_through_a_view() -> None
     assert_entries(x, [[1.0, 0.0], [None, None]])
 
 
+def test_thousands_of_views_of_views() -> None:
+    x = mg.masked(torch.zeros(5000), torch.zeros(5000, dtype=torch.bool))
+    view = x
+    for _ in range(4990):
+        view = view[1:]
+    view[0] = 1.0
+    assert x.mask.nonzero().tolist() == [[4990]]
+    x[4991] = 2.0
+    assert view.tolist() == [1.0, 2.0, *[None] * 8]
+
+
 def test_bit_by_bit_a_loop_costs_what_it_writes() -> None:
     x = mg.masked(torch.zeros(1000), torch.zeros(1000, dtype=torch.bool))
     memory = x._pattern.mask.data_ptr()
