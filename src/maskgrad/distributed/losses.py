@@ -90,6 +90,5 @@ class _PlainLosses(TorchFunctionMode):
             result = func(**{**kwargs, name: masked(kwargs[name])})
         if not isinstance(result, MaskedTensor):
             return result
-        return result.filled(
-            torch.nan if result.is_floating_point() else 0
-        )  # of each position: all are specified
+        # of each position: all are specified, and the dtype stays as it is
+        return result.filled(torch.nan if result.is_floating_point() else 0)

@@ -101,7 +101,7 @@ def cov(
         squared = (present * (weights * _filled_with_ones(aweights).reshape(-1))) @ present.T
         freedom = found.weight - correction * squared / torch.where(found.weight > 0, found.weight, 1)
     # an estimate without degrees of freedom is none; a difference of equal numbers is 0 up to rounding
-    specified = freedom > 8 * torch.finfo(freedom.dtype).eps * found.weight
+    specified = (found.number > 0) & (freedom > 8 * torch.finfo(freedom.dtype).eps * found.weight)
     values = torch.where(specified, found.products, 0) / torch.where(specified, freedom, 1)
     # one variable has one coefficient, without dimensions
     return Entries(values.squeeze().to(result), specified.squeeze())

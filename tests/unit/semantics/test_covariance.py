@@ -84,6 +84,13 @@ def test_an_observation_that_is_repeated_has_an_estimate() -> None:
     assert not torch.cov(one, **both, correction=2).mask
 
 
+def test_nothing_has_no_covariance_whatever_the_correction() -> None:
+    nothing = mg.masked(torch.tensor([[nan, 1.0], [2.0, inf]]), torch.tensor([[False, True], [True, False]]))
+    for correction in (-1, 0, 1):
+        found = torch.cov(nothing, correction=correction)
+        assert found.mask.tolist() == [[correction < 1, False], [False, correction < 1]]
+
+
 def check(function: Any, x: Tensor, mask: Tensor, **options: Any) -> None:
     expected, known = by_pairs(function, x, mask, **options)
     found = function(mg.masked(x, mask), **options)
