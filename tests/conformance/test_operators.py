@@ -31,6 +31,8 @@ BITS_IN_PLACE: Operators = [operator.iand, operator.ior, operator.ixor, operator
 
 #: masked and tensor, in which order; masked and masked; masked and number
 KINDS = ("mt", "tm", "mm", "ms", "sm")
+#: In place, a plain tensor on the left cannot say which entries are specified: test_writing.py has its refusal.
+WRITTEN = ("mt", "mm", "ms", "sm")
 
 
 def numbers(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -103,13 +105,13 @@ def test_integers_and_bits(kind: str) -> None:
     check([*BITS, operator.floordiv, operator.mod, operator.truediv, operator.sub], kind, torch.int64, False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WRITTEN)
 def test_floats_in_place(kind: str) -> None:
     products = [operator.imatmul] if "s" not in kind else []
     check(IN_PLACE + products, kind, torch.float64, True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WRITTEN)
 def test_bits_in_place(kind: str) -> None:
     check(BITS_IN_PLACE, kind, torch.int64, True)
 

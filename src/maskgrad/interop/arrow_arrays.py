@@ -54,11 +54,9 @@ def from_arrow(
         MaskedTensor (n,), (n, size) for lists of a fixed size (a null list is unspecified as a whole), or
         (rows, columns) for a table. Column names and metadata are not kept.
 
-    Zero copy:
-        The numbers of one array, offset or not, or of a chunked array with a single chunk, are shared with Arrow.
-        Arrow's memory must not be written: methods in place of a MaskedTensor never do, ``x.clone()`` is for code that
-        does. Copied are Booleans (Arrow stores bits), several chunks, the columns of a table, a change of ``dtype``;
-        the mask is unpacked from bits, and costs nothing where Arrow has no bitmap.
+    Memory:
+        Everything is copied, once: Arrow's memory never changes, and what is written to a MaskedTensor in place is
+        written where its values lie. The mask is unpacked from bits, and costs nothing where Arrow has no bitmap.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -139,7 +137,8 @@ def read(array: pa.Array | pa.ChunkedArray, place: str) -> Column:
             values, masks = zip(*chunks, strict=True)
             return Column(place, torch.cat(values), torch.cat(masks))
         array = array.chunk(0)
-    return Column(place, *_read_array(array))
+    values, mask = _read_array(array)
+    return Column(place, values, mask, is_lent=values.dtype != torch.bool)
 
 
 def _read_array(array: pa.Array) -> tuple[Tensor, Tensor]:

@@ -24,11 +24,13 @@ class Column(NamedTuple):
         place: how messages call it, such as ``column 'age'``.
         values: (rows,) numbers, anything where the column is missing.
         mask: (rows,) Boolean, True = specified.
+        is_lent: the values are in memory that must not be written.
     """
 
     place: str
     values: Tensor
     mask: Tensor
+    is_lent: bool = False
 
 
 def check_dtype(dtype: object, function: str) -> None:
@@ -40,8 +42,9 @@ def check_dtype(dtype: object, function: str) -> None:
 
 
 def one_column(column: Column, dtype: torch.dtype | None) -> MaskedTensor:
-    """A column alone, in its own dtype unless another is asked for."""
-    return of_entries(column.values if dtype is None else column.values.to(dtype), column.mask)
+    """A column alone, in its own dtype unless another is asked for, and in memory of its own."""
+    values = column.values if dtype is None else column.values.to(dtype)
+    return of_entries(values.clone() if column.is_lent and values is column.values else values, column.mask)
 
 
 def side_by_side(columns: Sequence[Column], rows: int, dtype: torch.dtype | None) -> MaskedTensor:

@@ -45,9 +45,8 @@ def from_pandas(
     Returns:
         MaskedTensor (n,), or (rows, columns) for a DataFrame. Index and column names are not kept.
 
-    Zero copy:
-        Only for Arrow-backed columns, as in :func:`from_arrow`; everything else is copied once, because pandas shares
-        memory between tables until one of them is written.
+    Memory:
+        Everything is copied, once: pandas shares memory between tables until one of them is written.
 
     Raises:
         MissingDependencyError: pandas is not installed, or pyarrow for an Arrow-backed column.

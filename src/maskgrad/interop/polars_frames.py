@@ -39,8 +39,8 @@ def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None)
     Returns:
         MaskedTensor (n,), (n, width) for a Series of arrays, or (rows, columns).
 
-    Zero copy:
-        As in :func:`from_arrow`: the numbers of a Series in one chunk are shared, and must not be written.
+    Memory:
+        Everything is copied, once, as in :func:`from_arrow`.
 
     Raises:
         MissingDependencyError: polars or pyarrow is not installed.

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.masked_tensor.dispatch import binding_of, dispatch, unwrap
+from maskgrad.masked_tensor.creation import from_numpy
+from maskgrad.masked_tensor.dispatch import dispatch, unwrap
+from maskgrad.masked_tensor.numpy_memory import tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 from maskgrad.masked_tensor.writing import write_mask
 from maskgrad.semantics.facts import Operation
@@ -41,6 +43,8 @@ BINARY = (
 #: Comparisons are their own reflections.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 UNARY = ("neg", "pos", "abs", "invert")
+#: The kinds of operands that need no second look.
+USUAL = frozenset({MaskedTensor, Tensor, torch.nn.Parameter, bool, int, float, complex})
 
 
 # The closures below hold functions of torch and nothing of ours: torch.compile can rebuild only the former when it
@@ -58,15 +62,43 @@ def _method(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _operator(function: Callable[..., Any], name: str, reflected: bool = False) -> Callable[..., Any]:
     def forward(self: MaskedTensor, other: Any) -> Any:
+        if type(other) not in USUAL:
+            if _is_foreign(other):
+                # its own operator is asked by Python
+                return NotImplemented if name.replace("__", "__r", 1) in dir(other) else _asked(name, self, other)
+            other = _converted(other)
         return dispatch(function, (self, other), {})
 
     def backward(self: MaskedTensor, other: Any) -> Any:
+        if type(other) not in USUAL:
+            if _is_foreign(other):
+                return _asked(name, self, other)
+            other = _converted(other)
         return dispatch(function, (other, self), {})
 
     method = backward if reflected else forward
     method.__name__ = name
     method.__qualname__ = f"MaskedTensor.{name}"
     return method
+
+
+def _is_foreign(other: Any) -> bool:
+    """Whether ``other`` is a Tensor-like of somebody else, who is to see the MaskedTensor rather than its values."""
+    kind = type(other)
+    return hasattr(kind, "__torch_function__") and not issubclass(kind, (Tensor, MaskedTensor))
+
+
+def _asked(name: str, self: MaskedTensor, other: Any) -> Any:
+    """What a foreign Tensor-like makes of an operator that it does not have itself."""
+    method = getattr(Tensor, name)
+    return torch.overrides.handle_torch_function(method, (self, other), self, other)  # type: ignore[no-untyped-call]
+
+
+def _converted(other: Any) -> Any:
+    """An array of numpy as a tensor that shares its memory, with its mask if it has one."""
+    if type(other).__module__.partition(".")[0] != "numpy" or not getattr(other, "ndim", 0):
+        return other
+    return from_numpy(other) if hasattr(other, "mask") else tensor_of(other)
 
 
 def _unary(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -101,18 +133,9 @@ def _torch_function(
     args: tuple[Any, ...] = (),
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    if len(types) > 1 and not _is_ours(func, types):
-        return NotImplemented  # the other Tensor-like is asked next
+    if len(types) > 1 and not all(issubclass(kind, (MaskedTensor, Tensor)) for kind in types):
+        return NotImplemented  # the other Tensor-like is asked next, and sees the mask
     return dispatch(func, args, kwargs or {})
-
-
-def _is_ours(func: Callable[..., Any], types: Any) -> bool:
-    """Whether a rule can mean something by these types: entry by entry, another Tensor-like knows what to do itself."""
-    for kind in types:
-        if not issubclass(kind, (MaskedTensor, Tensor)):
-            binding = binding_of(func)
-            return binding is not None and binding.operation.family == "elementwise"
-    return True
 
 
 def _property(getter: Callable[..., Any]) -> property:

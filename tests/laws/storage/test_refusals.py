@@ -18,7 +18,7 @@ LAYOUTS = ("coo", "csr", "csc", "bsr-2x3", "bsc-2x3")
 
 #: Families of which no member works on stored values.
 REFUSED_FAMILIES = {
-    "attention", "batch normalization", "convolutions", "creation", "distances", "embeddings", "gating", "histograms",
+    "attention", "batch normalization", "convolutions", "distances", "embeddings", "gating", "histograms",
     "interpolation", "order_statistics", "pooling", "random", "recurrence", "scans", "sorting", "accumulation",
 }  # fmt: skip
 
@@ -33,7 +33,6 @@ CALLS: dict[str, Any] = {
     "tril": lambda x: x.tril(),
     "diag_embed": lambda x: x.diag_embed(),
     "pad": lambda x: F.pad(x, (1, 1)),
-    "zeros_like": torch.zeros_like,
     "masked_fill": lambda x: x.masked_fill(torch.ones(x.shape, dtype=torch.bool), 0.0),
     "scatter": lambda x: x.scatter(0, torch.zeros((1, 1), dtype=torch.long), 1.0),
     "gather": lambda x: x.gather(0, torch.zeros((1, 1), dtype=torch.long)),

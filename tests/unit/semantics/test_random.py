@@ -142,7 +142,7 @@ def test_bernoulli(garbage: float) -> None:
     result = masked.bernoulli(1.0)
     assert result.mask.equal(MASK)
     assert result.filled(0.0)[MASK].all()
-    drawn = mg.masked(torch.zeros(SHAPE), torch.tensor(True)).bernoulli_(masked)
+    drawn = mg.masked(torch.zeros(SHAPE)).clone().bernoulli_(masked)
     assert drawn.mask.equal(MASK)
 
 

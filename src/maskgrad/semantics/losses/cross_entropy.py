@@ -110,7 +110,8 @@ def _shares(weight: Operand | None, labels: Tensor) -> Tensor | None:
 def label_loss(scores: Operand, labels: Labels, weight: Operand | None, ignore_index: int) -> Tensor:
     """``-weight[label] * scores[label]`` where the label counts, 0 elsewhere."""
     plain = torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight
-    return F.nll_loss(values_of(scores), labels.classes, plain, ignore_index=ignore_index, reduction="none")
+    values = values_of(scores).contiguous()  # of images, PyTorch's backward pass takes nothing else
+    return F.nll_loss(values, labels.classes, plain, ignore_index=ignore_index, reduction="none")
 
 
 def reduce_labelled(loss: Tensor, labels: Labels, reduction: str) -> Operand:

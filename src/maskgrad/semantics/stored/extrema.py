@@ -33,26 +33,33 @@ def _check_sizes(input: Stored, dims: tuple[int, ...]) -> None:
             raise IndexError(f"amax(): Expected reduction dim {d} to have non-zero size.")
 
 
-def extremum(entries: Tensor, groups: Groups, largest: bool, of_nan: float = torch.nan) -> Tensor:
-    """Largest or smallest entry; its gradient is shared equally by those that attain it, ``of_nan`` if it is NaN."""
+def extremum(entries: Tensor, groups: Groups, largest: bool, nan_shares: bool = False) -> Tensor:
+    """Largest or smallest entry; its gradient is shared equally by those that attain it.
+
+    A NaN equals nothing, so that torch's gradient is 0 / 0 at every entry then; ``nan_shares``: equal NaN share it.
+    """
     _ordered(entries)
     best = groups.extremum(entries, largest)
     if not (entries.requires_grad or (entries.is_floating_point() and forward_mode_is_active())):
         return best
-    attained = entries.detach() == best[groups.index]
-    broken = best.isnan()[groups.index]  # a NaN equals nothing: torch's gradient is then 0 / 0 at every entry
+    plain = entries.detach()
+    attained = plain == best[groups.index]
+    broken = best.isnan()[groups.index]
+    if nan_shares:
+        attained, broken = attained | (broken & plain.isnan()), torch.zeros_like(broken)
     share = groups.sum(attained.to(best.dtype)).to(best.dtype)[groups.index]
-    weight = torch.where(broken, of_nan, 1 / share.clamp(min=1))
+    weight = torch.where(broken, torch.nan, 1 / share.clamp(min=1))
     picked = groups.sum(torch.where(attained | broken, entries * weight, 0)).to(best.dtype)
     # the exact value with the gradient of the mean of the winners; an infinite winner has no rounding to correct
     return torch.where(best.isfinite(), best + (picked - picked.detach()), picked)
 
 
-def _shared(largest: bool) -> Callable[..., Any]:
+def _shared(largest: bool, nan_shares: bool = False) -> Callable[..., Any]:
     def body(input: Stored, dim: Any = (), keepdim: bool = False) -> Any:
         groups, entries, dims = grouped(input, dim)
         _check_sizes(input, dims)
-        return reduced(extremum(entries, groups, largest), groups, dims, len(input.shape), keepdim)
+        best = extremum(entries, groups, largest, nan_shares)
+        return reduced(best, groups, dims, len(input.shape), keepdim)
 
     return body
 
@@ -96,7 +103,7 @@ def _extremum_or_pair(largest: bool) -> Callable[..., Any]:
         if second is not None:
             return apply(lambda v: pairwise(v[0], v[1]), [input, second])
         if dim is None:
-            return _shared(largest)(input)
+            return _shared(largest, nan_shares=True)(input)
         values, first, groups, dims = _winners(input, dim, largest)
         return kind([reduced(v, groups, dims, len(input.shape), keepdim) for v in (values, first)])
 
