@@ -1,12 +1,13 @@
 """The type, its constructors and its place among PyTorch's functions."""
 
-from maskgrad.masked_tensor import autograd, memory, methods, storage
+from maskgrad.masked_tensor import autograd, memory, methods, sparse_methods, storage
 from maskgrad.masked_tensor.creation import from_lengths, from_nan, from_numpy, masked
 from maskgrad.masked_tensor.storage import from_sparse
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches import table
 
 storage.install()
+sparse_methods.install()
 methods.install()
 autograd.install()
 memory.install()

@@ -65,7 +65,11 @@ def _operator(function: Callable[..., Any], name: str, reflected: bool = False) 
         if type(other) not in USUAL:
             if _is_foreign(other):
                 # its own operator is asked by Python
-                return NotImplemented if name.replace("__", "__r", 1) in dir(other) else _asked(name, self, other)
+                return (
+                    NotImplemented
+                    if name.replace("__", "__r", 1) in dir(other)
+                    else _asked(name, self, other)
+                )
             other = _converted(other)
         return dispatch(function, (self, other), {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,22 +98,64 @@ def _places(x: MaskedTensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     return coordinates, values[tuple(coordinates)], tuple(values.shape)
 
 
+def _rows(
+    coordinates: Tensor, entries: Tensor, shape: tuple[int, ...], listed: int
+) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Places in the first ``listed`` dimensions, and for each an entry with all others; each must be complete."""
+    sizes, dense = shape[:listed], shape[listed:]
+    order = torch.argsort(keys_of(coordinates, shape))
+    distinct, counts = torch.unique(keys_of(coordinates[:listed], sizes), return_counts=True)
+    partial = counts != math.prod(dense)
+    if bool(partial.any()):
+        first = places_of(distinct[partial][:1], sizes)[:, 0].tolist()
+        raise ValueError(
+            f"a place in the first {listed} dimensions stores all {math.prod(dense)} entries of the others, but "
+            f"{int(partial.sum())} places are specified only in part, the first at {tuple(first)}; write "
+            "x.to_sparse(), which lists each entry"
+        )
+    return places_of(distinct, sizes), entries[order].reshape(len(distinct), *dense), sizes
+
+
+def _listed_dims(shape: torch.Size, sparse_dim: Any, dense_dim: int | None, layout: torch.layout) -> int:
+    """How many dimensions are listed by their coordinates."""
+    name, least = ("sparse_dim", 1) if dense_dim is None else ("dense_dim", 0)
+    found = sparse_dim if dense_dim is None else dense_dim
+    most = len(shape) if dense_dim is None else len(shape) - (1 if layout == torch.sparse_coo else 2)
+    if sparse_dim is not None and dense_dim is not None:
+        raise ValueError(f"give sparse_dim or dense_dim, not both, found {sparse_dim} and {dense_dim}")
+    if layout != torch.sparse_coo and dense_dim is None:
+        raise ValueError(f"sparse_dim belongs to torch.sparse_coo; for {layout}, name dense_dim= instead")
+    if not least <= found <= most:
+        raise ValueError(
+            f"{name} must be from {least} to {most} for shape {tuple(shape)} and {layout}, found {found}"
+        )
+    return int(found) if dense_dim is None else len(shape) - int(found)
+
+
 def to_sparse(
-    self: MaskedTensor, layout: torch.layout = torch.sparse_coo, *, blocksize: tuple[int, int] | None = None
+    self: MaskedTensor,
+    sparse_dim: int | torch.layout | None = None,
+    *,
+    layout: torch.layout | None = None,
+    blocksize: tuple[int, int] | None = None,
+    dense_dim: int | None = None,
 ) -> MaskedTensor:
     """The same entries in a sparse layout, chosen by the pattern and never by the values: a specified 0 stays.
 
     Args:
         self: a MaskedTensor of any layout.
-        layout: ``torch.sparse_coo``, ``sparse_csr``, ``sparse_csc``, ``sparse_bsr`` or ``sparse_bsc``.
+        sparse_dim: of a COO tensor, how many dimensions are listed by their coordinates, the first ones; each place
+            then stores all entries of the others. None: all. A layout may be given here, too.
+        layout: ``torch.sparse_coo`` (default), ``sparse_csr``, ``sparse_csc``, ``sparse_bsr`` or ``sparse_bsc``.
         blocksize: height and width of the blocks, for the last two.
+        dense_dim: how many dimensions, the last ones, each place stores.
 
     Returns:
         MaskedTensor of that layout. Gradient: passes entry by entry.
 
     Raises:
-        ValueError: the layout is unknown, or does not fit (see the message): blocks specified in part, sizes that the
-            block size does not divide, batches with different numbers of entries.
+        ValueError: the layout is unknown, or does not fit (see the message): blocks or places specified in part, sizes
+            that the block size does not divide, batches with different numbers of entries.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -120,17 +163,24 @@ def to_sparse(
         >>> x.to_sparse().sum().item(), x.to_sparse().num_specified().item()
         (2.0, 2)
     """
+    if isinstance(sparse_dim, torch.layout):
+        sparse_dim, layout = None, sparse_dim
     if layout is None:
         layout = torch.sparse_coo
+    listed = None
+    if sparse_dim is not None or dense_dim is not None:
+        listed = _listed_dims(self.shape, sparse_dim, dense_dim, layout)
     stored = stored_of(self)
-    if stored is not None and layout == self.layout and blocksize in (None, self._pattern.facts().blocksize):
+    same = stored is not None and listed in (None, len(stored.sizes))
+    if same and layout == self.layout and blocksize in (None, self._pattern.facts().blocksize):
         return self
-    if stored is not None and (
-        layout == torch.sparse_coo or len(stored.sizes) > 1
-    ):  # dense dimensions may stay
+    # dense dimensions may stay
+    if same and stored is not None and (layout == torch.sparse_coo or len(stored.sizes) > 1):
         coordinates, entries, sizes = stored.pattern.coordinates(), stored.entries, stored.pattern.sizes
     else:
         coordinates, entries, sizes = _places(self)
+        if listed is not None and listed < len(sizes):
+            coordinates, entries, sizes = _rows(coordinates, entries, sizes, listed)
     pattern, order = pattern_of_places(coordinates, sizes, layout, tuple(blocksize) if blocksize else None)  # type: ignore[arg-type]
     return MaskedTensor(pattern.gathered(entries[order]), pattern)
 

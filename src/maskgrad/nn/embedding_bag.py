@@ -45,7 +45,8 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
     shape of the indices.
 
     Gradient:
-        COO rows, one per index, or slots with a ``capacity``; and for ``per_sample_weights``.
+        COO rows, one per index, or slots with a ``capacity``; and for ``per_sample_weights``. Of half-precision tables
+        on a CPU in float32, as in :class:`Embedding`.
 
     Raises:
         TypeError: ``capacity`` is no integer.

@@ -14,11 +14,13 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.attached import grad_dtype, replace_gradient, set_grad_dtype
 from maskgrad.optim.catch_up import bring_up_to_date
 from maskgrad.optim.pending import pending_of, release
 
 __all__ = ["LookupTable", "dense_gradient_needed", "table_of"]
 
+HALVES = (torch.float16, torch.bfloat16)
 # Where compiled code finds a table: tensors reach it through the graph, what hangs on them does not.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
 _NUMBERS = itertools.count()
@@ -28,6 +30,7 @@ class LookupTable(torch.nn.Module):
     """What :class:`~maskgrad.nn.Embedding` and :class:`~maskgrad.nn.EmbeddingBag` share."""
 
     weight: Tensor
+    sparse: bool
     max_norm: float | None
     capacity: int | None = None
     """How many slots the gradient has; None: it is a COO tensor, or dense."""
@@ -39,6 +42,17 @@ class LookupTable(torch.nn.Module):
     def _register(self) -> None:
         self._number = next(_NUMBERS)
         _TABLES[self._number] = self
+        self._gather_wide()
+
+    def _gather_wide(self) -> None:
+        """Gather sparse gradients of halves in float32: on CPUs PyTorch cannot add up two in half precision."""
+        weight = self.weight
+        if not (self.sparse and weight.is_leaf and weight.grad is None and grad_dtype(weight) is not None):
+            return
+        if weight.dtype in HALVES and weight.device.type == "cpu":
+            set_grad_dtype(weight, torch.float32)
+        elif grad_dtype(weight) is torch.float32:  # it was in half precision before
+            set_grad_dtype(weight, weight.dtype)
 
     def _ready(self, rows: Tensor) -> Tensor:
         """``rows``, to be looked up now: they are up to date. In a compiled graph this is one opaque operator."""
@@ -46,6 +60,8 @@ class LookupTable(torch.nn.Module):
             if torch.compiler.is_exporting():
                 return rows
             return torch.ops.maskgrad.ready_rows(rows, self._number)  # type: ignore[no-any-return]
+        if self.weight.dtype in HALVES:
+            self._gather_wide()
         if pending_of(self.weight) is not None:
             if torch._C._functorch.is_functorch_wrapped_tensor(rows):
                 bring_up_to_date(self.weight)
@@ -71,7 +87,15 @@ class LookupTable(torch.nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
         self.flush()
         release(self.weight)
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        result = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        gradient, self.weight.grad = (
+            self.weight.grad,
+            None,
+        )  # the dtype of a gradient that is there cannot change
+        self._gather_wide()
+        if gradient is not None:
+            replace_gradient(self.weight, gradient.to(grad_dtype(self.weight) or gradient.dtype))
+        return result
 
     def __getstate__(self) -> dict[str, Any]:
         """For ``pickle`` and ``copy``: the table, up to date."""

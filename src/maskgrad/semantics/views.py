@@ -87,7 +87,7 @@ def view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def at_least(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``atleast_2d`` and its kin: any number of operands, each on its own; a sequence gives a tuple."""
     parts = args[0] if len(args) == 1 and not isinstance(args[0], Entries) else args
-    results = tuple([rearrange(function, (part,), kwargs) for part in parts])
+    results = tuple([rearrange(function, (as_entries(part),), kwargs) for part in parts])
     return results[0] if parts is args and len(args) == 1 else results
 
 

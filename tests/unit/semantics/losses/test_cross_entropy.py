@@ -133,6 +133,25 @@ def test_images_and_single_samples() -> None:
     assert_entries(F.cross_entropy(poisoned([1.0, None, 1.0]), torch.tensor(2)), math.log(2))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_images_in_any_order_of_memory(smoothing: float) -> None:
+    leaf = torch.randn(2, 4, 3, 5, requires_grad=True)
+    labels = torch.randint(0, 4, (2, 5, 3))
+    mask = (torch.rand(2, 3, 5) > 0.3).transpose(1, 2)
+    logits = leaf.transpose(2, 3)
+    clean = F.cross_entropy(logits.contiguous(), labels.where(mask, -100), label_smoothing=smoothing)
+    (expected,) = torch.autograd.grad(clean, leaf, retain_graph=True)
+    garbage = torch.where(mask[:, None], logits, math.nan).transpose(2, 3).contiguous().transpose(2, 3)
+    for loss in (
+        F.cross_entropy(mg.masked(garbage, mask[:, None]), labels, label_smoothing=smoothing),
+        F.cross_entropy(logits, mg.masked(labels, mask), label_smoothing=smoothing),
+        F.nll_loss(mg.masked(logits.log_softmax(1), mask[:, None]), labels) if not smoothing else clean,
+    ):
+        torch.testing.assert_close(loss, clean)
+        (found,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+        torch.testing.assert_close(found, expected)
+
+
 def test_log_probabilities_are_read_one_by_one() -> None:
     x = poisoned([[-1.0, None], [None, -3.0], [None, None]], requires_grad=True)
     loss = nn.NLLLoss(reduction="none")(x, torch.tensor([0, 0, 1]))

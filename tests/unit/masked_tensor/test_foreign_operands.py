@@ -1,0 +1,108 @@
+"""Operands that are neither ours nor PyTorch's: arrays of numpy, and Tensor-likes of somebody else."""
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import maskgrad as mg
+
+MASK = torch.tensor([True, False, True])
+OPERATORS = [
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.truediv,
+    operator.pow,
+    operator.lt,
+    operator.eq,
+]
+
+
+def masked() -> mg.MaskedTensor:
+    return mg.masked(torch.tensor([1.0, math.nan, 3.0]), MASK)
+
+
+class TensorLike:
+    """Says what it is asked, and with what."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function.__name__, args
+
+
+class WithOperators(TensorLike):
+    def __radd__(self, other: Any) -> Any:
+        return "radd", (other, self)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("function", OPERATORS)
+def test_a_tensor_like_sees_the_mask(function: Any, left: bool) -> None:
+    x, other = masked(), TensorLike()
+    found = function(other, x) if left else function(x, other)
+    assert any(argument is x for argument in found[1])
+
+
+def test_its_own_operator_comes_first() -> None:
+    x, other = masked(), WithOperators()
+    assert x + other == ("radd", (x, other))
+    name, arguments = x - other
+    assert name == "__sub__"
+    assert arguments[0] is x
+
+
+@pytest.mark.parametrize(
+    "function", [torch.add, torch.mul, torch.where, torch.cat, torch.nn.functional.mse_loss]
+)
+def test_functions_hand_the_mask_over(function: Any) -> None:
+    x, other = masked(), TensorLike()
+    arguments: Any = (x, other)
+    if function is torch.where:
+        arguments = (MASK, x, other)
+    elif function is torch.cat:
+        arguments = ([x, other],)
+    name, seen = function(*arguments)
+    assert name == function.__name__
+    flat = [part for argument in seen for part in (argument if isinstance(argument, list) else [argument])]
+    assert any(part is x for part in flat)
+
+
+@pytest.mark.parametrize("function", OPERATORS)
+def test_arrays(function: Any) -> None:
+    x, array = masked(), np.array([2.0, 5.0, 3.0])
+    tensor = torch.from_numpy(array)
+    for found, expected in (
+        (function(x, array), function(x, tensor)),
+        (function(array, x), function(tensor, x)),
+    ):
+        assert found.dtype == expected.dtype
+        assert found.mask.equal(MASK)
+        assert found.filled(0).equal(expected.filled(0))
+
+
+def test_masked_arrays_keep_their_mask() -> None:
+    array = np.ma.array([2.0, 5.0, math.nan], mask=[False, False, True])
+    for found in (masked() * array, array * masked()):
+        assert found.tolist() == [2.0, None, None]
+
+
+def test_arrays_in_place_and_with_gradient() -> None:
+    x, array = masked(), np.array([2.0, 5.0, 3.0], dtype=np.float32)
+    x *= array
+    assert x.tolist() == [2.0, None, 9.0]
+    leaf = torch.ones(3, requires_grad=True)
+    (np.array([2.0, math.inf, 3.0]) * mg.masked(leaf, MASK)).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [2.0, 0.0, 3.0]
+    read_only = np.broadcast_to(np.array([2.0]), (3,))
+    assert (masked() * read_only[::-1]).tolist() == [2.0, None, 6.0]
+
+
+def test_numbers_of_numpy_stay_numbers() -> None:
+    for number in (np.float64(2), np.int32(2), np.bool_(True)):
+        for found in (masked() * number, number * masked()):
+            assert found.dtype == torch.float32
