@@ -64,7 +64,7 @@ def gradient_penalty(
 
     Raises:
         CoupledSamplesError: samples influence each other, with ``per_sample``.
-        TypeError: something is no tensor; a gradient is sparse, which PyTorch cannot differentiate.
+        TypeError: something is no tensor; a gradient is compressed (CSR, …), which PyTorch cannot differentiate.
         ValueError: ``loss`` is not one number, or in no graph, or depends on none of ``params``; an option is unknown.
 
     Dense equivalent: ``torch.autograd.grad(loss, params, create_graph=True)``, and its norm.
@@ -181,10 +181,14 @@ def _mask_of(operand: Operand) -> Tensor | None:
 
 
 def _squares(gradient: Tensor, unscale: Tensor | None) -> Tensor:
+    if (
+        gradient.layout is torch.sparse_coo
+    ):  # a row that was looked up several times has one gradient, their sum
+        gradient = gradient.coalesce().values()
     if gradient.layout is not torch.strided:
         raise TypeError(
-            f"params: a gradient has layout {gradient.layout}, which PyTorch cannot differentiate a second time; look "
-            "up with sparse=False where a penalty is trained"
+            f"params: a gradient has layout {gradient.layout}, which PyTorch cannot differentiate a second time; write "
+            "mg.from_sparse(t.detach()).requires_grad_(), whose values are the parameter"
         )
     wide = gradient.to(wide_dtype(gradient.dtype))
     if unscale is not None:

@@ -122,8 +122,9 @@ def _setitem(self: MaskedTensor, index: Any, value: Any) -> None:
         raise RuntimeError(
             "assigning to entries of a leaf MaskedTensor that requires grad; clone() it first, or use torch.no_grad()"
         )
-    if stored_of(self) is not None:
-        raise UnsupportedLayoutError("assigning to entries", self.layout, tuple(self.shape))
+    for operand in (self, value):
+        if isinstance(operand, MaskedTensor) and stored_of(operand) is not None:
+            raise UnsupportedLayoutError("assigning to entries", operand.layout, tuple(operand.shape))
     index, wanted, values = assigned(unwrap(index), unwrap(value))
     write_mask(self, index, wanted)
     if values is not None:

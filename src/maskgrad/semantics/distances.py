@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
+from maskgrad.patterns.eager import forward_mode_is_active, may_look_at
 from maskgrad.semantics.entries import Entries, as_entries, intersection
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
@@ -29,6 +33,8 @@ GRADIENT = "torch's, over the common coordinates"
 
 #: From this many rows on torch computes Euclidean distances with matrix products.
 MANY = 25
+#: So many differences are made at once, at most: some MB.
+BLOCK = 2**20
 
 
 def difference(x: Operand, y: Operand) -> Entries:
@@ -50,8 +56,7 @@ def minkowski(difference: Entries, p: float) -> Entries:
 def cdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``cdist``: every row of ``x1`` with every row of ``x2``.
 
-    Euclidean distances of many rows come from matrix products, as in torch. The others need the differences of all
-    coordinates at once: rows x rows x coordinates.
+    Euclidean distances of many rows come from matrix products, as in torch. The others are made block by block.
     """
     arguments = bound("x1 x2 p compute_mode", args, {k if k != "x" else "x1": v for k, v in kwargs.items()})
     x1, x2, p = arguments["x1"], arguments["x2"], arguments.get("p", 2.0)
@@ -60,7 +65,41 @@ def cdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     rows = values_of(x1).shape[-2], values_of(x2).shape[-2]
     if p == 2 and (mode == "use_mm_for_euclid_dist" or (mode.endswith("if_necessary") and max(rows) > MANY)):
         return euclidean_by_products(x1, x2)
-    return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
+    size = rows[1] * values_of(x1).shape[-1] * math.prod(values_of(x2).shape[:-2])
+    if not rows[0] * size or not in_blocks(rows[0] * size, x1, x2):
+        return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
+    step = max(1, BLOCK // size)
+    parts = [
+        recomputed(lambda one, other: minkowski(difference(_each(one, -2), _each(other, -3)), p), part, x2)
+        for part in _split(x1, step)
+    ]
+    return Entries(torch.cat([v for v, _ in parts], -2), torch.cat([m for _, m in parts], -2))
+
+
+def in_blocks(size: int, *operands: Operand) -> bool:
+    """Whether so many differences are too many at once; a graph or a transformation takes them as they come."""
+    return size > BLOCK and all(may_look_at(values_of(x)) for x in operands) and not forward_mode_is_active()
+
+
+def recomputed(body: Callable[..., Entries], *operands: Operand) -> Entries:
+    """What ``body`` says of the operands, of which the backward pass keeps nothing but the operands."""
+    values = [values_of(x) for x in operands]
+    masks = [x.mask if isinstance(x, Entries) else None for x in operands]
+
+    def run(*values: Tensor) -> Any:
+        given = [v if m is None else Entries(v, m) for v, m in zip(values, masks, strict=True)]
+        return tuple(body(*given))
+
+    if not (torch.is_grad_enabled() and any(v.requires_grad for v in values)):
+        return Entries(*run(*values))
+    return Entries(*checkpoint(run, *values, use_reentrant=False, preserve_rng_state=False))
+
+
+def _split(x: Operand, step: int) -> list[Operand]:
+    """Blocks of so many rows."""
+    if not isinstance(x, Entries):
+        return list(x.split(step, -2))
+    return [Entries(v, m) for v, m in zip(x.values.split(step, -2), x.mask.split(step, -2), strict=True)]
 
 
 def _each(x: Operand, dim: int) -> Operand:
@@ -94,10 +133,19 @@ def pdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     arguments = bound("input p", args, kwargs)
     input, p = arguments["input"], arguments.get("p", 2.0)
     F.pdist(input.values[:0].float(), p)  # torch says what is wrong
-    count = input.values.shape[0]
+    count, width = input.values.shape
     i, j = torch.triu_indices(count, count, 1, device=input.values.device)
-    rows = [Entries(input.values.index_select(0, k), input.mask.index_select(0, k)) for k in (i, j)]
-    return minkowski(difference(*rows), p)
+
+    def some(input: Entries, i: Tensor, j: Tensor) -> Entries:
+        rows = [Entries(input.values.index_select(0, k), input.mask.index_select(0, k)) for k in (i, j)]
+        return minkowski(difference(*rows), p)
+
+    if not in_blocks(len(i) * width, input):
+        return some(input, i, j)
+    step = max(1, BLOCK // width)
+    blocks = zip(i.split(step), j.split(step), strict=True)
+    parts = [recomputed(functools.partial(some, i=a, j=b), input) for a, b in blocks]
+    return Entries(torch.cat([v for v, _ in parts]), torch.cat([m for _, m in parts]))
 
 
 def dist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:

@@ -43,9 +43,13 @@ def _read(x: Any, index: Any, read: Callable[[Tensor, Tensor], Tensor]) -> Entri
 
 def gather(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``gather`` along a dimension, one position for each entry of the result."""
-    arguments = bound("input dim index", args, kwargs)
-    dim = arguments["dim"]
-    return _read(arguments["input"], arguments["index"], lambda x, index: torch.gather(x, dim, index))
+    arguments = bound("input dim index sparse_grad", args, kwargs)
+    dim, sparse = arguments["dim"], arguments.get("sparse_grad", False)
+
+    def read(x: Tensor, index: Tensor) -> Tensor:
+        return torch.gather(x, dim, index, sparse_grad=sparse)
+
+    return _read(arguments["input"], arguments["index"], read)
 
 
 def take(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:

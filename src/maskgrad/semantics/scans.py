@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.patterns.eager import forward_only
+from maskgrad.patterns.eager import forward_mode_is_active, forward_only
 from maskgrad.semantics.compaction import specified_last
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
@@ -85,7 +85,7 @@ class _LogCumSumExp(torch.autograd.Function):
     """log Σ_(i≤j) exp(x_i) over specified entries; its gradient is Σ_(j≥i) g_j exp(x_i − out_j).
 
     torch's own backward takes the logarithm of the gradient, so its second derivative is NaN wherever a gradient is
-    0, as it is at every unspecified entry. This one is linear in the gradient. (There is no ``jvp``: torch.compile
+    0, as it is at every unspecified entry. This one is linear in the gradient. (It has no ``jvp``, because torch.compile
     traces no function that has one.)
     """
 
@@ -99,6 +99,7 @@ class _LogCumSumExp(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         values, mask, ctx.dim = inputs
         ctx.save_for_backward(values, mask, output)
+        ctx.save_for_forward(values, mask, output)
 
     @staticmethod
     def _weights(ctx: Any) -> tuple[Tensor, Tensor]:
@@ -127,6 +128,20 @@ class _LogCumSumExp(torch.autograd.Function):
         return torch.where(mask, total * share.conj(), 0).to(out.dtype), None, None
 
 
+class _LogCumSumExpForward(_LogCumSumExp):
+    """The same in forward mode: out'_j = Σ_(i≤j) exp(x_i − out_j) x'_i."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        mask, out = ctx.saved_tensors[1:]
+        dim = ctx.dim
+        share, decay = _LogCumSumExp._weights(ctx)
+        back = decay.flip(dim)
+        back = torch.cat([back.narrow(dim, 1, back.shape[dim] - 1), back.narrow(dim, 0, 1)], dim)
+        terms = torch.where(mask, tangent.to(share.dtype) * share, 0)
+        return decaying_sum(terms.flip(dim), back, dim).flip(dim).to(out.dtype)
+
+
 def logcumsumexp(input: Entries, dim: int) -> Entries:
     """Running log-sum-exp of the specified entries."""
     values, mask = input
@@ -134,7 +149,8 @@ def logcumsumexp(input: Entries, dim: int) -> Entries:
     inexact = values.is_floating_point() or values.is_complex()
     if values.ndim == 0 or values.numel() == 0 or not inexact:  # torch refuses integers
         return Entries(values.logcumsumexp(dim), mask)
-    result: Tensor = _LogCumSumExp.apply(values, mask, dim)  # type: ignore[no-untyped-call]
+    function: Any = _LogCumSumExpForward if forward_mode_is_active() else _LogCumSumExp
+    result: Tensor = function.apply(values, mask, dim)
     return Entries(result, mask)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -266,10 +266,27 @@ def test_coupled_samples_are_refused() -> None:
     mg.gradient_penalty(model(x), x, per_sample=True, target=1.0, coupling="independent")
 
 
-def test_a_sparse_gradient_is_refused() -> None:
-    table = nn.Embedding(5, 2, sparse=True)
-    with pytest.raises(TypeError, match="sparse=False"):
-        mg.gradient_penalty(table(torch.tensor([1, 2])).square().sum(), table.weight)
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("table", [nn.Embedding, mg.nn.Embedding])
+def test_sparse_tables(table: Any, power: Literal[1, 2]) -> None:
+    rows = torch.tensor([[1, 2, 1], [0, 2, 2]])
+    found = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        model = nn.ModuleList([table(5, 3, sparse=sparse, padding_idx=0, dtype=D), nn.Linear(3, 2, dtype=D)])
+        loss = model[1](model[0](rows).tanh()).square().sum() + model[0](rows[:1]).pow(3).sum()
+        penalty = mg.gradient_penalty(loss, model.parameters(), power=power)
+        (penalty + loss).backward()
+        gradients = [p.grad.to_dense() for p in model.parameters() if p.grad is not None]
+        found.append([penalty.detach(), *gradients])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_compressed_gradient_is_refused() -> None:
+    table = torch.eye(3).to_sparse_csr().requires_grad_()
+    with pytest.raises((TypeError, RuntimeError), match=r"from_sparse\(t\.detach\(\)\)\.requires_grad_"):
+        mg.gradient_penalty(mg.from_sparse(table).square().sum(), table)
 
 
 W = leaf(1.0, 2.0)

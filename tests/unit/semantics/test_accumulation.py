@@ -184,3 +184,22 @@ def test_second_derivatives(reduce: str) -> None:
     operands = [contents("ordinary", size).requires_grad_() for size in (5, 8)]
     assert torch.autograd.gradcheck(function, operands)
     assert torch.autograd.gradgradcheck(function, operands)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["prod", "mean"])
+def test_forward_mode(reduce: str, include_self: bool) -> None:
+    x_mask, mask, index = on(1, 0, 1, 1), on(1, 1, 1, 1, 0, 1), torch.tensor([0, 0, 2, 2, 2, 3])
+    x = torch.randn(4, 2, dtype=torch.float64)
+    source = torch.randn(6, 2, dtype=torch.float64)
+    source[0, 0], source[2:4, 1] = 0, 0  # one factor is 0, and two of one product
+
+    def function(x: Tensor, source: Tensor) -> Tensor:
+        start = mg.masked(torch.where(x_mask[:, None], x, nan), x_mask[:, None])
+        brought = mg.masked(torch.where(mask[:, None], source, nan), mask[:, None])
+        return start.index_reduce(0, index, brought, reduce, include_self=include_self).filled(0.0)
+
+    operands = (x.requires_grad_(), source.requires_grad_())
+    assert torch.autograd.gradcheck(function, operands, check_forward_ad=True)
+    operands[1].data[2:4, 1] += 0.5  # PyTorch refuses second derivatives by two zeros of one product
+    assert torch.autograd.gradgradcheck(function, operands, check_fwd_over_rev=True)

@@ -198,3 +198,15 @@ class TestMaskedFill:
 
     def test_a_masked_value(self) -> None:
         assert_entries(torch.masked_fill(torch.ones(2).double(), on(1, 0), poisoned(None)), [None, 1.0])
+
+
+def test_gather_with_a_sparse_gradient() -> None:
+    mask = torch.tensor([[True, False], [True, True], [False, True]])
+    leaf = torch.where(mask, torch.arange(6.0).reshape(3, 2), nan).requires_grad_()
+    index = torch.tensor([[2, 1], [0, 0]])
+    found = torch.gather(mg.masked(leaf, mask), 0, index, sparse_grad=True)
+    assert found.tolist() == [[None, 3.0], [0.0, None]]
+    (found * 2).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.layout == torch.sparse_coo
+    assert leaf.grad.to_dense().tolist() == [[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]]

@@ -236,3 +236,14 @@ def test_compiled_in_one_graph_and_under_vmap(name: str) -> None:
         torch.testing.assert_close(*grads)
         each = torch.vmap(lambda v, m: function(v[None], m[None]))(values, mask)
         torch.testing.assert_close(each[0].squeeze(1), one)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((7,), 0), ((3, 5), 1), ((3, 5), 0)])
+def test_forward_mode_of_logcumsumexp(shape: tuple[int, ...], dim: int) -> None:
+    x, mask = torch.randn(shape, dtype=torch.float64).requires_grad_(), torch.rand(shape) > 0.4
+
+    def function(values: Tensor) -> Tensor:
+        return torch.logcumsumexp(mg.masked(torch.where(mask, values, nan), mask), dim).filled(0.0)
+
+    assert gradcheck(function, (x,), check_forward_ad=True)
+    assert gradgradcheck(function, (x,), check_fwd_over_rev=True)

@@ -66,3 +66,30 @@ def test_inner_of_any_number_of_dimensions(shape: tuple[int, ...], other: tuple[
     expected = torch.inner(x, y)
     for one, two in ((x.to_sparse(), y), (x, y.to_sparse()), (x.to_sparse(), y.to_sparse())):
         assert_same(torch.inner(one, two), expected)  # type: ignore[arg-type]
+
+
+def test_outer_of_long_vectors_costs_what_is_stored() -> None:
+    places = torch.tensor([[0, 10**11]])
+    x = mg.from_sparse(torch.sparse_coo_tensor(places, [1.0, 2.0], (10**12,))).requires_grad_()
+    y = mg.from_sparse(torch.sparse_coo_tensor(places[:, 1:], [5.0], (10**12,)))
+    product = torch.outer(x, y)
+    assert product.shape == (10**12, 10**12)
+    assert product.indices().tolist() == [[0, 10**11], [10**11, 10**11]]
+    assert product.values().tolist() == [5.0, 10.0]
+    product.sum().backward()
+    assert x.grad is not None
+    assert x.grad.values().tolist() == [5.0, 5.0]
+
+
+def test_complex_means_without_nan() -> None:
+    entries = torch.tensor([1 + 1j, complex("nan"), 3 + 0j])
+    x = mg.from_sparse(torch.sparse_coo_tensor([[0, 1, 3]], entries, (5,)))
+    assert torch.nanmean(x) == 2 + 0.5j
+    assert torch.nanmean(x[:2]) == 1 + 1j
+
+
+def test_sparse_entries_are_not_assigned_to_a_mask() -> None:
+    x = mg.masked(torch.zeros(3, 3))
+    with pytest.raises(mg.errors.UnsupportedLayoutError, match=r"assigning .* x\.to_dense\(\)"):
+        x[...] = mg.from_sparse(torch.eye(3).to_sparse())
+    assert x.tolist() == torch.zeros(3, 3).tolist()

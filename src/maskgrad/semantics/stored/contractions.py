@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskgrad.patterns import CoordinatePattern
 from maskgrad.patterns.stored import keys_of, places_of
 from maskgrad.semantics.contractions import multiply
 from maskgrad.semantics.entries import Entries
@@ -207,6 +208,11 @@ def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
 def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``outer``: one entry for each pair of entries."""
     x, y = bound("input vec2", args, kwargs).values()
+    if all(isinstance(v, Stored) and len(v.sizes) == len(v.shape) == 1 for v in (x, y)):
+        rows, columns = x.pattern.coordinates()[0], y.pattern.coordinates()[0]
+        places = rows.repeat_interleave(len(columns)), columns.repeat(len(rows))
+        entries = (x.entries[:, None] * y.entries).reshape(-1)
+        return Stored(entries, CoordinatePattern(torch.stack(places), (*x.sizes, *y.sizes)))
     return apply(lambda v: v[0] * v[1], [_reshaped(x, (-1, 1)), _reshaped(y, (1, -1))])
 
 

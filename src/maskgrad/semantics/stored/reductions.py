@@ -64,7 +64,7 @@ def mean_without_nan(entries: Tensor, groups: Groups) -> Tensor:
     """Mean of the entries that are not NaN; NaN where all are, with a gradient of 0 there."""
     absent = entries.isnan()
     added = groups.sum(torch.where(absent, torch.zeros_like(entries), entries))
-    number = groups.sum((~absent).to(added.dtype))
+    number = groups.sum((~absent).to(added.dtype.to_real()))
     average = added / number.clamp(min=1)
     return torch.where(number > 0, average, torch.nan).to(entries.dtype)
 
