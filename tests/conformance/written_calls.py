@@ -85,6 +85,7 @@ def with_running_statistics(x: Any, mean: Tensor, var: Tensor) -> Any:
 
 
 WRITTEN: dict[str, WrittenCall] = {
+    "copy_": call(lambda x, source: (x * 1).copy_(source), (2, 3), (3,)),
     # an entry of the database since PyTorch 2.13
     "native_group_norm": WrittenCall(
         lambda x: torch.native_group_norm(x, None, None, 2, 4, 3, 2, 1e-5), (numbers(2, 4, 3),)

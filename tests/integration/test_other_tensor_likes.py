@@ -93,8 +93,12 @@ class TestASubclassThatLogs:
 @pytest.mark.parametrize("kind", [ScalarTimesIdentity, FriendlyIdentity])
 class TestAnotherTensorLike:
     def test_entry_by_entry_it_says_itself_what_is_meant(self, kind: Any) -> None:
-        for total in (torch.add(known_and_not(), kind(2, 2.0)), torch.add(kind(2, 2.0), known_and_not())):
-            assert_entries(total, [[3.0, None], [2.0, 5.0]])
+        for operands in ((known_and_not(), kind(2, 2.0)), (kind(2, 2.0), known_and_not())):
+            if kind is FriendlyIdentity:
+                assert_entries(torch.add(*operands), [[3.0, None], [2.0, 5.0]])
+                continue
+            with pytest.raises(TypeError, match=r"torch.add.*returned NotImplemented"):  # it knows no masks
+                torch.add(*operands)
 
     def test_elsewhere_it_is_asked(self, kind: Any) -> None:
         if kind is FriendlyIdentity:

@@ -144,7 +144,7 @@ def write_unscaled(found: Iterable[Unscaled]) -> list[Widened]:
         if isinstance(old, Tensor) and old.layout is torch.strided and old.dtype is new.dtype:
             old.copy_(one.merged.values)
             continue
-        if old.dtype is not new.dtype and param.grad is not None:
+        if old.dtype is not new.dtype and param.grad is not None and attached_gradient(param) is None:
             widened.append(Widened(param, old.dtype, grad_dtype(param)))
         replace_gradient(param, new)
     return widened
@@ -153,7 +153,7 @@ def write_unscaled(found: Iterable[Unscaled]) -> list[Widened]:
 def narrow_again(widened: Iterable[Widened]) -> None:
     """Give parameters the gradient's dtype back that they had before it was unscaled."""
     for one in widened:
-        gradient = attached_gradient(one.param) if one.param.grad is None else one.param.grad
+        gradient = current_gradient(one.param, "a parameter")
         keep_attached(one.param, None)
         one.param.grad = None
         set_grad_dtype(one.param, one.grad_dtype)

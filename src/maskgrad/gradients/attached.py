@@ -1,10 +1,12 @@
-"""The gradient that a parameter has: ``.grad``, or one of a kind that ``.grad`` cannot hold, kept beside it."""
+"""The gradient that a parameter has in ``.grad``: a tensor of torch, or a masked one (MaskedGradient)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
+from maskgrad.gradients.masked_grad import MaskedGradient
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 
@@ -26,30 +28,54 @@ _HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in PyTorch 2.9, which PyT
 
 
 def attached_gradient(param: Tensor) -> AnyGradient | None:
-    """What :func:`maskgrad.attach_gradient` gave to ``param``, or None.
-
-    Example:
-        >>> mg.optim.attached_gradient(torch.nn.Parameter(torch.ones(3))) is None
-        True
-    """
+    """The masked gradient of ``param``; None if it has none or a plain one."""
+    gradient = param.grad
+    if type(gradient) is MaskedGradient:
+        return gradient.gradient  # type: ignore[no-any-return]
     attached: AnyGradient | None = getattr(param, _ATTRIBUTE, None)
     return attached
 
 
 def keep_attached(param: Tensor, gradient: AnyGradient | None) -> None:
-    """Attach a gradient that is known to fit, detached; None removes what is attached."""
-    if gradient is not None:
-        setattr(param, _ATTRIBUTE, gradient.detach())
-    elif hasattr(param, _ATTRIBUTE):
+    """Attach a gradient that is known to fit, detached; None removes what is attached.
+
+    It is put in ``.grad``, so that whoever reads that sees it: a dense or COO tensor as it is, others as a
+    :class:`MaskedGradient`. PyTorch/XLA has no such tensors; there it hangs on the parameter.
+    """
+    if hasattr(param, _ATTRIBUTE):
         delattr(param, _ATTRIBUTE)
+    if gradient is None:
+        if type(param.grad) is MaskedGradient:
+            param.grad = None
+        return
+    gradient = gradient.detach()
+    if grad_dtype(param) not in (None, gradient.dtype):
+        param.grad = None
+        set_grad_dtype(param, gradient.dtype)
+    if param.device.type == "xla" or grad_dtype(param) not in (None, gradient.dtype):
+        setattr(param, _ATTRIBUTE, gradient)
+    elif isinstance(gradient, Tensor) and gradient.layout in (torch.strided, torch.sparse_coo):
+        param.grad = gradient
+    else:
+        (_hold_uncompiled if torch.compiler.is_compiling() else _hold)(param, gradient)
+
+
+def _hold(param: Tensor, gradient: AnyGradient) -> None:
+    param.grad = MaskedGradient(gradient)
+
+
+_hold_uncompiled = _disable_dynamo(_hold)
 
 
 def current_gradient(param: Tensor, name: str) -> AnyGradient | None:
     """The gradient a step uses: the attached one, or ``.grad``; both at once are refused, none is None."""
+    gradient = param.grad
+    if type(gradient) is MaskedGradient:
+        return gradient.gradient  # type: ignore[no-any-return]
     attached = attached_gradient(param)
     if attached is None:
-        return param.grad
-    if param.grad is not None:
+        return gradient
+    if gradient is not None:
         raise ValueError(
             f"{name} has an attached gradient and a .grad; which one is meant cannot be known. Remove one: "
             "mg.attach_gradient(param, None) or param.grad = None"

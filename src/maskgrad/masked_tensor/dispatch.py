@@ -321,8 +321,11 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
     elif isinstance(result, Stored):
         target._rebind(result.values.to(values.dtype), result.pattern)
     else:
-        home = target._pattern.shared_home() if isinstance(target._pattern, BooleanPattern) else None
-        target._rebind(result.values, BooleanPattern(result.mask, home))
+        known = target._pattern
+        mask = result.mask
+        target._rebind(
+            result.values, known.alias(mask) if isinstance(known, BooleanPattern) else BooleanPattern(mask)
+        )
     return target
 
 

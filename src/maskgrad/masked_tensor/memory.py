@@ -40,7 +40,7 @@ def _set_data(self: MaskedTensor, other: MaskedTensor | Tensor) -> None:
 def _at_home(pattern: Pattern) -> Pattern:
     """The same entries, for another name of the same memory."""
     if isinstance(pattern, BooleanPattern):
-        return BooleanPattern(pattern.mask, pattern.shared_home())
+        return pattern.alias(pattern.mask)
     return pattern
 
 

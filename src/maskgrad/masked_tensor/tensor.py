@@ -212,7 +212,7 @@ class MaskedTensor(TypedOperators):
         if isinstance(
             pattern, BooleanPattern
         ):  # another name for the same memory, as a copied torch.Tensor is
-            pattern = BooleanPattern(pattern.mask, pattern.shared_home())
+            pattern = pattern.alias(pattern.mask)
         return MaskedTensor(self._values, pattern)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaskedTensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.patterns.eager import may_look_at
@@ -57,7 +58,7 @@ def pattern_of_result(
             continue
         if compiling:  # memory cannot be asked for in a graph
             if views or values is source._values:
-                return BooleanPattern(mask, pattern.shared_home())
+                return pattern.alias(mask)
             if mask is pattern.mask:
                 found = pattern.borrowed()
         elif same_memory(values, source._values):
@@ -99,7 +100,7 @@ def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
         torch.is_grad_enabled() and (old.requires_grad or values.requires_grad)
     ):
         old.copy_(chosen(mask, values, old))
-    elif old.dtype in PLAIN_OUT:
+    elif old.dtype in PLAIN_OUT and not is_transformed():
         torch.where(mask, values, old, out=old)
     else:
         old.copy_(chosen(mask, values, old))
@@ -142,7 +143,7 @@ def writable_mask(target: MaskedTensor) -> Tensor:
     pattern = target._pattern
     assert isinstance(pattern, BooleanPattern)
     home = pattern.home
-    if home is None:
+    if home is None or (home.lent and not home.apart and not pattern.is_seen):
         mask = pattern.mask.clone(memory_format=torch.contiguous_format)
         target._pattern = BooleanPattern(mask, Home(lent=False))
         return mask

@@ -173,11 +173,11 @@ def add_padded_gradient(table: LookupTable | None, rows: Tensor, values: Tensor)
     present = attached_gradient(table.weight)
     if isinstance(present, PaddedRows):
         gradient = present + gradient
-    elif present is not None:
+    elif present is not None or table.weight.grad is not None:
+        kind = type(table.weight.grad if present is None else present).__name__
         raise ValueError(
-            f"the weight of {type(table).__name__} has an attached gradient already, a {type(present).__name__}, to "
-            "which a table with a capacity cannot add; remove it before the backward pass, with "
-            "mg.attach_gradient(table.weight, None)"
+            f"the weight of {type(table).__name__} has a gradient already, a {kind}, to which a table with a capacity "
+            "cannot add; write table.weight.grad = None before the backward pass, or make the table without a capacity"
         )
     if table.capacity is not None:
         try:

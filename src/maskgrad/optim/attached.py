@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from maskgrad.gradients.attached import AnyGradient, attached_gradient, current_gradient, keep_attached
+from maskgrad.gradients.attached import AnyGradient, current_gradient, keep_attached
 from maskgrad.optim.gradients import check_gradient
 
 __all__ = ["attach_gradient", "attached_gradient", "current_gradient"]
 
 
+def attached_gradient(param: Tensor) -> AnyGradient | None:
+    """The gradient that a step of ``mg.optim`` uses: what was attached, as it was given, or ``.grad``; None if none.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(3))
+        >>> mg.attach_gradient(p, mg.masked(torch.ones(3), torch.tensor([True, False, False])))
+        >>> mg.optim.attached_gradient(p)
+        masked([1., --, --])
+    """
+    return current_gradient(param, "the parameter")
+
+
 def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
     """Give a parameter a gradient of any kind, as ``param.grad = ...`` does for dense and COO ones.
 
-    The optimizers of ``mg.optim`` update the specified entries, and only those. Like an assignment to
-    ``.grad``, it replaces what was attached before; ``zero_grad()`` of an optimizer of ``mg.optim``, or
-    ``None``, removes it. A step refuses a parameter that has both an attached gradient and a ``.grad``.
+    The optimizers of ``mg.optim`` update the specified entries, and only those. It is an assignment to ``.grad``,
+    where PyTorch's tools see it: a dense or COO tensor as it is, others in a tensor of a kind of their own. Norms,
+    checks and scaling (``torch.nn.utils.clip_grad_norm_``, ``torch.amp.GradScaler``) and ``zero_grad()`` of a model
+    are right for it, entries without a gradient counting as 0; everything else refuses it, steps of ``torch.optim``
+    before anything has changed. ``param.grad.to_dense()`` is the dense one. (On PyTorch/XLA, which has no such
+    tensors, it hangs on the parameter, ``.grad`` is None, and an optimizer of ``mg.optim`` is needed throughout.)
 
     Args:
         param: the parameter, any shape.
@@ -42,4 +57,6 @@ def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
     """
     if masked is not None:
         check_gradient(param, masked, "the parameter")
+    if masked is None:
+        param.grad = None
     keep_attached(param, masked)

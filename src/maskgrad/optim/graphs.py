@@ -78,6 +78,9 @@ class GraphOptimizer(torch.optim.Optimizer, abc.ABC):
         else:
             self._remove_gradients(set_to_none)
 
+    #: What is in .grad may be masked: maskgrad.gradients.masked_grad.
+    takes_masked_gradients = True
+
     @_disable_dynamo
     def _remove_gradients(self, set_to_none: bool) -> None:
         super().zero_grad(set_to_none)

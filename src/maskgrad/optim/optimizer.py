@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.attached import keep_attached
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.optim.attached import attach_gradient, current_gradient
+from maskgrad.optim.attached import current_gradient
 from maskgrad.optim.batching import Batch
 from maskgrad.optim.catch_up import bring_up_to_date, settle
 from maskgrad.optim.engine import Update
@@ -136,7 +137,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         super()._remove_gradients(set_to_none)
         for group in self.param_groups:
             for param in group["params"]:
-                attach_gradient(param, None)
+                keep_attached(param, None)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -22,16 +22,18 @@ class Home:
 
     Attributes:
         lent: others read the same memory, and must not see what is written: the masks move before they are written.
+        shared: a view or another name is at home here, too.
         apart: a mask that had to be copied while the values were not: it cannot be written so that all see it.
         moves: how often the masks have moved.
         memory: to where, as one dimension.
     """
 
-    __slots__ = ("__weakref__", "apart", "lent", "memory", "moves")
+    __slots__ = ("__weakref__", "apart", "lent", "memory", "moves", "shared")
 
     def __init__(self, lent: bool, apart: bool = False) -> None:
         self.lent = lent
         self.apart = apart
+        self.shared = False
         self.moves = 0
         self.memory: Tensor | None = None
 
@@ -99,6 +101,18 @@ class BooleanPattern(Pattern):
             self._moves = home.moves
         return self._mask
 
+    def alias(self, mask: Tensor) -> BooleanPattern:
+        """The pattern of another name of the same memory, or of a view of it, in a graph."""
+        home = self.shared_home()
+        home.shared = True
+        return BooleanPattern(mask, home)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether a view or another name of the same memory may see what is written."""
+        home = self.home
+        return self._is_viewed or (home is not None and home.shared)
+
     @property
     def home(self) -> Home | None:
         """Where the mask can be written; None: nobody else sees what is written, so that it is replaced."""
@@ -113,6 +127,7 @@ class BooleanPattern(Pattern):
                 source, mask = self._source
                 if same_memory(self._mask, mask):
                     self._home = source.shared_home()
+                    self._home.shared = True
                 else:
                     self._home, self._moves = Home(lent=True, apart=True), 0
                 self._source = None

@@ -79,7 +79,7 @@ class _Extremum(torch.autograd.Function):
 
 
 def _products(start: Tensor, dim: int, index: Tensor, brought: Tensor) -> Tensor:
-    """``scatter_reduce`` with "prod", of which PyTorch loses the tangents: by doubling, in log(n) steps, to any order."""
+    """``scatter_reduce`` with "prod", of which PyTorch loses the tangents: by doubling, in log(n) steps."""
     size = index.shape[dim] if index.ndim else 0
     if not size:
         return start

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
+LIKE = frozenset(
+    getattr(torch, f"{n}_like") for n in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")
+)
 #: What is written: its position after the model, and its name.
 CONTENT = {"full_like": (0, "fill_value"), "new_full": (1, "fill_value"), "new_tensor": (0, "data")}
 
@@ -28,7 +31,7 @@ def create(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     known, rest, options = _content(function.__name__, rest, options)
     values = function(model.values if isinstance(model, Entries) else model, *rest, **options)
     masks = [] if known is None else [known]
-    if isinstance(model, Entries) and function.__name__.endswith("_like"):
+    if isinstance(model, Entries) and function in LIKE:
         masks.append(model.mask)
     if not masks:
         return as_entries(values) if isinstance(model, Entries) else values

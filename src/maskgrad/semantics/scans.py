@@ -85,8 +85,8 @@ class _LogCumSumExp(torch.autograd.Function):
     """log Σ_(i≤j) exp(x_i) over specified entries; its gradient is Σ_(j≥i) g_j exp(x_i − out_j).
 
     torch's own backward takes the logarithm of the gradient, so its second derivative is NaN wherever a gradient is
-    0, as it is at every unspecified entry. This one is linear in the gradient. (It has no ``jvp``, because torch.compile
-    traces no function that has one.)
+    0, as it is at every unspecified entry. This one is linear in the gradient. (It has no ``jvp``, because
+    torch.compile traces no function that has one.)
     """
 
     generate_vmap_rule = True

@@ -49,7 +49,7 @@ def as_in_one_process(rank: int, world_size: int, placement: Any, dtype: torch.d
     grad = table.weight.grad
     assert grad is not None
     assert grad.is_sparse
-    assert grad.dtype is dtype
+    assert grad.dtype is (torch.float32 if dtype.itemsize == 2 else dtype)  # halves are gathered in float32
     touched = grad._indices()[0]
     assert bool((touched[1:] > touched[:-1]).all())  # each row once
     everything, all_steps = torch.cat(joint).view(-1), torch.cat(steps).view(-1, COLUMNS)
@@ -58,7 +58,7 @@ def as_in_one_process(rank: int, world_size: int, placement: Any, dtype: torch.d
     dense[2] = asked[2] = 0
     expected, stored = of_rank(table, dense), of_rank(table, asked).view(-1).bool()
     assert torch.equal(torch.zeros(len(expected), dtype=torch.bool).index_fill(0, touched, True), stored)
-    assert torch.equal(grad.to_dense(), expected)
+    assert torch.equal(grad.to_dense().to(dtype), expected)
     known = torch.arange(ROWS) != 5
     assert torch.equal(table.full_weight()[known], whole[known])
 

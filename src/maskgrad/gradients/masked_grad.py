@@ -1,0 +1,174 @@
+"""A masked gradient in ``.grad``, where PyTorch's tools look for one: norms and scaling are right, the rest refuses."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+from torch.utils._pytree import tree_map_only
+
+from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
+from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor.tensor import stored_of
+
+__all__ = ["MaskedGradient"]
+
+aten = torch.ops.aten
+#: What is asked of all entries together, to which a missing gradient contributes nothing.
+NORMS = frozenset({aten.linalg_vector_norm, aten.norm, aten._foreach_norm})
+#: What is asked of each entry: a missing gradient is 0.
+READING = frozenset(
+    {aten.abs, aten.eq, aten.ne, aten.isnan, aten.isinf, aten.sum, aten.amax, aten.max, aten.all, aten.any}
+)
+#: What is done to each entry that there is.
+SCALING = frozenset(
+    getattr(aten, name)
+    for names in ("mul_", "div_", "neg_", "clamp_", "clamp_min_", "clamp_max_")
+    for name in (names, f"_foreach_{names}")
+    if hasattr(aten, name)
+)
+UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_
+SAME = frozenset({aten.detach, aten.detach_, aten.alias})
+
+REFUSAL = (
+    "the gradient of a parameter of shape {shape} is masked (mg.attach_gradient, or a table with a capacity): {who} "
+    "does not know that its other entries have none. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
+    "make it dense first, with zeros where there is none: param.grad = param.grad.to_dense()"
+)
+
+
+class MaskedGradient(torch.Tensor):
+    """What ``param.grad`` is where its gradient is masked; ``gradient`` is a MaskedTensor, PaddedRows or sparse tensor.
+
+    Entries without a gradient count as 0 in norms and checks, and stay without one when the others are scaled, so that
+    ``torch.nn.utils.clip_grad_norm_``, ``torch.amp.GradScaler`` and ``zero_grad`` are right. ``to_dense()`` makes a
+    plain tensor. Everything else raises RuntimeError, torch.optim's steps before they change anything.
+    """
+
+    gradient: Any
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, gradient: Any) -> MaskedGradient:
+        """A tensor without memory of its own, around ``gradient``."""
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, gradient.shape, dtype=gradient.dtype, device=gradient.device
+        )
+        made.gradient = gradient
+        observe_steps(_REFUSING)
+        return made  # type: ignore[no-any-return]
+
+    def __init__(self, gradient: Any) -> None:  # noqa: ARG002
+        super().__init__()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"MaskedGradient({self.gradient!r})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaskedGradient:
+        gradient = self.gradient
+        copied = gradient.clone() if isinstance(gradient, Tensor) else copy.deepcopy(gradient, memo)
+        return MaskedGradient(copied)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return MaskedGradient, (self.gradient,)
+
+    def to_dense(self, *_: Any, **__: Any) -> Tensor:
+        """A plain tensor, 0 where there is no gradient."""
+        if isinstance(self.gradient, MaskedTensor):
+            return self.gradient.to_dense().filled(0)
+        return self.gradient.to_dense()  # type: ignore[no-any-return]
+
+    def clean(self) -> MaskedGradient:
+        """Itself, with numbers of its own and no garbage among them."""
+        gradient = self.gradient
+        if isinstance(gradient, PaddedRows):
+            self.gradient = gradient.merged()
+        elif isinstance(gradient, MaskedTensor) and stored_of(gradient) is None:
+            self.gradient = masked(gradient.filled(0), gradient._pattern.mask)
+        return self
+
+    def empty(self) -> MaskedGradient:
+        """Itself, with zeros; slots are free again."""
+        gradient = self.gradient
+        if isinstance(gradient, PaddedRows):
+            nowhere = torch.full_like(gradient.rows, gradient.shape[0])
+            self.gradient = PaddedRows(nowhere, torch.zeros_like(gradient.values), gradient.shape, 0)
+        else:
+            self.values().zero_()
+        return self
+
+    def values(self) -> Tensor:  # type: ignore[override]
+        """The tensor that holds the entries there are."""
+        gradient = self.gradient
+        if isinstance(gradient, MaskedTensor):
+            return gradient._values
+        return gradient.values if isinstance(gradient, PaddedRows) else gradient.values()  # type: ignore[no-any-return]
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        packet, kwargs = func.overloadpacket, kwargs or {}
+        if packet in SAME:
+            return args[0] if packet is aten.detach_ else MaskedGradient(args[0].gradient)
+        if packet in NORMS and _of_everything(args, kwargs):
+            return func(*_with(args, lambda g: MaskedGradient(g.gradient).clean().values()), **kwargs)
+        if packet in READING or packet in NORMS:
+            return func(*_with(args, MaskedGradient.to_dense), **kwargs)
+        if packet is UNSCALING:
+            func(*_with(args, lambda g: g.clean().values()), **kwargs)
+            return None
+        if packet in (aten.zero_, aten._foreach_zero_):
+            _with(args[0], MaskedGradient.empty)
+            return args[0] if packet is aten.zero_ else None
+        if packet in SCALING and isinstance(args[0], (MaskedGradient, list, tuple)):
+            adds_up = "clamp" not in packet.__name__  # several slots of one row
+            func(_with(args[0], lambda g: (g if adds_up else g.clean()).values()), *args[1:], **kwargs)
+            return args[0] if isinstance(args[0], MaskedGradient) else None
+        shape = next(tuple(a.shape) for a in _listed(args, kwargs) if isinstance(a, MaskedGradient))
+        # no TypeError, for which Python would say "unsupported operand" in its own words
+        raise RuntimeError(REFUSAL.format(shape=shape, who=f"torch.{packet.__name__}"))
+
+
+def _of_everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a norm is that of the whole tensor, of which places do not matter."""
+    return not kwargs.get("dim") and not any(isinstance(a, (list, tuple)) and a for a in args[2:])
+
+
+def _with(args: Any, read: Callable[[MaskedGradient], Tensor]) -> Any:
+    return tree_map_only(MaskedGradient, read, args)
+
+
+def _listed(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Any]:
+    flat = [part for a in args for part in (a if isinstance(a, (list, tuple)) else [a])]
+    return [*flat, *kwargs.values()]
+
+
+class _Refusing(StepObserver):
+    """An optimizer that takes every entry of a gradient must not step over a masked one."""
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Nothing is known yet."""
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """Nothing is known yet."""
+
+    def gradients_ready(self, optimizer: Optimizer) -> None:
+        if getattr(optimizer, "takes_masked_gradients", False):
+            return
+        for param in parameters_of(optimizer):
+            if isinstance(param.grad, MaskedGradient):
+                kind = type(optimizer)
+                place = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
+                raise RuntimeError(REFUSAL.format(shape=tuple(param.shape), who=f"{place}.{kind.__name__}"))
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Nothing to do."""
+
+
+_REFUSING = _Refusing()
