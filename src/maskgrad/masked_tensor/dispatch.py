@@ -16,6 +16,7 @@ from maskgrad.masked_tensor.writing import makes_views, pattern_of_result, write
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import same_memory
 from maskgrad.semantics import callbacks
+from maskgrad.semantics.autocasting import MAY_WIDEN, in_float32
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.refusals import REFUSALS
@@ -144,6 +145,8 @@ def call(
     plain, body = tuple(parts), operation.body
     if stored:
         body = _rule_for_stored(operation, function, (*plain, *kwargs.values()))
+    if operation.name in MAY_WIDEN and torch._C._is_any_autocast_enabled():  # type: ignore[attr-defined]
+        body = in_float32(operation.name, body, (*plain, *kwargs.values()))
     result = body(function, plain, kwargs)
     if operation.number is not None:
         result = operation.number.of(result, plain, kwargs)
