@@ -74,7 +74,7 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
         found,
         expected,
         rtol=0.03,
-        atol=0.03 * largest if half else 0.01 * max(largest, 0.2),
+        atol=(0.03 if half else 0.01) * max(largest, 0.2),
         equal_nan=True,
         msg=lambda m: f"{what}: {m}",
     )

@@ -49,9 +49,9 @@ class Embedding(LookupTable, torch.nn.Embedding):
 
     Gradient:
         COO rows, one per look-up; duplicates are merged by the optimizer. With a ``capacity`` they are attached by
-        ``backward()`` (:func:`maskgrad.attach_gradient` says what that means for ``.grad``); where the weight is no leaf, or under ``torch.func``, it is dense.
-        Sparse gradients of half-precision tables on a CPU are gathered in float32 (``weight.grad_dtype``), because
-        PyTorch cannot add up two of them otherwise.
+        ``backward()`` (:func:`maskgrad.attach_gradient` says what that means for ``.grad``); where the weight is no
+        leaf, or under ``torch.func``, it is dense. Sparse gradients of half-precision tables on a CPU are gathered in
+        float32 (``weight.grad_dtype``), because PyTorch cannot add up two of them otherwise.
 
     Raises:
         TypeError: ``capacity`` is no integer.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from maskgrad.masked_tensor.torch_patches.state_dicts import before_saving
 from maskgrad.optim.pending import pending_of
 from maskgrad.optim.row_access import finer_rows
 
@@ -17,7 +18,10 @@ __all__ = ["bring_up_to_date", "flush", "settle"]
 def bring_up_to_date(param: Tensor, rows: Tensor | None = None) -> None:
     """Bring ``rows`` of ``param`` (indices in its first dimension, perhaps twice), or all, up to date."""
     pending = pending_of(param)
-    if pending is None or len(pending) == 0:
+    if pending is None:
+        return
+    pending.is_read_in_time |= rows is not None
+    if len(pending) == 0:
         return
     if rows is None:
         pending.flush(param)
@@ -82,3 +86,6 @@ def flush(params: torch.nn.Module | Tensor | Iterable[Tensor]) -> None:
         if not isinstance(param, Tensor):
             raise TypeError(f"params must be a module, a parameter or several, got a {type(param).__name__}")
         bring_up_to_date(param)
+
+
+before_saving(bring_up_to_date)

@@ -59,7 +59,7 @@ def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[
 
     Raises:
         ValueError: hyperparameters are missing, or are those of another optimizer; or it keeps state in another
-            form.
+            form, or takes a missing gradient for something else.
     """
     missing = sorted(own.keys() - group.keys() - {"fused", "capturable"})
     foreign = sorted((group.keys() & _TELLING) - own.keys())
@@ -74,6 +74,13 @@ def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[
         raise ValueError(
             f"the loaded state was made with state={group['state']!r}, but this optimizer has "
             f"state={live['state']!r}; build the optimizer with state={group['state']!r} to load it"
+        )
+    if group["unspecified"] != live["unspecified"]:
+        raise ValueError(
+            f"the loaded state was made with unspecified={group['unspecified']!r}, but this optimizer has "
+            f"unspecified={live['unspecified']!r}; build the optimizer with unspecified={group['unspecified']!r}, or "
+            f'go on differently: write group["unspecified"] = {live["unspecified"]!r} for each group of '
+            'state["param_groups"] before it is loaded'
         )
 
 

@@ -232,7 +232,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         """Complete the groups of a state about to be loaded; an error if it does not fit."""
         defaults = state.get("defaults") or self.defaults
         for position, group in enumerate(state["param_groups"]):
-            before = live[position] if live else SHARED_OPTIONS
+            before = live[position] if live else {**SHARED_OPTIONS, **group}
             complete_group(group, before, {**SHARED_OPTIONS, **self._late_options})
             check_group(group, before, defaults, type(self).__name__)
             numbers = self._read_group(group)

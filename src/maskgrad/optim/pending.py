@@ -46,6 +46,8 @@ class Pending:
         self.states: list[Tensor] = []
         self.version = 0
         """Version of the parameter after the last step: whether somebody else has written since."""
+        self.is_read_in_time = False
+        """Whether somebody brings rows up to date before they are read: a table of ``mg.nn``."""
         self._had: Tensor | None = None  # (R,) int32: how many of the recorded steps a row has had
         self._history = History()
         self._table: IdleTable | None = None
@@ -126,14 +128,17 @@ class Pending:
             self.catch_up(param, (self._had != self._steps).nonzero().view(-1))
         self.forget()
 
-    def catch_up(self, param: Tensor, rows: Tensor) -> None:
-        """Bring distinct ``rows`` (n,) up to date; the parameter's version does not change, for its value does not."""
+    def catch_up(self, param: Tensor, rows: Tensor) -> bool:
+        """Bring distinct ``rows`` (n,) up to date, and say whether some were not.
+
+        The parameter's version does not change, for its value does not.
+        """
         if self._steps == 0 or len(rows) == 0:
-            return
+            return False
         assert self._had is not None  # a step was recorded, so its rows were marked
         rows = self.behind(rows)
         if len(rows) == 0:
-            return
+            return False
         access = RowAccess([param.data, *self.states], self.leading)
         mask = trained_entries(param)
         for piece in access.pieces(rows, _PIECE):
@@ -145,6 +150,7 @@ class Pending:
                 tensors = [torch.where(on, t, old) for t, (old, on) in zip(tensors, frozen, strict=True)]
             access.scatter(piece, tensors)
         self.mark(param, rows)
+        return True
 
     def _advance(self, tensors: Sequence[Tensor], had: Tensor) -> None:
         if self._table is None:

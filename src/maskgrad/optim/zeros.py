@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
@@ -16,6 +17,12 @@ from maskgrad.optim.row_access import computing_dtype, finer_rows
 from maskgrad.sparse import increasing, prod
 
 __all__ = ["update_with_zeros"]
+
+READ_LATE = (
+    'with unspecified="zero", rows of a {type} of shape {shape} were read while they were behind: their gradients are '
+    "those of old values. Look them up with mg.nn.Embedding or mg.nn.EmbeddingBag, which bring rows up to date when "
+    "they are read, or call mg.optim.flush(param) before each forward pass"
+)
 
 
 def update_with_zeros(
@@ -52,7 +59,11 @@ def update_with_zeros(
         gradient = _whole_rows(gradient, param)
     pending.fit_rows(param, gradient.leading)
     rows = finer_rows(gradient.indices, param, gradient.leading, pending.leading)
-    pending.catch_up(param, rows)
+    if pending.catch_up(param, rows) and not pending.is_read_in_time:
+        pending.is_read_in_time = True  # once is enough
+        warnings.warn(
+            READ_LATE.format(type=type(param).__name__, shape=tuple(param.shape)), UserWarning, stacklevel=2
+        )
     apply_update(update, param, gradient, states)
     if pending.record(numbers, step, before, update):
         pending.mark(param, rows)

@@ -22,6 +22,7 @@ from maskgrad.masked_tensor.torch_patches import (
     module_hooks,
     parameter_containers,
     pytrees,
+    state_dicts,
 )
 from maskgrad.masked_tensor.torch_patches.after_import import after_import
 from maskgrad.masked_tensor.torch_patches.patch import Patch
@@ -83,6 +84,17 @@ PATCHES: tuple[Patch, ...] = (
             "torch.nn.ParameterDict.__setitem__": ("self", "key", "value"),
         },
         install=parameter_containers.install,
+    ),
+    Patch(
+        target="torch.nn.Module._save_to_state_dict",
+        how="replaced",
+        reason='saves rows of a plain table that still wait for the steps of an optimizer with unspecified="zero"',
+        without='with unspecified="zero" and tables that are not of mg.nn, call optimizer.flush() before '
+        "model.state_dict()",
+        versions="all",
+        test=f"{_UNIT}/test_state_dicts.py",
+        needs={"torch.nn.Module._save_to_state_dict": ("self", "destination", "prefix", "keep_vars")},
+        install=state_dicts.install,
     ),
     Patch(
         target="torch._functorch.eager_transforms._jvp_with_argnums",
