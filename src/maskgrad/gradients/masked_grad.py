@@ -51,22 +51,22 @@ class MaskedGradient(torch.Tensor):
     """
 
     gradient: Any
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, gradient: Any) -> MaskedGradient:
         """A tensor without memory of its own, around ``gradient``."""
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(
             cls, gradient.shape, dtype=gradient.dtype, device=gradient.device
         )
         made.gradient = gradient
         observe_steps(_REFUSING)
-        return made  # type: ignore[no-any-return]
+        return made
 
     def __init__(self, gradient: Any) -> None:  # noqa: ARG002
         super().__init__()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"MaskedGradient({self.gradient!r})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaskedGradient:
@@ -80,7 +80,7 @@ class MaskedGradient(torch.Tensor):
     def to_dense(self, *_: Any, **__: Any) -> Tensor:
         """A plain tensor, 0 where there is no gradient."""
         if isinstance(self.gradient, MaskedTensor):
-            return self.gradient.to_dense().filled(0)
+            return self.gradient.to_dense().filled(0)  # type: ignore[no-any-return]
         return self.gradient.to_dense()  # type: ignore[no-any-return]
 
     def clean(self) -> MaskedGradient:
@@ -102,15 +102,15 @@ class MaskedGradient(torch.Tensor):
             self.values().zero_()
         return self
 
-    def values(self) -> Tensor:  # type: ignore[override]
+    def values(self) -> Tensor:
         """The tensor that holds the entries there are."""
         gradient = self.gradient
         if isinstance(gradient, MaskedTensor):
             return gradient._values
-        return gradient.values if isinstance(gradient, PaddedRows) else gradient.values()  # type: ignore[no-any-return]
+        return gradient.values if isinstance(gradient, PaddedRows) else gradient.values()
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         packet, kwargs = func.overloadpacket, kwargs or {}

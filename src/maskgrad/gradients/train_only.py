@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
 from maskgrad.masked_tensor.torch_patches.loading import let_load
+from maskgrad.masked_tensor.torch_patches.state_dicts import after_assigning
 from maskgrad.sparse import places, positions, stored
 
 __all__ = ["keep_trained_entries", "trained_entries"]
@@ -80,6 +81,16 @@ class TrainedEntries:
                 "mg.train_only; its shape was changed since: call mg.train_only(param, mask) again"
             )
         return self.mask.expand(param.shape)
+
+
+def _hand_over(old: Tensor, new: Tensor) -> None:
+    """What is assigned to a module in the place of ``old`` is trained where that was, unless it has a mask itself."""
+    held = getattr(old, _ATTRIBUTE, None)
+    if held is not None and getattr(new, _ATTRIBUTE, None) is None:
+        keep_trained_entries(new, held.mask if held.mask.device == new.device else held.mask.to(new.device))
+
+
+after_assigning(_hand_over)
 
 
 def _checked(param: Tensor, mask: object) -> Tensor:

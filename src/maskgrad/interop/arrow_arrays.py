@@ -137,8 +137,8 @@ def read(array: pa.Array | pa.ChunkedArray, place: str) -> Column:
             values, masks = zip(*chunks, strict=True)
             return Column(place, torch.cat(values), torch.cat(masks))
         array = array.chunk(0)
-    values, mask = _read_array(array)
-    return Column(place, values, mask, is_lent=values.dtype != torch.bool)
+    numbers, known = _read_array(array)
+    return Column(place, numbers, known, is_lent=numbers.dtype != torch.bool)
 
 
 def _read_array(array: pa.Array) -> tuple[Tensor, Tensor]:

@@ -145,7 +145,7 @@ def call(
     plain, body = tuple(parts), operation.body
     if stored:
         body = _rule_for_stored(operation, function, (*plain, *kwargs.values()))
-    if operation.name in MAY_WIDEN and torch._C._is_any_autocast_enabled():  # type: ignore[attr-defined]
+    if operation.name in MAY_WIDEN and torch._C._is_any_autocast_enabled():
         body = in_float32(operation.name, body, (*plain, *kwargs.values()))
     result = body(function, plain, kwargs)
     if operation.number is not None:

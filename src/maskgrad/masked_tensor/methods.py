@@ -95,7 +95,7 @@ def _is_foreign(other: Any) -> bool:
 def _asked(name: str, self: MaskedTensor, other: Any) -> Any:
     """What a foreign Tensor-like makes of an operator that it does not have itself."""
     method = getattr(Tensor, name)
-    return torch.overrides.handle_torch_function(method, (self, other), self, other)  # type: ignore[no-untyped-call]
+    return torch.overrides.handle_torch_function(method, (self, other), self, other)
 
 
 def _converted(other: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Plain tables under ``unspecified="zero"``: what is saved is complete, and reading rows too early is noticed."""
+"""What hangs on parameters when modules save and load: rows that wait, and entries that are not trained."""
 
 import copy
 import warnings
@@ -73,3 +73,25 @@ def test_a_checkpoint_with_another_meaning_is_refused() -> None:
         group["unspecified"] = "zero"  # the remedy
     optimizer.load_state_dict(state)
     assert optimizer.param_groups[0]["unspecified"] == "zero"
+
+
+def test_what_is_assigned_is_trained_where_the_parameter_was() -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    mask = torch.tensor([[True, False], [False, True]])
+    mg.train_only(model.weight, mask)
+    model.load_state_dict(other.state_dict(), assign=True)
+    before = model.weight.detach().clone()
+    assert torch.equal(before, other.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, weight_decay=0.5)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert torch.equal(model.weight[~mask], before[~mask])
+    assert (model.weight[mask] != before[mask]).all()
+    own = nn.Parameter(torch.ones(2, 2))
+    mg.train_only(own, ~mask)
+    model.load_state_dict({"weight": own, "bias": torch.zeros(2)}, assign=True)
+    trained = mg.optim.trained_entries(model.weight)
+    assert trained is not None
+    assert torch.equal(trained, ~mask)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        model.load_state_dict({"weight": torch.ones(3, 2), "bias": torch.zeros(2)}, assign=True)
