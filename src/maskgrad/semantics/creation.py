@@ -73,7 +73,8 @@ def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``x.copy_(source)``: the values of the source in the dtype of ``x``, specified where the source is."""
     arguments = bound("input src non_blocking", args, kwargs)
-    target, source = as_entries(arguments["input"]), as_entries(arguments["src"])
+    target, source = as_entries(arguments["input"]), arguments["src"]
+    source = as_entries(source if isinstance(source, (Entries, Tensor)) else torch.tensor(source))  # a number
     values, device = target.values, target.values.device
     # to the CPU this must wait: what is read next would not be there yet
     non_blocking = bool(arguments.get("non_blocking")) and device.type != "cpu"

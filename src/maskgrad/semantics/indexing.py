@@ -63,7 +63,8 @@ def assigned(index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
     if value is UNSPECIFIED:
         return index, False, None
     if isinstance(value, Entries):
-        return index, value.mask, value.values
+        # where a position is named twice, PyTorch sends a gradient to both
+        return index, value.mask, torch.where(value.mask, value.values, 0)
     return index, True, value
 
 

@@ -1,0 +1,48 @@
+"""Random programs of operations, views and writes: thousands here, more with ``python -m tests.random_programs``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+import maskgrad as mg
+from maskgrad.patterns.boolean import BooleanPattern
+from tests.random_programs import Failure, check
+
+CHUNK = 1000
+
+
+@pytest.mark.parametrize("first", range(0, 12 * CHUNK, CHUNK))
+def test_nothing_tells_the_runs_apart(first: int) -> None:
+    kinds = Counter(check(seed) for seed in range(first, first + CHUNK))
+    assert kinds["with gradients"] > CHUNK / 2
+
+
+def _lost_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BooleanPattern, "of_view", lambda self, mask: BooleanPattern(mask.clone()))
+
+
+def _lost_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rebound(target: Any, values: torch.Tensor, mask: torch.Tensor) -> None:
+        target._rebind(values.to(target._values.dtype), BooleanPattern(mask))
+
+    monkeypatch.setattr("maskgrad.masked_tensor.dispatch.write_entries", rebound)
+
+
+def _garbage_in_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskgrad.semantics.scans.fill", lambda operand, mask, value: operand.values)
+
+
+@pytest.mark.parametrize("plant", [_lost_views, _lost_writes, _garbage_in_sums])
+def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
+    plant(monkeypatch)
+
+    def many() -> None:
+        for seed in range(400):
+            check(seed)
+
+    with pytest.raises((Failure, mg.errors.MaskgradError, RuntimeError)):
+        many()

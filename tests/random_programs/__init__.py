@@ -1,0 +1,18 @@
+"""Random programs of operations, views and writes, and what must not change when they are run again.
+
+    python -m tests.random_programs --number 100000 --first 0
+
+A program is drawn on plain tensors, so that PyTorch has run it; then it is run on masked ones. Three things are asked:
+
+- everything specified: results and gradients are PyTorch's (law 1), views and writes included;
+- other garbage under the masks: the same masks, results and gradients, and none at an unspecified entry (law 2);
+- entries stored in another layout: the same entries, until an operation refuses the layout, or writes (sparse layouts
+  have no views).
+
+Some are also run in forward mode, differentiated twice, or compiled.
+"""
+
+from tests.random_programs.comparisons import check
+from tests.random_programs.runs import Failure
+
+__all__ = ["Failure", "check"]

@@ -1,0 +1,43 @@
+"""Run many programs; long runs show how far they are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections import Counter
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from tests.random_programs import Failure, check
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--number", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--show", type=int, default=5, help="how many failures are printed")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    console = Console()
+    kinds: Counter[str] = Counter()
+    for seed in track(range(given.first, given.first + given.number), description="programs"):
+        try:
+            kinds[check(seed)] += 1
+        except Exception as error:  # noqa: PERF203  # each is counted, and the first are shown
+            kinds["failed" if isinstance(error, Failure) else "crashed"] += 1
+            if kinds["failed"] + kinds["crashed"] <= given.show:
+                console.print(
+                    error if isinstance(error, Failure) else f"seed {seed}: {traceback.format_exc()}",
+                    end="\n\n",
+                )
+    console.print(dict(kinds))
+    return 1 if kinds["failed"] or kinds["crashed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""What must not tell two runs of a program apart."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import maskgrad as mg
+from tests.random_programs.drawing import draw
+from tests.random_programs.runs import (
+    STALE,
+    Failure,
+    Run,
+    filled,
+    garbled,
+    mask_of,
+    run,
+    same,
+    spread,
+    stored,
+)
+from tests.random_programs.steps import BINARY, IN_PLACE, UNARY, WITH_OTHER, WRITES, Program, apply
+
+__all__ = ["check"]
+
+GARBAGE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "huge": 1e38}
+#: What an unspecified entry and a NaN do alike.
+TRANSPARENT = {
+    *UNARY, *BINARY, *IN_PLACE, *WITH_OTHER, "setitem", "masked_fill_", "view and write", "out", "transpose", "reshape",
+    "view", "index", "unsqueeze", "squeeze", "chunk", "unbind", "expand", "diagonal", "cat", "stack", "flip",
+} - {"lt", "eq", "sign"}  # fmt: skip
+LAYOUTS = ("coo", "rows", "csr", "csc")
+
+
+def check(seed: int) -> str:
+    """Draw a program and compare its runs; the kinds of comparison that were made."""
+    program = draw(seed)
+    if not program.steps:
+        return "empty"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        full = run(program, lambda leaf, mask: mg.masked(leaf.clone(), torch.ones_like(mask)))
+        plain = run(program, lambda leaf, _: leaf.clone())
+        # zeros in memory that several entries share: allowed in PyTorch, refused here
+        if full.refusal not in ("", STALE, plain.refusal) and "clone() the tensor" not in full.refusal:
+            raise Failure(f"{program}\nrefused, and PyTorch runs it: {full.refusal}")
+        if "clone() the tensor" in full.refusal + plain.refusal:
+            return "refused"
+        stale = bool(full.refusal or plain.refusal)
+        same(program, full, plain, "everything specified", gradients=not stale)
+        first = run(program, garbled(0.0))
+        for name in ("nan", random.Random(seed).choice(("inf", "-inf", "huge"))):
+            same(program, run(program, garbled(GARBAGE[name])), first, f"{name} under the mask")
+        unseen = any(
+            step.name == "detach" for step in program.steps
+        )  # autograd is not told of what is written there
+        for leaf_mask, gradient in zip(program.masks, () if unseen else first.gradients, strict=False):
+            if gradient is not None and gradient[~leaf_mask].count_nonzero():
+                raise Failure(f"{program}\nan unspecified entry has a gradient")
+        if not stale and not first.refusal:
+            for how, every in (("NaN", 1), ("layout", 1), ("second", 4), ("forward", 4), ("compiled", 2000)):
+                if seed % every == 0:
+                    FURTHER[how](program, first)
+    return "without gradients" if stale else "with gradients"
+
+
+def in_another_layout(program: Program, first: Run) -> None:
+    """The same entries, as far as the layout takes part; writes stay where they are made."""
+    layout = random.Random(program.seed).choice(LAYOUTS)
+    number = next((i for i, step in enumerate(program.steps) if step.name in WRITES), len(program.steps))
+    found = run(program, stored(layout), number)
+    if found.refusal.startswith("step"):
+        number = int(found.refusal.split()[1].rstrip(","))
+        found = run(program, stored(layout), number)
+    same(program, found, run(program, garbled(0.0), number), f"entries stored as {layout}", gradients=False)
+
+
+def twice_differentiated(program: Program, first: Run) -> None:
+    """Second derivatives: PyTorch's, and none of garbage."""
+    if program.dtype is not torch.float64:
+        return
+    full = run(program, lambda leaf, mask: mg.masked(leaf.clone(), torch.ones_like(mask)), twice=True)
+    plain = run(program, lambda leaf, _: leaf.clone(), twice=True)
+    same(program, full, plain, "second derivatives", gradients=not (full.refusal or plain.refusal))
+    clean, other = (run(program, garbled(g), twice=True) for g in (0.0, math.nan))
+    same(program, other, clean, "second derivatives, NaN under the mask")
+
+
+def in_forward_mode(program: Program, first: Run) -> None:
+    """The derivative along a direction is that of the backward pass."""
+    if program.dtype is not torch.float64 or any(step.name == "detach" for step in program.steps):
+        return
+    directions = [
+        torch.linspace(-1, 1, leaf.numel(), dtype=leaf.dtype).reshape(leaf.shape) for leaf in program.leaves
+    ]
+
+    def total(*leaves: Tensor) -> Tensor:
+        pairs = zip(leaves, program.masks, strict=True)
+        fresh = [mg.masked(leaf, mask) for leaf, mask in pairs]
+        variables = [*fresh, *(v.clone() for v in fresh)]
+        for step in program.steps:
+            variables += apply(step, variables)
+        sums = torch.zeros((), dtype=torch.float64)
+        for v in variables:
+            part = filled(v)
+            if part.is_floating_point():
+                sums = sums + (part * spread(part)).sum()
+        return sums
+
+    try:
+        _, along = torch.func.jvp(total, tuple(program.leaves), tuple(directions))
+    except (RuntimeError, NotImplementedError) as error:
+        if "forward" in str(error) or "inplace" in str(error) or "in-place" in str(error):
+            return  # PyTorch has no formula, or not for this write
+        raise
+    slope = sum(
+        float((g * d).sum()) for g, d in zip(first.gradients, directions, strict=True) if g is not None
+    )
+    if not math.isclose(float(along), slope, rel_tol=1e-6, abs_tol=1e-6):
+        raise Failure(f"{program}\nforward mode: {float(along)}, backward: {slope}")
+
+
+def in_a_graph(program: Program, first: Run) -> None:
+    """Compiled: the same, in one graph."""
+
+    def everything(*given: Any) -> list[Any]:
+        variables = [*given, *(v.clone() for v in given)]
+        for step in program.steps:
+            variables += apply(step, variables)
+        return variables
+
+    make = garbled(math.nan)
+    torch.compiler.reset()
+    given = [make(leaf, mask) for leaf, mask in zip(program.leaves, program.masks, strict=True)]
+    found = torch.compile(everything, backend="eager")(*given)
+    same(program, Run(found, []), Run(first.variables, []), "compiled", gradients=False)
+
+
+def as_nan_travels(program: Program, first: Run) -> None:
+    """An independent oracle of masks: entry by entry, through views and writes, NaN goes where "unspecified" goes."""
+    known = program.dtype.is_floating_point or program.dtype.is_complex
+    if not known or not all(step.name in TRANSPARENT for step in program.steps):
+        return
+    found = run(program, lambda leaf, mask: torch.where(mask, leaf, math.nan))
+    for i, (variable, plain) in enumerate(zip(first.variables, found.variables, strict=True)):
+        if not torch.equal(mask_of(variable), ~plain.isnan()):
+            raise Failure(
+                f"{program}\nmask of v{i} is {mask_of(variable).tolist()}, not {(~plain.isnan()).tolist()}"
+            )
+
+
+FURTHER: dict[str, Callable[[Program, Run], None]] = {
+    "NaN": as_nan_travels,
+    "layout": in_another_layout,
+    "second": twice_differentiated,
+    "forward": in_forward_mode,
+    "compiled": in_a_graph,
+}

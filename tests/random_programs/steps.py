@@ -1,0 +1,147 @@
+"""What a program consists of, and how a step is run on tensors of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "BINARY",
+    "IN_PLACE",
+    "REDUCED",
+    "UNARY",
+    "WITH_OTHER",
+    "WRITES",
+    "Program",
+    "Step",
+    "apply",
+    "started",
+]
+
+UNARY = (
+    "sin",
+    "tanh",
+    "abs",
+    "neg",
+    "square",
+    "exp",
+    "clone",
+    "detach",
+    "sigmoid",
+    "reciprocal",
+    "conj",
+    "sign",
+)
+BINARY = ("add", "sub", "mul", "maximum", "minimum", "atan2", "lt", "eq")
+REDUCED = (
+    "sum",
+    "mean",
+    "amax",
+    "prod",
+    "logsumexp",
+    "softmax",
+    "log_softmax",
+    "cumsum",
+    "cumprod",
+    "flip",
+    "argmax",
+)
+IN_PLACE = ("sin_", "tanh_", "neg_", "square_", "abs_", "zero_", "sigmoid_", "exp_", "relu_")
+WITH_OTHER = ("add_", "mul_", "sub_", "copy_")
+WRITES = (*IN_PLACE, *WITH_OTHER, "setitem", "out", "masked_fill_", "view and write")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: what is done, with which variables, with which parameters."""
+
+    name: str
+    operands: tuple[int, ...]
+    parameters: tuple[Any, ...] = ()
+
+
+@dataclass
+class Program:
+    """Leaves and steps."""
+
+    seed: int
+    dtype: torch.dtype
+    leaves: list[Tensor]
+    masks: list[Tensor]
+    steps: list[Step] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}, {self.dtype}"]
+        lines += [f"v{i} = leaf{tuple(leaf.shape)}" for i, leaf in enumerate(self.leaves)]
+        lines += [
+            f"{step.name}({', '.join(f'v{i}' for i in step.operands)}, {step.parameters})"
+            for step in self.steps
+        ]
+        return "\n".join(lines)
+
+
+def apply(step: Step, variables: list[Any]) -> Iterable[Any]:
+    """New variables; a write has none."""
+    x, *rest = (variables[i] for i in step.operands)
+    name, p = step.name, step.parameters
+    if name in UNARY:
+        return [getattr(x, name)()]
+    if name in BINARY:
+        return [getattr(torch, name)(x, rest[0] if rest else p[0])]
+    if name in REDUCED:
+        return [getattr(x, name)(p[0])]
+    if name in IN_PLACE:
+        getattr(x, name)()
+        return []
+    if name in WITH_OTHER:
+        getattr(x, name)(rest[0] if rest else p[0])
+        return []
+    return OTHERS[name](x, rest, p)
+
+
+def written(x: Any, index: Any, value: Any) -> list[Any]:
+    x[index] = value
+    return []
+
+
+def nothing(_: Any) -> list[Any]:
+    """A write makes no variable."""
+    return []
+
+
+def into(x: Any, value: Any) -> list[Any]:
+    torch.mul(value, 2, out=x)
+    return []
+
+
+OTHERS: dict[str, Callable[[Any, list[Any], tuple[Any, ...]], Any]] = {
+    "transpose": lambda x, _, p: [x.transpose(*p)],
+    "reshape": lambda x, _, p: [x.reshape(p[0])],
+    "view": lambda x, _, p: [x.view(p[0])],
+    "index": lambda x, _, p: [x[p[0]]],
+    "unsqueeze": lambda x, _, p: [x.unsqueeze(p[0])],
+    "squeeze": lambda x, _, p: [x.squeeze()],
+    "chunk": lambda x, _, p: list(x.chunk(2, p[0])),
+    "unbind": lambda x, _, p: list(x.unbind(p[0]))[:2],
+    "expand": lambda x, _, p: [x.expand(p[0])],
+    "diagonal": lambda x, _, p: [x.diagonal()],
+    "cat": lambda x, rest, p: [torch.cat([x, *rest], p[0])],
+    "stack": lambda x, rest, p: [torch.stack([x, *rest])],
+    "where": lambda x, rest, p: [torch.where(x > 0, x, rest[0] if rest else 0)],
+    "matmul": lambda x, rest, p: [x @ rest[0]],
+    "sort": lambda x, _, p: [x.sort(p[0]).values],
+    "setitem": lambda x, rest, p: written(x, p[0], rest[0] if rest else p[1]),
+    "out": lambda x, rest, p: into(x, rest[0]),
+    "masked_fill_": lambda x, _, p: nothing(x.masked_fill_(p[0], p[1])),
+    "view and write": lambda x, _, p: nothing(x.view(-1)[p[0]].mul_(2)),
+}
+
+
+def started(program: Program, make: Callable[[Tensor, Tensor], Any]) -> list[Any]:
+    """For each leaf itself and a copy that may be written."""
+    variables = [make(leaf, mask) for leaf, mask in zip(program.leaves, program.masks, strict=True)]
+    return [*variables, *(v.clone() for v in variables)]
