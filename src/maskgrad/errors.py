@@ -49,13 +49,13 @@ class UndefinedOnMaskedError(MaskgradError, TypeError):
 class UnsupportedOperationError(MaskgradError, TypeError):
     """No record says what the operation means on masked data; it is refused, never guessed."""
 
-    def __init__(self, operation: str, detail: str = "") -> None:
+    def __init__(self, operation: str, detail: str = "", instead: str = "") -> None:
         self.operation = operation
         because = detail or "no record says what it means on masked data"
-        super().__init__(
-            f"{operation} does not support MaskedTensor: {because}. Pass a plain tensor made with "
-            "x.filled(value) or x.compressed(), or select a fully specified part first."
+        remedy = instead or (
+            "Pass a plain tensor made with x.filled(value) or x.compressed(), or select a fully specified part first."
         )
+        super().__init__(f"{operation} does not support MaskedTensor: {because}. {remedy}")
 
 
 class UnsupportedAttributeError(UnsupportedOperationError, AttributeError):

@@ -247,7 +247,10 @@ def prod(size: Sequence[int]) -> int:
 def _require_coo(t: object, function: str) -> None:
     if not isinstance(t, Tensor) or t.layout is not torch.sparse_coo:
         found = f"layout {t.layout}" if isinstance(t, Tensor) else type(t).__name__
-        raise TypeError(f"{function}: t must be a sparse COO tensor, got {found}; t.to_sparse() converts")
+        remedy = "t.to_sparse() converts" if isinstance(t, Tensor) else "give it a torch.Tensor"
+        if found == "MaskedTensor":
+            remedy = "no place of a MaskedTensor is stored twice: there is nothing to merge"
+        raise TypeError(f"{function}: t must be a sparse COO tensor, got {found}; {remedy}")
 
 
 def _require_reduction(reduce: str, values: Tensor) -> None:

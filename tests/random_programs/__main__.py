@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--show", type=int, default=5, help="how many failures are printed")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    console = Console()
+    console = Console(markup=False, highlight=False)
     kinds: Counter[str] = Counter()
     for seed in track(range(given.first, given.first + given.number), description="programs"):
         try:

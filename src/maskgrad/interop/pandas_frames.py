@@ -111,7 +111,8 @@ def _check(array: Any, place: str) -> None:
     else:
         remedy = (
             "read numbers out of it with pd.to_numeric(column) or column.astype('Float64'), number its categories "
-            "with pd.factorize(column), or leave it out"
+            "with codes = column.astype('category').cat.codes (-1 where missing) and mg.masked(codes, codes >= 0), "
+            "or leave it out"
         )
     raise TypeError(f"{place} must hold numbers or Booleans, found dtype {dtype}; {remedy}")
 

@@ -25,11 +25,21 @@ def _check_data(data: object, name: str = "data") -> Tensor:
     if trace_state() is not None:  # here too, before the tracer warns of what it cannot follow below
         refuse_trace()
     if not isinstance(data, Tensor):
-        raise TypeError(
-            f"{name} must be a torch.Tensor, found {type(data).__name__}; convert it with torch.as_tensor({name})"
-        )
+        remedy = f"convert it with torch.as_tensor({name})"
+        if (
+            isinstance(data, (list, tuple))
+            and len({len(part) for part in data if hasattr(part, "__len__")}) > 1
+        ):
+            remedy = (
+                f"pad its sequences, padded = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(s) for s in {name}], "
+                f"batch_first=True), and write mg.from_lengths(padded, torch.tensor([len(s) for s in {name}]))"
+            )
+        raise TypeError(f"{name} must be a torch.Tensor, found {type(data).__name__}; {remedy}")
     if data.layout != torch.strided:
-        raise TypeError(f"{name} must be a strided tensor, found layout {data.layout}; use {name}.to_dense()")
+        raise TypeError(
+            f"{name} must be a strided tensor, found layout {data.layout}; use mg.from_sparse({name}), of which the "
+            f"stored entries are the specified ones, or {name}.to_dense()"
+        )
     return data
 
 
@@ -119,7 +129,8 @@ def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
         or lengths.dtype == torch.bool
     ):
         found = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise TypeError(f"lengths must be an integer tensor, found {found}; use torch.tensor([...])")
+        remedy = "lengths.long()" if isinstance(lengths, Tensor) else "torch.tensor(lengths).long()"
+        raise TypeError(f"lengths must be an integer tensor, found {found}; use {remedy}")
     if data.ndim < 2 or lengths.shape != data.shape[:1]:
         raise ValueError(
             f"lengths must have shape (B,) = {tuple(data.shape[:1])}, one length for each sequence of data "

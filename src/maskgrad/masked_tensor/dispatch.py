@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, UnsupportedOperationError
+from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
+from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.writing import makes_views, pattern_of_result, write_entries
 from maskgrad.patterns import BooleanPattern
-from maskgrad.patterns.boolean import same_memory
+from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.semantics import callbacks
 from maskgrad.semantics.autocasting import MAY_WIDEN, in_float32
 from maskgrad.semantics.entries import Entries
@@ -111,7 +113,8 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         refusal = REFUSED.get(function)
         if refusal is not None:
             raise UndefinedOnMaskedError(_name(function), refusal.reason, refusal.remedy)
-        raise UnsupportedOperationError(_name(function))
+        name = _name(function)
+        raise UnsupportedOperationError(name, instead=instead_of(function, name))
     return call(binding, function, args, kwargs)
 
 
@@ -231,7 +234,12 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
         return first._pattern.of_view(mask)
     sources = [a for part in args for a in (part if type(part) in (list, tuple) else (part,))]
     sources = [a for a in sources if type(a) is masked_tensor.MaskedTensor]
-    return pattern_of_result(values, mask, sources, compiling and makes_views(operation, args))
+    # in a graph and in a transformation, memory cannot be asked for
+    unknown = compiling or is_transformed()
+    if unknown and operation.name == "clone":  # its mask is its own, and can be written through views
+        return BooleanPattern(mask.clone(), Home(lent=False))
+    views = unknown and makes_views(operation, args)
+    return pattern_of_result(values, mask, sources, views)
 
 
 #: The elementwise operations whose results share memory with an operand, though they are other tensors.

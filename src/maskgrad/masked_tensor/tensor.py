@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
+from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.operators import TypedOperators
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, Facts, Pattern, StoredPattern
@@ -54,13 +55,16 @@ class MaskedTensor(TypedOperators):
     def __init__(self, values: Tensor, pattern: Pattern) -> None:
         if trace_state() is not None:
             refuse_trace()
+        if isinstance(pattern, Tensor):  # as torch.masked writes it
+            raise TypeError("MaskedTensor(data, mask) is made by mg.masked(data, mask)")
         self._values = values
         self._pattern = pattern
 
     def __getattr__(self, name: str) -> Any:
         # Called for what the records of semantics did not put on the class (see methods.py).
         if not name.startswith("__") and hasattr(Tensor, name):
-            raise UnsupportedAttributeError(f"torch.Tensor.{name}")
+            name = f"torch.Tensor.{name}"
+            raise UnsupportedAttributeError(name, instead=instead_of(None, name))
         raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
 
     def _rebind(self, values: Tensor, pattern: Pattern) -> None:
@@ -142,18 +146,23 @@ class MaskedTensor(TypedOperators):
         return _with_none(values.detach().tolist(), mask.tolist())
 
     def to_numpy(self) -> np.ma.MaskedArray[Any, Any]:
-        """A ``numpy.ma.MaskedArray``; mind the polarity, numpy's mask is True where an entry is missing."""
+        """A ``numpy.ma.MaskedArray``; mind the polarity, numpy's mask is True where an entry is missing.
+
+        Under the mask is NaN (of integers and Booleans 0), for those who do not look at the mask, scikit-learn among
+        them.
+        """
         import numpy as np
 
         values, mask = self._dense()
-        return np.ma.MaskedArray(
-            values.detach().cpu().resolve_conj().resolve_neg().numpy(), mask=~mask.cpu().numpy()
-        )
+        inexact = values.is_floating_point() or values.is_complex()
+        values = fill(Entries(values.detach(), mask), mask, torch.nan if inexact else 0).cpu()
+        return np.ma.MaskedArray(values.resolve_conj().resolve_neg().numpy(), mask=~mask.cpu().numpy())
 
     def __array__(self, *_: object, **__: object) -> np.ndarray[Any, Any]:
         raise TypeError(
-            "a MaskedTensor does not become a numpy array by itself, which has no place for what is unspecified; use "
-            "x.to_numpy() for a numpy.ma array, or x.filled(value).numpy()"
+            "a MaskedTensor does not become a numpy array by itself, which has no place for what is unspecified; write "
+            "x.filled(float('nan')).numpy() for libraries that know NaN, such as scikit-learn, or x.to_numpy() for a "
+            "numpy.ma array (many libraries ignore its mask)"
         )
 
     def __len__(self) -> int:

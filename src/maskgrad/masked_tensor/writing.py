@@ -63,6 +63,8 @@ def pattern_of_result(
                 found = pattern.borrowed()
         elif same_memory(values, source._values):
             return pattern.of_view(mask)
+        elif views and is_transformed():  # nor can it be there
+            return pattern.alias(mask)
         elif same_memory(mask, pattern.mask):
             found = pattern.borrowed()
     return BooleanPattern(mask) if found is None or found.mask is not mask else found
@@ -153,7 +155,7 @@ def writable_mask(target: MaskedTensor) -> Tensor:
             "this write changes which entries are specified, but several entries share one Boolean of the mask (it was "
             "expanded). Write to x.clone() instead, whose mask has one for each entry"
         )
-    if home.apart or (home.lent and torch.compiler.is_compiling()):
+    if home.apart or (home.lent and (torch.compiler.is_compiling() or is_transformed())):
         raise RuntimeError(
             "this write changes which entries are specified, and the tensor of which this is a view would not see it. "
             "Write to x.clone(), or to the tensor itself: x[index] = value"

@@ -96,6 +96,10 @@ def check_gradient(param: Tensor, grad: AnyGradient, name: str) -> None:
     where = f"gradient of {name}"
     if not isinstance(grad, _TENSORS):
         raise TypeError(f"{where} must be a tensor, a MaskedTensor or PaddedRows, got {type(grad).__name__}")
+    if type(grad).__name__ == "MaskedTensor" and not isinstance(grad, MaskedTensor):
+        raise TypeError(
+            f"{where} is a torch.masked tensor, whose mask nobody here reads; use mg.from_torch_masked(grad)"
+        )
     if grad.shape != param.shape:
         raise ValueError(
             f"{where} has shape {tuple(grad.shape)}, but the parameter has shape {tuple(param.shape)}; "

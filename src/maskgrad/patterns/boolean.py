@@ -198,7 +198,9 @@ def check_mask(mask: object, shape: torch.Size, device: torch.device) -> Tensor:
     try:
         return mask.expand(shape)
     except RuntimeError:
+        remedy = "insert dimensions with mask.unsqueeze(dim)"
+        if mask.shape == shape[: mask.ndim]:  # one Boolean for all that lies behind
+            remedy = f"write mask[..., {', '.join(['None'] * (len(shape) - mask.ndim))}]"
         raise ValueError(
-            f"mask must broadcast to the shape of the data, {tuple(shape)}, found shape {tuple(mask.shape)}; "
-            "insert dimensions with mask[:, None] or mask.unsqueeze(dim)"
+            f"mask must broadcast to the shape of the data, {tuple(shape)}, found shape {tuple(mask.shape)}; {remedy}"
         ) from None

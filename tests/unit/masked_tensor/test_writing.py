@@ -248,3 +248,44 @@ def test_bit_by_bit_a_loop_costs_what_it_writes() -> None:
         x[i] = 1.0
     assert x._pattern.mask.data_ptr() == memory
     assert x.sum().item() == 10
+
+
+def through_views(a: Tensor, b: Tensor) -> Tensor:
+    """A view of a clone, written through the clone and through another view."""
+    x, y = mg.masked(a, on([1], [0])), mg.masked(b, on([1, 1, 0], [1, 0, 1]))
+    z = y.clone()
+    view = z.unsqueeze(0)
+    z.add_(torch.stack(x.unbind(0)))
+    view[0, 1, 1] = 2.0
+    return z.filled(0.0) * view.filled(0.0)[0]
+
+
+def test_views_are_written_under_transformations() -> None:
+    a, b = torch.tensor([[3.0], [nan]]), torch.tensor([[1.0, 2.0, nan], [4.0, nan, 5.0]])
+    expected = torch.tensor([[16.0, 25.0, 0.0], [0.0, 4.0, 0.0]])
+    assert torch.equal(through_views(a, b), expected)
+    assert torch.equal(torch.vmap(through_views)(a[None], b[None])[0], expected)
+    ones = torch.ones_like(a), torch.ones_like(b)
+    found, along = torch.func.jvp(through_views, (a, b), ones)
+    assert torch.equal(found, expected)
+    assert torch.equal(along, torch.tensor([[16.0, 20.0, 0.0], [0.0, 0.0, 0.0]]))
+    slopes = torch.func.grad(lambda *both: through_views(*both).sum(), (0, 1))(a, b)
+    assert torch.equal(slopes[0], torch.tensor([[18.0], [0.0]]))
+    assert torch.equal(slopes[1], torch.tensor([[8.0, 10.0, 0.0], [0.0, 0.0, 0.0]]))
+    compiled = torch.compile(through_views, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(a, b), expected)
+
+
+def test_what_cannot_be_followed_under_transformations_is_refused() -> None:
+    mask = on([1, 0], [1, 1])
+
+    def function(values: Tensor) -> Tensor:
+        x = mg.masked(values, mask) * 2  # has the mask of another
+        view = x.t()
+        view[1] = 1.0
+        return x.filled(0.0)
+
+    values = torch.ones(2, 2)
+    assert torch.equal(function(values), torch.tensor([[2.0, 1.0], [2.0, 1.0]]))
+    with pytest.raises(RuntimeError, match=r"would not see it.*x\.clone\(\)"):
+        torch.func.jvp(function, (values,), (values,))

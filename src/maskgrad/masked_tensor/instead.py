@@ -1,0 +1,44 @@
+"""What to write instead of a method or function of PyTorch that has no meaning here, where there is something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["instead_of"]
+
+#: Name, as a message calls it: what to write.
+BY_NAME = {
+    "torch.Tensor.numpy": "Write x.to_numpy() for a numpy.ma array, or x.filled(float('nan')).numpy() for libraries "
+    "that know NaN.",
+    "torch.Tensor.storage": "Write x.get_data().storage() for the memory of the values; that of the mask is x.mask's.",
+    "torch.Tensor.untyped_storage": "Write x.get_data().untyped_storage() for the memory of the values; that of the "
+    "mask is x.mask's.",
+    "torch.Tensor.apply_": "Write mg.masked(x.filled(0).apply_(function), x.mask).",
+    "torch.Tensor.map_": "Write mg.masked(x.filled(0).map_(y.filled(0), function), x.mask & y.mask).",
+    "torch.Tensor.set_": "Write x.data = y for other entries under the same name.",
+    "torch.Tensor.module_load": "A parameter is a plain tensor: load its values, and its mask as a buffer.",
+}
+#: Collectives that mg.distributed has for MaskedTensors, too.
+COLLECTIVES = ("all_reduce",)
+OPERATOR = (
+    "A custom operator sees plain tensors only: derive a mg.Function from its forward and backward pass, or pass "
+    "x.filled(value)."
+)
+COLLECTIVE = (
+    "Write torch.distributed.{name} of x.filled(0) and of x.mask, or mg.distributed.all_reduce(x) for a sum."
+)
+
+
+def instead_of(function: Any, name: str) -> str:
+    """The line to write instead of ``function``, which messages call ``name``; empty if there is none of its own."""
+    if name in BY_NAME:
+        return BY_NAME[name]
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return OPERATOR
+    if getattr(function, "__module__", "").startswith("torch.distributed"):
+        if name in COLLECTIVES:
+            return f"Write mg.distributed.{name}(x)."
+        return COLLECTIVE.format(name=name)
+    return ""
