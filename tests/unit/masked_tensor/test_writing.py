@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nan
+from torch import Tensor, nan
 
 import maskgrad as mg
 from tests.poison import assert_entries, on, poisoned

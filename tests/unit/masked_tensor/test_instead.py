@@ -1,0 +1,76 @@
+"""Messages end with the line to write instead, and the line works."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import maskgrad as mg
+from tests.poison import nan, on
+
+X = mg.masked(torch.tensor([1.0, nan, 4.0]), on(1, 0, 1))
+
+
+@torch.library.custom_op("maskgrad_tests::twice", mutates_args=())
+def twice(t: Tensor) -> Tensor:
+    return t * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: X.numpy(), r"x\.to_numpy\(\).*x\.filled\(float\('nan'\)\)\.numpy\(\)"),  # noqa: PLW0108
+        (lambda: np.asarray(X), r"x\.filled\(float\('nan'\)\)\.numpy\(\).*x\.to_numpy\(\)"),
+        (lambda: X.untyped_storage(), r"x\.get_data\(\)\.untyped_storage\(\)"),  # noqa: PLW0108
+        (lambda: X.apply_(abs), r"mg\.masked\(x\.filled\(0\)\.apply_\(function\), x\.mask\)"),
+        (lambda: X.set_(torch.ones(3)), r"x\.data = y"),
+        (lambda: torch.distributed.all_reduce(X), r"mg\.distributed\.all_reduce\(x\)"),
+        (
+            lambda: torch.distributed.broadcast(X, 0),
+            r"torch\.distributed\.broadcast of x\.filled\(0\) and of x\.mask",
+        ),
+        (lambda: twice(X), r"mg\.Function"),
+        (lambda: mg.MaskedTensor(torch.ones(3), on(1, 0, 1)), r"mg\.masked\(data, mask\)"),  # type: ignore[arg-type]
+        (lambda: mg.masked(torch.eye(3).to_sparse()), r"mg\.from_sparse\(data\)"),
+        (lambda: mg.masked([[1.0], [2.0, 3.0]]), r"pad_sequence\(.*mg\.from_lengths\(padded"),  # type: ignore[arg-type]
+        (lambda: mg.masked([1.0, 2.0]), r"torch\.as_tensor\(data\)"),  # type: ignore[arg-type]
+        (lambda: mg.masked(torch.ones(3, 4, 5), torch.ones(3, 4).bool()), r"mask\[\.\.\., None\]$"),
+        (lambda: mg.masked(torch.ones(3, 4, 5), torch.ones(3).bool()), r"mask\[\.\.\., None, None\]$"),
+        (lambda: mg.from_lengths(torch.ones(2, 3), torch.tensor([1.0, 2.0])), r"lengths\.long\(\)"),
+        (lambda: mg.from_lengths(torch.ones(2, 3), [1, 2]), r"torch\.tensor\(lengths\)\.long\(\)"),  # type: ignore[arg-type]
+        (lambda: mg.sparse.coalesce(X.to_sparse()), "nothing to merge"),  # type: ignore[arg-type]
+    ],
+)
+def test_the_remedy_is_named(call: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError, AttributeError), match=words):
+        call()
+
+
+def test_the_remedies_work() -> None:
+    assert np.isnan(X.filled(nan).numpy()).tolist() == [False, True, False]
+    assert mg.masked(X.filled(0).apply_(lambda v: v + 1), X.mask).tolist() == [2.0, None, 5.0]
+    rows = [[1.0], [2.0, 3.0]]
+    padded = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(s) for s in rows], batch_first=True)
+    assert mg.from_lengths(padded, torch.tensor([len(s) for s in rows])).tolist() == [[1.0, None], [2.0, 3.0]]
+
+
+def test_numpy_sees_no_garbage() -> None:
+    found = X.to_numpy()
+    assert found.mask.tolist() == [False, True, False]
+    assert np.isnan(found.data).tolist() == [False, True, False]  # for those who ignore the mask
+    assert np.nanmean(np.asarray(found)) == 2.5
+    counts = mg.masked(torch.tensor([1, 1 << 40, 3]), on(1, 0, 1)).to_numpy()
+    assert counts.data.tolist() == [1, 0, 3]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tensor_of_torch_masked_is_no_gradient() -> None:
+    gradient = torch.masked.masked_tensor(torch.ones(3), on(1, 0, 1))
+    param = torch.nn.Parameter(torch.zeros(3))
+    with pytest.raises(TypeError, match=r"mg\.from_torch_masked"):
+        mg.attach_gradient(param, gradient)
+    mg.attach_gradient(param, mg.from_torch_masked(gradient))
+    mg.optim.SGD([param], lr=1.0).step()
+    assert param.tolist() == [-1.0, 0.0, -1.0]
