@@ -202,7 +202,9 @@ def _names_for_ddp(module: nn.Module, division: Division) -> list[str]:
 
 
 def _new_group(ranks: ProcessGroup, timeout: datetime.timedelta | None) -> Any:
-    """A group of the same ranks, in which the exchange is not held up by what else is said."""
+    """A group of the same ranks, in which the exchange is not held up by what else is said; it waits as long."""
+    if timeout is None:
+        timeout = ranks.timeout()
     if ranks.group is None or ranks.group is torch.distributed.group.WORLD:
         return torch.distributed.new_group(timeout=timeout)
     members = torch.distributed.get_process_group_ranks(ranks.group)

@@ -44,7 +44,8 @@ def prepare(
             whichever needs fewer bytes, step by step.
         overlap: exchange while the backward pass goes on; False: at its end.
         init_sync: give all ranks the parameters and buffers of rank 0.
-        timeout: after which a rank that does not come is an error, for what is exchanged here; None: the default.
+        timeout: after which a rank that does not come is an error, for what is exchanged here; None: that of the
+            group, as ``init_process_group(timeout=…)`` set it.
         exchange_bucket_mb: parameters that are not larger together, in MiB, travel in one exchange; larger ones each in
             its own. Fewer exchanges cost less, more of them start earlier.
         ddp_options: for the dense part, such as ``find_unused_parameters=True``, ``static_graph=True``,

@@ -8,6 +8,7 @@ exchange would poison the group.
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,6 +66,15 @@ class ProcessGroup:
         backends = str(torch.distributed.get_backend_config(group)).lower()
         self._kinds = {part.partition(":")[0] for part in backends.split(",")}
         self.device = torch.device("cpu") if "cpu" in self._kinds else _accelerator(self._kinds)
+
+    def timeout(self) -> datetime.timedelta | None:
+        """For how long the group waits for a rank; None if this PyTorch does not say."""
+        group = self.group if self.group is not None else torch.distributed.group.WORLD
+        try:
+            found = group._get_backend(self.device).options._timeout
+        except (AttributeError, RuntimeError):
+            return None
+        return found if isinstance(found, datetime.timedelta) else None
 
     def transport(self, device: torch.device) -> torch.device:
         """The device from which tensors on ``device`` are sent."""

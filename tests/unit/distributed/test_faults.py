@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.ranks import ANSWER_TIMEOUT_S, Failure, outcomes_on_fresh_ranks
+from tests.ranks import ANSWER_TIMEOUT_S, GROUP_TIMEOUT_S, Failure, outcomes_on_fresh_ranks, run_on_ranks
 
 
 class Model(nn.Module):
@@ -91,6 +91,12 @@ def _hanging(rank: int, world_size: int, noticed: Path) -> Any:
     return str(raised.value)
 
 
+def _timeouts(rank: int, world_size: int) -> list[float]:
+    own = datetime.timedelta(seconds=7)
+    models = mg.distributed.prepare(Model()), mg.distributed.prepare(Model(), timeout=own)
+    return [model._exchange.group.timeout().total_seconds() for model in models]
+
+
 def _in_a_loss(rank: int, world_size: int, how: str) -> Any:
     x = torch.ones(3, requires_grad=True)
     loss = mg.distributed.mean(x)
@@ -129,3 +135,7 @@ def test_a_rank_that_hangs_is_an_error_after_the_timeout(tmp_path: Path) -> None
     assert isinstance(alive, str), alive
     # what gloo adds depends on which of its threads notices first: "Timed out waiting 2345ms", or that a pair closed
     assert "has not come within the group's timeout" in alive
+
+
+def test_the_exchange_waits_as_long_as_the_group() -> None:
+    assert run_on_ranks(_timeouts, 2) == [[GROUP_TIMEOUT_S, 7.0]] * 2
