@@ -23,6 +23,8 @@ import functools
 import importlib
 import os
 import pkgutil
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,7 +93,9 @@ def _body(kernel: str, on_cuda: bool) -> Any:
 @functools.cache
 def compiled_body(family: str, name: str, body: str = "cpu") -> Any:
     """What ``name`` is in the module of a family that holds its compiled bodies; imports their compiler."""
-    return getattr(importlib.import_module(f"maskgrad.kernels.{body}.{family}"), name)
+    with uninterrupted():
+        module = importlib.import_module(f"maskgrad.kernels.{body}.{family}")
+    return getattr(module, name)
 
 
 def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
@@ -254,10 +258,28 @@ def triton_works() -> bool:
     return _can_use("cuda", "triton")
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait: what has been imported by half can be imported no more in this process."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: received.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(*received[0])
+
+
 def _can_use(body: str, compiler: str) -> bool:
     try:
-        _refuse_old(importlib.import_module(compiler))
-        importlib.import_module(f"maskgrad.kernels.{body}")
+        with uninterrupted():
+            _refuse_old(importlib.import_module(compiler))
+            importlib.import_module(f"maskgrad.kernels.{body}")
     except Exception as error:  # what is broken fails in ways of its own
         warnings.warn(
             f"maskgrad runs its slow reference kernels, because {compiler} cannot be used ({error}). "

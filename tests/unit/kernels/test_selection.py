@@ -210,3 +210,31 @@ def test_without_triton_the_reference_runs_and_says_so_once():
         "assert len(seen) == 1 and 'triton cannot be used' in str(seen[0].message), seen\n"
     )
     assert done.returncode == 0, done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import torch, maskgrad as mg
+x = mg.masked(torch.ones(1000, 1000), torch.ones(1000, 1000, dtype=torch.bool))
+threading.Timer(float(sys.argv[1]), os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    for _ in range(10**6):
+        x.sum(1)
+    print("never interrupted")
+except KeyboardInterrupt:
+    assert x.sum(1).tolist() == [1000.0] * 1000
+    print(mg.kernels_in_use()["masked_sum"])
+"""
+
+
+@pytest.mark.processes(of="file")
+@pytest.mark.parametrize("after", [0.01, 0.1, 0.3, 0.6, 1.0, 2.0])
+def test_an_interrupted_first_use_can_be_repeated(after: float) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", INTERRUPTED, str(after)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "cpu"
