@@ -69,7 +69,7 @@ class ProcessGroup:
 
     def timeout(self) -> datetime.timedelta | None:
         """For how long the group waits for a rank; None if this PyTorch does not say."""
-        group = self.group if self.group is not None else torch.distributed.group.WORLD
+        group: Any = self.group if self.group is not None else torch.distributed.group.WORLD
         try:
             found = group._get_backend(self.device).options._timeout
         except (AttributeError, RuntimeError):
