@@ -65,8 +65,10 @@ def cdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     rows = values_of(x1).shape[-2], values_of(x2).shape[-2]
     if p == 2 and (mode == "use_mm_for_euclid_dist" or (mode.endswith("if_necessary") and max(rows) > MANY)):
         return euclidean_by_products(x1, x2)
+    if not may_split(x1, x2):
+        return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
     size = rows[1] * values_of(x1).shape[-1] * math.prod(values_of(x2).shape[:-2])
-    if not rows[0] * size or not in_blocks(rows[0] * size, x1, x2):
+    if rows[0] * size <= BLOCK:
         return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
     step = max(1, BLOCK // size)
     parts = [
@@ -76,9 +78,9 @@ def cdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return Entries(torch.cat([v for v, _ in parts], -2), torch.cat([m for _, m in parts], -2))
 
 
-def in_blocks(size: int, *operands: Operand) -> bool:
-    """Whether so many differences are too many at once; a graph or a transformation takes them as they come."""
-    return size > BLOCK and all(may_look_at(values_of(x)) for x in operands) and not forward_mode_is_active()
+def may_split(*operands: Operand) -> bool:
+    """Whether many differences may be made block by block; a graph or a transformation takes them as they come."""
+    return all(may_look_at(values_of(x)) for x in operands) and not forward_mode_is_active()
 
 
 def recomputed(body: Callable[..., Entries], *operands: Operand) -> Entries:
@@ -140,7 +142,7 @@ def pdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         rows = [Entries(input.values.index_select(0, k), input.mask.index_select(0, k)) for k in (i, j)]
         return minkowski(difference(*rows), p)
 
-    if not in_blocks(len(i) * width, input):
+    if not may_split(input) or len(i) * width <= BLOCK:
         return some(input, i, j)
     step = max(1, BLOCK // width)
     blocks = zip(i.split(step), j.split(step), strict=True)

@@ -61,10 +61,8 @@ class TestMasked:
 
     @pytest.mark.parametrize(("data", "mask"), [((3,), (2,)), ((3,), (2, 3)), ((), (1,)), ((2, 3), (2,))])
     def test_a_mask_must_broadcast_to_the_data(self, data: tuple[int, ...], mask: tuple[int, ...]) -> None:
-        message = re.escape(
-            f"shape of the data, {data}, found shape {mask}; insert dimensions with mask[:, None]"
-        )
-        with pytest.raises(ValueError, match=message):
+        message = re.escape(f"shape of the data, {data}, found shape {mask}; ")
+        with pytest.raises(ValueError, match=rf"{message}(insert dimensions|write mask\[\.\.\., None)"):
             mg.masked(torch.zeros(data), torch.ones(mask, dtype=torch.bool))
 
     def test_a_mask_must_be_on_the_device_of_the_data(self) -> None:
@@ -148,7 +146,9 @@ class TestFromLengths:
 
     @pytest.mark.parametrize("lengths", [[2, 1], torch.tensor([2.0, 1.0]), on(1, 0), torch.tensor([1j, 1])])
     def test_lengths_must_be_an_integer_tensor(self, lengths: Any) -> None:
-        with pytest.raises(TypeError, match=r"lengths must be an integer tensor, found .*; use torch.tensor"):
+        with pytest.raises(
+            TypeError, match=r"lengths must be an integer tensor, found .*; use (torch.tensor|lengths)"
+        ):
             mg.from_lengths(torch.zeros(2, 3), lengths)
 
     @pytest.mark.parametrize(("lengths", "found"), [([1, 4], "1 to 4"), ([-1, 2], "-1 to 2")])
