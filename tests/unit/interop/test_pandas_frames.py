@@ -180,7 +180,7 @@ def test_gradients_begin_after_the_frame() -> None:
         (pd.Series(["a"], dtype=object), "found dtype object; .*pd.to_numeric"),
         (pd.Series([[1], [2, 3]]), "found dtype object"),
         (pd.Series([1, "a"]), "found dtype object"),
-        (pd.Series(["a"], dtype="string"), "found dtype string; .*pd.factorize"),
+        (pd.Series(["a"], dtype="string"), r"found dtype string; .*mg\.masked\(codes"),
         (pd.Series(["a"], dtype="string[pyarrow]"), "found dtype string"),
         (pd.Series(["a"], dtype=pd.ArrowDtype(pa.string())), "found string; .*cast it, as in column.astype"),
         (
