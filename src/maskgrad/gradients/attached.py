@@ -64,6 +64,7 @@ def _hold(param: Tensor, gradient: AnyGradient) -> None:
     param.grad = MaskedGradient(gradient)
 
 
+# Not always this one: called in eager mode it would import the compiler, which takes seconds.
 _hold_uncompiled = _disable_dynamo(_hold)
 
 

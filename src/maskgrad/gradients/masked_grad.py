@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_map_only
@@ -34,6 +35,7 @@ SCALING = frozenset(
 )
 UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_
 SAME = frozenset({aten.detach, aten.detach_, aten.alias})
+COPYING = frozenset({aten.clone, aten._to_copy})
 
 REFUSAL = (
     "the gradient of a parameter of shape {shape} is masked (mg.attach_gradient, or a table with a capacity): {who} "
@@ -77,6 +79,26 @@ class MaskedGradient(torch.Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return MaskedGradient, (self.gradient,)
 
+    @property  # type: ignore[override]
+    def data(self) -> MaskedGradient:
+        """The same gradient, as PyTorch's modules read and write it when they are converted."""
+        return self.detach()  # type: ignore[return-value]
+
+    @data.setter
+    def data(self, other: MaskedGradient) -> None:
+        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        self.gradient = other.gradient
+
+    def share_memory_(self) -> MaskedGradient:
+        """Put the gradient where other processes see it; it has no memory of its own that PyTorch could put there."""
+        gradient = self.gradient
+        for part in (gradient.rows, gradient.values) if isinstance(gradient, PaddedRows) else (gradient,):
+            part.share_memory_()
+        return self
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError(REFUSAL.format(shape=tuple(self.shape), who="DLPack"))
+
     def to_dense(self, *_: Any, **__: Any) -> Tensor:
         """A plain tensor, 0 where there is no gradient."""
         if isinstance(self.gradient, MaskedTensor):
@@ -116,8 +138,10 @@ class MaskedGradient(torch.Tensor):
         packet, kwargs = func.overloadpacket, kwargs or {}
         if packet in SAME:
             return args[0] if packet is aten.detach_ else MaskedGradient(args[0].gradient)
+        if packet in COPYING:
+            return MaskedGradient(_copied(args[0].gradient, kwargs))
         if packet in NORMS and _of_everything(args, kwargs):
-            return func(*_with(args, lambda g: MaskedGradient(g.gradient).clean().values()), **kwargs)
+            return func(*_with(args, _entries_and_a_zero), **kwargs)
         if packet in READING or packet in NORMS:
             return func(*_with(args, MaskedGradient.to_dense), **kwargs)
         if packet is UNSCALING:
@@ -137,7 +161,24 @@ class MaskedGradient(torch.Tensor):
 
 def _of_everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a norm is that of the whole tensor, of which places do not matter."""
-    return not kwargs.get("dim") and not any(isinstance(a, (list, tuple)) and a for a in args[2:])
+    dims = any(isinstance(a, (list, tuple)) and a for a in args[2:])
+    return not (dims or kwargs.get("dim") or kwargs.get("keepdim") or True in args[2:])
+
+
+def _entries_and_a_zero(gradient: MaskedGradient) -> Tensor:
+    """What a norm of all entries needs: one zero says what all missing gradients do (of orders below 0, of none)."""
+    values = MaskedGradient(gradient.gradient).clean().values()
+    return values if len(values) == gradient.numel() else F.pad(values.reshape(-1), (0, 1))
+
+
+def _copied(gradient: Any, options: dict[str, Any]) -> Any:
+    """The gradient in another dtype, on another device, or in memory of its own."""
+    options = {name: options.get(name) for name in ("dtype", "device", "non_blocking") if options.get(name)}
+    if isinstance(gradient, PaddedRows):
+        device = options.get("device", gradient.device)
+        values = gradient.values.to(**options, copy=True)
+        return PaddedRows(gradient.rows.to(device, copy=True), values, gradient.shape, gradient.listed)
+    return gradient.to(**options, copy=True)
 
 
 def _with(args: Any, read: Callable[[MaskedGradient], Tensor]) -> Any:

@@ -181,9 +181,8 @@ def _mask_of(operand: Operand) -> Tensor | None:
 
 
 def _squares(gradient: Tensor, unscale: Tensor | None) -> Tensor:
-    if (
-        gradient.layout is torch.sparse_coo
-    ):  # a row that was looked up several times has one gradient, their sum
+    if gradient.layout is torch.sparse_coo:
+        # a row that was looked up several times has one gradient, their sum
         gradient = gradient.coalesce().values()
     if gradient.layout is not torch.strided:
         raise TypeError(

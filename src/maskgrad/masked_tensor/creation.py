@@ -21,15 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["from_lengths", "from_nan", "from_numpy", "masked"]
 
 
+def _length(part: object) -> int | None:
+    """How long a sequence is; None of what is none."""
+    try:
+        return len(part)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def _check_data(data: object, name: str = "data") -> Tensor:
     if trace_state() is not None:  # here too, before the tracer warns of what it cannot follow below
         refuse_trace()
     if not isinstance(data, Tensor):
         remedy = f"convert it with torch.as_tensor({name})"
-        if (
-            isinstance(data, (list, tuple))
-            and len({len(part) for part in data if hasattr(part, "__len__")}) > 1
-        ):
+        lengths = {_length(part) for part in data} if isinstance(data, (list, tuple)) else set()
+        if len(lengths) > 1 and None not in lengths:
             remedy = (
                 f"pad its sequences, padded = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(s) for s in {name}], "
                 f"batch_first=True), and write mg.from_lengths(padded, torch.tensor([len(s) for s in {name}]))"

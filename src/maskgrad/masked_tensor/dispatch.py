@@ -332,11 +332,9 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
     elif isinstance(result, Stored):
         target._rebind(result.values.to(values.dtype), result.pattern)
     else:
-        known = target._pattern
-        mask = result.mask
-        target._rebind(
-            result.values, known.alias(mask) if isinstance(known, BooleanPattern) else BooleanPattern(mask)
-        )
+        old, mask = target._pattern, result.mask
+        new = old.alias(mask) if isinstance(old, BooleanPattern) else BooleanPattern(mask)
+        target._rebind(result.values, new)
     return target
 
 

@@ -64,12 +64,8 @@ def _operator(function: Callable[..., Any], name: str, reflected: bool = False) 
     def forward(self: MaskedTensor, other: Any) -> Any:
         if type(other) not in USUAL:
             if _is_foreign(other):
-                # its own operator is asked by Python
-                return (
-                    NotImplemented
-                    if name.replace("__", "__r", 1) in dir(other)
-                    else _asked(name, self, other)
-                )
+                has_its_own = name.replace("__", "__r", 1) in dir(other)  # which Python asks
+                return NotImplemented if has_its_own else _asked(name, self, other)
             other = _converted(other)
         return dispatch(function, (self, other), {})
 

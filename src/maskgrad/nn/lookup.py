@@ -88,10 +88,8 @@ class LookupTable(torch.nn.Module):
         self.flush()
         release(self.weight)
         result = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        gradient, self.weight.grad = (
-            self.weight.grad,
-            None,
-        )  # the dtype of a gradient that is there cannot change
+        # the dtype of a gradient that is there cannot change
+        gradient, self.weight.grad = self.weight.grad, None
         self._gather_wide()
         if gradient is not None:
             replace_gradient(self.weight, gradient.to(grad_dtype(self.weight) or gradient.dtype))

@@ -143,7 +143,7 @@ def test_what_it_is_asked(kind: str) -> None:
     for call in (
         lambda: gradient + 1,
         lambda: gradient.add_(1),
-        gradient.clone,
+        gradient.std,
         lambda: gradient @ gradient.T,
     ):
         with pytest.raises(RuntimeError, match=r"is masked .* param\.grad\.to_dense\(\)"):
@@ -174,3 +174,68 @@ def test_tables_with_a_capacity_in_a_loop_of_pytorch() -> None:
         optimizer.step()
     torch.testing.assert_close(table.weight.detach()[1], torch.full((2,), -4 * 2 / 10**0.5))
     assert not table.weight[[0, 2, 3, 5]].any()
+
+
+ORDERS = [2.0, inf, -inf, -1.0, 0.0, 0.5, 1.0]
+
+
+@kinds
+@pytest.mark.parametrize("order", ORDERS)
+def test_norms_of_any_order_count_missing_gradients_as_0(kind: str, order: float) -> None:
+    grad = parameter(kind).grad
+    assert grad is not None
+    expected = torch.linalg.vector_norm(NUMBERS, order, keepdim=True)
+    found = torch.linalg.vector_norm(grad, order, keepdim=True)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(
+        torch.nn.utils.get_total_norm([grad], order), torch.nn.utils.get_total_norm([NUMBERS], order)
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_norms_of_a_gradient_of_nothing(order: float) -> None:
+    p = nn.Parameter(torch.zeros(4, 1))
+    mg.attach_gradient(
+        p, mg.masked(torch.full((4, 1), nan), torch.zeros(4, 1, dtype=torch.bool)).to_sparse_csr()
+    )
+    assert torch.linalg.vector_norm(p.grad, order) == 0  # type: ignore[arg-type]
+
+
+@kinds
+def test_models_are_converted_with_it(kind: str) -> None:
+    layer = nn.Module()
+    layer.p = parameter(kind)
+    before = layer.p.grad
+    layer.double()
+    assert layer.p.grad is not None
+    assert layer.p.grad.dtype == torch.float64 == layer.p.grad.to_dense().dtype
+    assert torch.equal(layer.p.grad.to_dense(), NUMBERS.double())
+    assert torch.equal(moved(layer.p), NUMBERS.double())
+    copied = parameter(kind).grad.clone()  # type: ignore[union-attr]
+    copied.zero_()
+    assert torch.equal(parameter(kind).grad.to_dense(), NUMBERS)  # type: ignore[union-attr]
+    assert before is not None
+    assert layer.to("meta").p.grad.device.type == "meta"
+
+
+@pytest.mark.parametrize("kind", ["Boolean", "COO", "rows", "slots"])
+def test_memory_that_it_has_not_is_not_handed_out(kind: str) -> None:
+    layer = nn.Module()
+    layer.p = parameter(kind)
+    layer.share_memory()
+    assert layer.p.is_shared()
+    assert torch.equal(layer.p.grad.to_dense(), NUMBERS)
+    for call in (layer.p.grad.__dlpack__, lambda: torch.from_dlpack(layer.p.grad)):
+        with pytest.raises((BufferError, RuntimeError), match=r"does not know .* param\.grad\.to_dense\(\)"):
+            call()
+    with pytest.raises(RuntimeError):
+        layer.p.grad.numpy()
+
+
+@pytest.mark.parametrize("convert", [nn.Module.double, nn.Module.bfloat16, nn.Module.float])
+def test_tables_with_a_capacity_are_converted(convert: Any) -> None:
+    table = mg.nn.Embedding(10, 4, capacity=3)
+    table(torch.tensor([1, 2, 1])).sum().backward()
+    convert(table)
+    assert table.weight.grad.dtype == table.weight.dtype
+    assert table.weight.grad.to_dense()[:3, 0].tolist() == [0.0, 2.0, 1.0]
