@@ -16,6 +16,7 @@ PUBLIC_MODULES = [
     "maskgrad.optim",
     "maskgrad.optim.functional",
     "maskgrad.nn",
+    "maskgrad.nn.functional",
     "maskgrad.amp",
     "maskgrad.distributed",
     "maskgrad.distributed.wire_model",

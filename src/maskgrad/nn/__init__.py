@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from maskgrad.nn import functional
+from maskgrad.nn.convolution import Conv1d, Conv2d, Conv3d
 from maskgrad.nn.embedding import Embedding
 from maskgrad.nn.embedding_bag import EmbeddingBag
 from maskgrad.nn.gradient_surgery import MaskGradient, ReverseGradient
 
-__all__ = ["Embedding", "EmbeddingBag", "MaskGradient", "ReverseGradient"]
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "Embedding",
+    "EmbeddingBag",
+    "MaskGradient",
+    "ReverseGradient",
+    "functional",
+]

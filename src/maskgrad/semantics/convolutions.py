@@ -3,6 +3,9 @@
 Zero padding, and the gaps that a stride of ``conv_transpose`` leaves, are zeros of the operation's own making. Products
 with them say nothing about the data, so a window without a specified product is unspecified at the border as it is in
 the middle. A window that holds no data at all, whatever the mask, is of the operation's making as a whole: specified.
+
+That is ``specified="any"``. :mod:`maskgrad.nn.functional` also asks for fewer entries: those of windows whose middle is
+specified, or all of whose products are.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ __all__ = ["OPERATIONS"]
 PATTERN = "specified where at least one product of data and weight is, and where there is no data"
 GRADIENT = "the other factor, where both are specified"
 
-FORWARD = "input weight bias stride padding dilation groups"
+FORWARD = "input weight bias stride padding dilation groups specified"
+SPECIFIED = ("any", "center", "all")
 TRANSPOSED = "input weight bias stride padding output_padding groups dilation"
 
 
@@ -39,7 +43,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
         geometry = bound(names, args, kwargs)
         input, weight, bias = geometry.pop("input"), geometry.pop("weight"), geometry.pop("bias", None)
-        groups = geometry.pop("groups", 1)
+        groups, rule = geometry.pop("groups", 1), geometry.pop("specified", "any")
 
         def convolve(
             data: Tensor, kernel: Tensor, groups: int = groups, bias: Tensor | None = None
@@ -56,6 +60,10 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         mask = _any_product(data, weight, groups, convolve, transposed)
         if transposed or _pads(geometry.get("padding", 0)):
             mask = mask | (convolve(_ones(data), _ones(weight), 1) < NONE_AT_ALL)
+        if rule == "center" and isinstance(data, Entries):
+            mask = mask & _middles(data.mask, groups, values_of(weight).shape, mask.shape[2:], geometry)
+        elif rule == "all":
+            mask = mask & _all_products(data, weight, groups, convolve)
         mask = (mask.squeeze(0) if unbatched else mask).expand(values.shape)
         return Entries(values, bias_mask(mask, _per_channel(bias, spatial)))
 
@@ -80,6 +88,54 @@ def _any_product(
         taps = _transposed_taps(weight.mask, groups) if transposed else weight.mask.any(1, keepdim=True)
         return convolve(_ones(data), taps.float(), 1) > NONE_AT_ALL
     return torch.ones((), dtype=torch.bool, device=data.device)
+
+
+def _all_products(data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor]) -> Tensor:
+    """Where a window has no product with an unspecified factor."""
+    if isinstance(data, Entries) and isinstance(weight, Entries):
+        ones = (
+            torch.ones_like(data.mask, dtype=torch.float32),
+            torch.ones_like(weight.mask, dtype=torch.float32),
+        )
+        missing: Tensor = convolve(*ones) - convolve(data.mask.float(), weight.mask.float())
+        return missing < NONE_AT_ALL
+    if isinstance(data, Entries):
+        holes = (~data.mask).unflatten(1, (groups, -1)).any(2).float()
+        found = convolve(holes, _ones(weight, groups), groups) < NONE_AT_ALL
+        return found if groups == 1 else found.repeat_interleave(values_of(weight).shape[0] // groups, 1)
+    if isinstance(weight, Entries):
+        taps = (~weight.mask).any(1, keepdim=True).float()
+        return convolve(_ones(data), taps, 1) < NONE_AT_ALL
+    return torch.ones((), dtype=torch.bool, device=data.device)
+
+
+def _middles(
+    mask: Tensor, groups: int, kernel: torch.Size, sizes: torch.Size, geometry: dict[str, Any]
+) -> Tensor:
+    """Whether the entry in the middle of a window is specified, in any channel of the group; outside the data it is.
+
+    Of two middles, as a window of even length has them, the first one. With ``padding="same"``, and half the window on
+    both sides, it is the entry at the place of the result.
+    """
+    found: Tensor = mask.unflatten(1, (groups, -1)).any(2)
+    for d, size in enumerate(sizes):
+        stride, dilation = (_of_dim(geometry.get(name, 1), d) for name in ("stride", "dilation"))
+        before = dilation * (kernel[2 + d] - 1) // 2  # of the middle, in the window
+        padding = geometry.get("padding", 0)
+        pad = {"same": before, "valid": 0}[padding] if isinstance(padding, str) else _of_dim(padding, d)
+        place = torch.arange(size, device=mask.device) * stride + (before - pad)
+        length = mask.shape[2 + d]
+        inside = (place >= 0) & (place < length)
+        picked = found.index_select(2 + d, place.clamp(0, max(length - 1, 0)))
+        found = picked | ~inside.reshape(-1, *(1,) * (len(sizes) - 1 - d))
+    return found if groups == 1 else found.repeat_interleave(kernel[0] // groups, 1)
+
+
+def _of_dim(option: Any, d: int) -> int:
+    """The option of one dimension; PyTorch takes one number for all."""
+    if not isinstance(option, (tuple, list)):
+        return int(option)
+    return int(option[d] if len(option) > 1 else option[0])
 
 
 def _transposed_taps(mask: Tensor, groups: int) -> Tensor:

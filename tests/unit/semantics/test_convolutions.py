@@ -12,18 +12,8 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from tests.poison import assert_entries, gradient, inf, leaf, nan, poisoned
+from tests.unit.semantics.windows import FORWARD, by_windows, forward_table, transposed_table
 
-FORWARD = [
-    {},
-    {"padding": 2},
-    {"padding": 1, "stride": 2},
-    {"padding": 4},  # windows without any data
-    {"dilation": 2, "padding": 3},
-    {"padding": "same"},
-    {"padding": "valid"},
-    {"groups": 2, "padding": 1},
-    {"stride": 2, "dilation": 2, "groups": 2, "padding": 3},
-]
 TRANSPOSED = [
     {},
     {"stride": 2},
@@ -31,52 +21,6 @@ TRANSPOSED = [
     {"stride": 3, "output_padding": 2, "padding": 1},
     {"groups": 2, "stride": 2, "dilation": 2},
 ]
-
-
-def by_windows(
-    x: Tensor, x_mask: Tensor, w: Tensor, w_mask: Tensor, groups: int, table: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``table[position, tap]`` is the place in the data that the tap meets, -1 for none. All of one dimension."""
-    N, C, _ = x.shape
-    outputs = w.shape[0]
-    values, known = [], []
-    for n, o, position in itertools.product(range(N), range(outputs), range(len(table))):
-        products, window = [], 0
-        for c, tap in itertools.product(range(C // groups), range(w.shape[2])):
-            place, channel = table[position, tap], o // (outputs // groups) * (C // groups) + c
-            window += int(place >= 0)
-            if place >= 0 and x_mask[n, channel, place] and w_mask[o, c, tap]:
-                products.append(x[n, channel, place] * w[o, c, tap])
-        values.append(torch.stack(products).sum() if products else torch.zeros((), dtype=x.dtype))
-        known.append(bool(products) or not window)
-    shape = (N, outputs, len(table))
-    return torch.stack(values).reshape(shape), torch.tensor(known).reshape(shape)
-
-
-def forward_table(
-    length: int, taps: int, stride: int = 1, padding: Any = 0, dilation: int = 1, **_: Any
-) -> Tensor:
-    if padding == "same":
-        padding = dilation * (taps - 1) // 2
-    padding = 0 if padding == "valid" else padding
-    positions = (length + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
-    places = torch.arange(positions)[:, None] * stride + torch.arange(taps) * dilation - padding
-    return torch.where((places >= 0) & (places < length), places, -1)
-
-
-def transposed_table(
-    length: int,
-    taps: int,
-    stride: int = 1,
-    padding: int = 0,
-    output_padding: int = 0,
-    dilation: int = 1,
-    **_: Any,
-) -> Tensor:
-    positions = (length - 1) * stride - 2 * padding + dilation * (taps - 1) + output_padding + 1
-    reached = torch.arange(positions)[:, None] + padding - torch.arange(taps) * dilation
-    places = reached // stride
-    return torch.where((reached % stride == 0) & (places >= 0) & (places < length), places, -1)
 
 
 @pytest.mark.parametrize("masked", ["input", "weight", "both"])

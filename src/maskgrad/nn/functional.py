@@ -1,0 +1,105 @@
+"""Functions of ``torch.nn.functional`` with a choice that PyTorch's do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch.nn.functional as F
+
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.dispatch import dispatch
+
+__all__ = ["conv1d", "conv2d", "conv3d"]
+
+Rule: TypeAlias = Literal["any", "center", "all"]
+
+DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the result are specified.
+
+    .. math:: y_o = b + \sum_t w_t\, x_{{s o - p + d t}} \quad \text{{over the products whose factors are specified}}
+
+    Args:
+        input: floating point, shape (N, C_in, {sizes}), or without N.
+        weight: floating point, shape (C_out, C_in / groups, {taps}).
+        bias: floating point, shape (C_out,); None: none.
+        stride: s, from one window to the next, in entries; an integer, or one for each dimension.
+        padding: p, how many zeros are put on either side; likewise, or ``"same"`` or ``"valid"``.
+        dilation: d, from one entry of a window to the next; likewise.
+        groups: how many blocks the channels are divided into.
+        specified: which entries of the result are specified:
+
+            - ``"any"``: those with a product, as with PyTorch's own function on a MaskedTensor. Holes close, and a
+              padded sequence grows by half a window.
+            - ``"center"``: those of which also the entry in the middle of the window (of two, the first) is specified
+              in any channel of the group. With half a window of padding, a padded sequence keeps its length and gives
+              the numbers that it gives alone. A middle outside of the data asks for nothing.
+            - ``"all"``: those of which all products are. Without padding, a padded sequence gives the numbers that it
+              gives alone.
+
+    Returns:
+        MaskedTensor (N, C_out, {sizes}); a plain tensor if no operand is masked.
+
+    Gradient:
+        The other factor, for each product in an entry that is specified.
+
+    Raises:
+        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+
+    Dense equivalent: ``F.{name}``, of each sequence alone (see ``specified``).
+
+    Example:
+        >>> x = mg.masked(torch.arange(6.), torch.tensor([1, 1, 1, 0, 0, 0]).bool()).reshape({shape})
+        >>> w = torch.ones({kernel})
+        >>> mg.nn.functional.{name}(x, w, padding={padding}).flatten()
+        masked([1., 3., 3., 2., --, --])
+        >>> mg.nn.functional.{name}(x, w, padding={padding}, specified="center").flatten()
+        masked([1., 3., 3., --, --, --])
+        >>> mg.nn.functional.{name}(x, w, padding={padding}, specified="all").flatten()
+        masked([1., 3., --, --, --, --])
+
+    Source: Liu and others 2018, "Image inpainting for irregular holes using partial convolutions" (``"any"``); Graham
+    and van der Maaten 2017, "Submanifold sparse convolutional networks" (``"center"``).
+    """
+
+
+def check_rule(specified: object) -> None:
+    """Refuse what is none of the three rules."""
+    if specified not in get_args(Rule):
+        raise ValueError(f"specified must be 'any', 'center' or 'all', found {specified!r}")
+
+
+def _convolution(dims: int) -> Callable[..., Any]:
+    name = f"conv{dims}d"
+    function = getattr(F, name)
+
+    def conv(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        *,
+        specified: Rule = "any",
+    ) -> Any:
+        check_rule(specified)
+        arguments = (input, weight, bias, stride, padding, dilation, groups)
+        if not any(isinstance(x, MaskedTensor) for x in arguments[:3]):
+            return function(*arguments)
+        return dispatch(function, arguments, {"specified": specified})
+
+    ones = "1, " * (dims - 1)
+    conv.__name__ = conv.__qualname__ = name
+    conv.__doc__ = DOC.format(
+        name=name,
+        sizes=("L", "H, W", "D, H, W")[dims - 1],
+        taps=("k", "k_H, k_W", "k_D, k_H, k_W")[dims - 1],
+        shape=f"1, 1, {ones}6",
+        kernel=f"1, 1, {ones}3",
+        padding=f"({ones.replace('1', '0')}1)" if dims > 1 else "1",
+    )
+    return conv
+
+
+conv1d, conv2d, conv3d = (_convolution(dims) for dims in (1, 2, 3))

@@ -1,0 +1,143 @@
+"""Convolutions with a choice of what is specified: against loops over windows, and sequences alone."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.poison import assert_entries, inf, nan, poisoned
+from tests.unit.semantics.windows import FORWARD, by_windows, forward_table, middles_of
+
+
+@pytest.mark.parametrize("masked", ["input", "weight", "both"])
+@pytest.mark.parametrize("geometry", FORWARD)
+@pytest.mark.parametrize("rule", ["any", "center", "all"])
+def test_rules_of_what_is_specified(rule: Any, geometry: dict[str, Any], masked: str) -> None:
+    groups = geometry.get("groups", 1)
+    table = forward_table(6, 3, **geometry)
+    middles = middles_of(6, 3, **geometry) if rule == "center" else None
+    for density, garbage in itertools.product((0.8, 0.3), (nan, inf)):
+        masks = [
+            torch.rand(s) < density if masked in (name, "both") else torch.ones(s).bool()
+            for s, name in zip(((2, 4, 6), (6, 4 // groups, 3)), ("input", "weight"), strict=True)
+        ]
+        x, w = (torch.where(m, torch.randn(m.shape).double(), garbage).requires_grad_() for m in masks)
+        parts = [
+            mg.masked(v, m) if masked in (name, "both") else v
+            for v, m, name in zip((x, w), masks, ("input", "weight"), strict=True)
+        ]
+        found = mg.nn.functional.conv1d(*parts, **geometry, specified=rule)
+        expected, known = by_windows(x, masks[0], w, masks[1], groups, table, rule, middles)
+        assert torch.equal(found.mask, known)
+        torch.testing.assert_close(found.filled(0), torch.where(known, expected, 0))
+        noise = torch.randn(known.shape).double()
+        zero = sum(0 * v[m].sum() for v, m in zip((x, w), masks, strict=True))
+        wanted = torch.autograd.grad((torch.where(known, expected, 0) * noise).sum() + zero, (x, w))
+        torch.testing.assert_close(torch.autograd.grad((found.filled(0) * noise).sum(), (x, w)), wanted)
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        ("center", {"kernel_size": 3, "padding": 1}),
+        ("center", {"kernel_size": 5, "padding": "same"}),
+        ("center", {"kernel_size": 4, "padding": "same"}),
+        ("center", {"kernel_size": 2, "padding": "same", "dilation": 3}),
+        ("center", {"kernel_size": 3, "padding": 2, "dilation": 2}),
+        ("center", {"kernel_size": 3, "padding": 1, "stride": 2}),
+        ("center", {"kernel_size": 5, "padding": 2, "stride": 3}),
+        ("all", {"kernel_size": 3}),
+        ("all", {"kernel_size": 4, "dilation": 2}),
+        ("all", {"kernel_size": 3, "stride": 2}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_padded_sequences_give_what_they_give_alone(rule: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    layers = [mg.nn.Conv1d(4, 6, **options, specified=rule), mg.nn.Conv1d(6, 2, **options, specified=rule)]
+    net = nn.Sequential(layers[0], nn.GELU(), layers[1]).double()
+    lengths = [20, 29, 17, 24]
+    for width in (29, 40):
+        x = torch.full((4, 4, width), nan).double()
+        alone = [torch.randn(4, n).double() for n in lengths]
+        for row, sequence in zip(x, alone, strict=True):
+            row[:, : sequence.shape[1]] = sequence
+        y = net(mg.from_lengths(x, torch.tensor(lengths), dim=2))
+        for n, sequence in enumerate(alone):
+            expected = net(sequence[None])[0]
+            assert type(expected) is Tensor
+            found = y[n]
+            assert int(found.mask.sum(1)[0]) == expected.shape[1]
+            torch.testing.assert_close(found.filled(0)[:, : expected.shape[1]], expected)
+            assert not found.mask[:, expected.shape[1] :].any()
+
+
+@pytest.mark.parametrize(("rule", "density"), [("center", 0.3), ("all", 0.95)])
+def test_rules_in_two_and_three_dimensions(rule: Any, density: float) -> None:
+    for spatial, groups in itertools.product((2, 3), (1, 2)):
+        kernel, options = (3, 2, 1)[:spatial], {"padding": (1, 0, 2)[:spatial], "stride": (1, 2, 1)[:spatial]}
+        layer = getattr(mg.nn, f"Conv{spatial}d")(4, 4, kernel, groups=groups, specified=rule, **options)
+        sizes = (5, 6, 3)[:spatial]
+        mask = torch.rand(2, 4, *sizes) < density
+        y = layer(mg.masked(torch.where(mask, torch.randn(mask.shape), nan), mask))
+        whole = layer(torch.ones(2, 4, *sizes))
+        assert y.shape == whole.shape
+        plain = getattr(F, f"conv{spatial}d")
+        kinds = mask.unflatten(1, (groups, -1))
+        ones = torch.ones(groups, 1, *kernel)
+        if rule == "all":
+            missing = plain((~kinds.all(2)).float(), ones, groups=groups, **options)
+            expected = missing == 0
+        else:
+            tap = torch.zeros_like(ones)
+            tap[(..., *[(k - 1) // 2 for k in kernel])] = 1
+            inside = plain(torch.ones(1, groups, *sizes), tap, groups=groups, **options)
+            products = plain(kinds.any(2).float(), ones, groups=groups, **options)
+            windows = plain(torch.ones(1, groups, *sizes), ones, groups=groups, **options)
+            at_middle = (plain(kinds.any(2).float(), tap, groups=groups, **options) > 0) | (inside == 0)
+            expected = at_middle & ((products > 0) | (windows == 0))
+        assert torch.equal(y.mask, expected.repeat_interleave(4 // groups, 1))
+        assert not y.mask.all()
+        assert y.mask.any()
+
+
+def test_rules_elsewhere() -> None:
+    functional = mg.nn.functional
+    x = poisoned([[1.0, 2.0, None, None]], requires_grad=True)
+    w = torch.ones(1, 1, 3).double()
+    assert_entries(functional.conv1d(x, w, padding=1, specified="center"), [[3.0, 3.0, None, None]])
+    assert_entries(functional.conv1d(x, w, None, 1, 1, 1, 1, specified="all"), [[3.0, None, None, None]])
+    with pytest.raises(ValueError, match="specified must be 'any', 'center' or 'all', found 'middle'"):
+        functional.conv1d(x, w, specified="middle")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="found 'same'"):
+        mg.nn.Conv1d(1, 1, 3, specified="same")  # type: ignore[arg-type]
+    assert functional.conv1d(torch.ones(1, 1, 4), torch.ones(1, 1, 3), specified="center").tolist() == [
+        [[3.0, 3.0]]
+    ]
+
+    def loss(values: Tensor) -> Tensor:
+        y = functional.conv1d(mg.masked(values, x.mask), w, padding=1, specified="center")
+        return (y**2).sum()  # type: ignore[no-any-return]
+
+    values = torch.randn(1, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(loss, values)
+    assert torch.autograd.gradgradcheck(loss, values)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    assert compiled(values) == loss(values)
+    batch = torch.randn(3, 1, 4, dtype=torch.float64)
+    torch.testing.assert_close(torch.func.vmap(loss)(batch), torch.stack([loss(v) for v in batch]))
+    layer = mg.nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
+    assert "specified='center'" in repr(layer)
+    again = pickle.loads(pickle.dumps(layer))
+    assert again.specified == "center"
+    assert again(mg.masked(torch.ones(1, 1, 4), torch.tensor([True, True, False, False]))).mask.tolist() == [
+        [[True, True, False, False]]
+    ]
+    assert layer.load_state_dict(nn.Conv1d(1, 1, 3).state_dict())
