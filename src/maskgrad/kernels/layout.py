@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Axis", "Nest", "axes", "nest", "offsets"]
+__all__ = ["Axis", "Nest", "axes", "nest", "offsets", "unrepeated"]
 
 
 class Axis(NamedTuple):
@@ -32,6 +32,20 @@ class Nest(NamedTuple):
     outer: list[Axis]
     summed: Axis
     inner: Axis | None
+
+
+def unrepeated(values: Tensor, mask: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor, int]:
+    """The same without the repetitions that ``expand`` made along ``dims``, and how often each entry stood there.
+
+    A reduction then costs what lies in memory, and copies no more.
+    """
+    repeats = 1
+    if not values.is_contiguous():
+        for d in dims:
+            size = values.shape[d]
+            if size > 1 and values.stride(d) == mask.stride(d) == 0:
+                values, mask, repeats = values.narrow(d, 0, 1), mask.narrow(d, 0, 1), repeats * size
+    return values, mask, repeats
 
 
 def axes(tensors: Sequence[Tensor], reduced: Sequence[int]) -> tuple[list[Axis], list[int]]:

@@ -19,6 +19,7 @@ from maskgrad.kernels.cpu.floating import ordered, restored
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import Partition, like, partition, walk, walkable
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.layout import unrepeated
 from maskgrad.kernels.reference import extrema as reference
 
 BLOCK = 1024  # entries of a row treated together
@@ -31,9 +32,8 @@ def masked_extremum(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
     """As in the reference."""
-    if (
-        not values.numel() or not 0 < values.ndim <= 64 or not dim
-    ):  # torch's bitmask of dimensions has 64 bits
+    # torch's bitmask of dimensions has 64 bits
+    if not values.numel() or not 0 < values.ndim <= 64 or not dim:
         return reference.masked_extremum(values, mask, tuple(dim), keepdim, largest)
     best, ties, parts = _reduce(values, mask, dim, largest, False)
     if not parts.whole:
@@ -83,6 +83,7 @@ def _reduce(
     lowest = reference.lowest(values.dtype, largest)
     if values.dtype in NARROW:
         values = values.to(torch.int32)
+    values, mask, repeats = unrepeated(values, mask, dim)
     parts = partition((walkable(values), mask), dim, TILE)
     best, number = empty(parts.results, values.dtype), empty(parts.results, torch.int64)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
@@ -93,7 +94,7 @@ def _reduce(
         _columns if parts.inner else _rows, *(flat(x) for x in parts.tensors), *parts.geometry(), wide(start),
         wide(turn), position, array(best), number.numpy(), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
-    return best, number, parts
+    return best, number if position else number * repeats, parts
 
 
 @compiled

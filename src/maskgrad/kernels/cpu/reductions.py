@@ -23,7 +23,7 @@ from torch import Tensor
 from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.layout import Axis, axes, nest, offsets
+from maskgrad.kernels.layout import Axis, axes, nest, offsets, unrepeated
 from maskgrad.kernels.reference import reductions as reference
 from maskgrad.kernels.reference.reductions import HALVES, mean_dtype, sum_dtype
 
@@ -89,6 +89,8 @@ def _reduce(
     if not values.numel() or not dims or dtype.is_complex:
         body = reference.masked_mean if mean else reference.masked_sum
         return body(values, mask, tuple(dim), keepdim, dtype)
+    shape = values.shape
+    values, mask, repeats = unrepeated(values, mask, dims)
     values = _storable(values, dtype)
     merged, order = axes((values, mask), dims)
     if merged and (merged[-1].strides[0] != 1 or merged[-1].strides[1] > 1):
@@ -101,9 +103,8 @@ def _reduce(
             merged, order = axes((values, mask), dims)
     if not any(axis.reduced for axis in merged):  # reduced dimensions of size 1 only: a sum of one entry each
         merged.append(Axis(1, True, (1, 1)))
-    return _finish(
-        *_partial_sums(values, mask, merged, dtype, mean), values.shape, order, dims, keepdim, dtype, mean
-    )
+    out, count, left = _partial_sums(values, mask, merged, dtype, mean)
+    return _finish(out, count, left, shape, order, dims, keepdim, dtype, mean, repeats)
 
 
 def _storable(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -166,6 +167,7 @@ def _finish(
     keepdim: bool,
     dtype: torch.dtype,
     mean: bool,
+    repeats: int,
 ) -> tuple[Tensor, Tensor]:
     """Add up what the kernel left apart, divide, and put the kept dimensions back into their order."""
     extra = [i for i, axis in enumerate(left) if axis.reduced]
@@ -174,6 +176,8 @@ def _finish(
         out, count = out.view(sizes).sum(extra), count.view(sizes).sum(extra)
         if mean:
             out = out / count.clamp(min=1)
+    if repeats > 1:
+        out, count = out if mean else out * repeats, count * repeats
     kept = [d for d in order if d not in dims]
     back = [kept.index(d) for d in sorted(kept)]
     final = [1 if d in dims else n for d, n in enumerate(shape) if keepdim or d not in dims]
