@@ -15,7 +15,7 @@ from maskgrad.kernels.batch_normalization import masked_batch_norm
 from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
 from maskgrad.kernels.extrema import masked_extremum, masked_position
-from maskgrad.kernels.filling import masked_filling
+from maskgrad.kernels.filling import masked_filling, write_where_
 from maskgrad.kernels.lookup import lookup_pays, lookup_rows
 from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
 from maskgrad.kernels.moments import masked_variance
@@ -89,6 +89,7 @@ __all__ = [
     "update_tables_",
     "use_kernels",
     "why",
+    "write_where_",
 ]
 
 registry.register()

@@ -7,13 +7,15 @@ where the memory is known to belong to one MaskedTensor and its views (its :clas
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import WeakIdRef
 
+from maskgrad import kernels
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import Home, same_memory
@@ -75,19 +77,27 @@ def own_home(mask: Tensor) -> Home | None:
     if torch.compiler.is_compiling():
         return None
     base = mask._base if mask._is_view() else mask
-    assert base is not None
-    known = _HOMES.get(base)
-    if (
-        known is not None and not known.moves
-    ):  # another MaskedTensor has it: neither must see what the other writes
-        known.lent = True
-        return Home(lent=True)
-    found = _HOMES[base] = Home(lent=False)
+    key = id(base)
+    entry = _HOMES.get(key)
+    if entry is not None and entry[0]() is base:
+        known = entry[1]
+        if not known.moves:  # another MaskedTensor has it: neither must see what the other writes
+            known.lent = True
+            return Home(lent=True)
+    found = Home(lent=False)
+    _HOMES[key] = WeakIdRef(base, functools.partial(_forget, key)), found
     return found
 
 
-#: The homes of masks that users pass, for as long as these live.
-_HOMES: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+#: The homes of masks that users pass, for as long as these live, by their numbers: half the time of a
+#: WeakTensorKeyDictionary, which makes a reference for each question.
+_HOMES: dict[int, tuple[WeakIdRef, Home]] = {}
+
+
+def _forget(key: int, gone: WeakIdRef) -> None:
+    entry = _HOMES.get(key)
+    if entry is not None and entry[0] is gone:
+        del _HOMES[key]
 
 
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
@@ -103,7 +113,7 @@ def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
     ):
         old.copy_(chosen(mask, values, old))
     elif old.dtype in PLAIN_OUT and not is_transformed():
-        torch.where(mask, values, old, out=old)
+        kernels.write_where_(old, values, mask)
     else:
         old.copy_(chosen(mask, values, old))
     if not same:

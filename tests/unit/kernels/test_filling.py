@@ -157,3 +157,41 @@ def test_complex_numbers_run_the_reference():
     values, mask = torch.randn(50, dtype=torch.complex64), torch.rand(50) < 0.5
     assert torch.equal(kernels.masked_filling(values, mask, 1.0), torch.where(mask, values, 1.0))
     assert torch.equal(torch.ops.maskgrad.masked_filling(values, mask, 1.0), torch.where(mask, values, 1.0))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
+@pytest.mark.parametrize("layout", list(layouts()))
+def test_writing_where_a_mask_holds(layout, dtype):
+    """In any target that PyTorch writes to, what lies under the mask and beside the target stays, bit for bit."""
+    values, mask = layouts()[layout]
+    values = (values * 50).to(dtype)
+    memory = torch.empty(2 * values.numel() + 3, dtype=dtype).fill_(True if dtype == torch.bool else 7)
+    shape = list(values.shape)
+    targets = [memory[3 : 3 + values.numel()].view(shape), memory[:-3].view(*shape, 2)[..., 1]]
+    if values.ndim > 1:
+        targets.append(memory[: values.numel()].view(*shape[1:], shape[0]).movedim(-1, 0))
+    for target in targets:
+        for source in (values, target.flip(0).clone() if values.ndim else values):
+            expected, version = memory.clone(), target._version
+            place = expected.as_strided(target.shape, target.stride(), target.storage_offset())
+            place.copy_(torch.where(mask, source, place))
+            kernels.write_where_(target, source, mask)
+            assert torch.equal(memory.view(torch.uint8), expected.view(torch.uint8))
+            assert target._version > version
+
+
+def test_writing_is_seen_by_autograd_and_refused_where_entries_share_memory():
+    mask = torch.rand(300) < 0.5
+    x = torch.randn(300, requires_grad=True)
+    kept = x * 1
+    y = kept.sin()
+    with torch.no_grad():
+        kernels.write_where_(kept, torch.zeros(300), mask)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    shared = torch.zeros(1).expand(300)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        kernels.write_where_(shared, torch.zeros(300), mask)
+    memory = torch.arange(301.0)
+    with pytest.raises(RuntimeError, match="some elements of the input tensor"):
+        kernels.write_where_(memory[1:], memory[:-1], mask)

@@ -32,17 +32,34 @@ def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     bits = _BITS[out.element_size()]
     exact = torch.float64 if out.is_floating_point() else torch.int64
     constant = torch.tensor(filler, dtype=exact).to(out.dtype).view(bits).numpy()[()]
-    merged, values, mask = _readable(out, values.detach(), mask)
+    _walk(_fill, out, values.detach(), mask, constant)
+    return out
+
+
+def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> bool:
+    """Write ``values`` where ``mask`` holds; False, and nothing is done, if these memories are not walked here."""
+    strides = [stride for size, stride in zip(target.shape, target.stride(), strict=True) if size > 1]
+    shared = target.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
+    if shared or min(strides, default=1) != 1 or target.shape != values.shape or mask.shape != values.shape:
+        return False
+    if target.numel():
+        _walk(_write, target.detach(), values.detach(), mask)
+    return True
+
+
+def _walk(loop: Any, out: Tensor, values: Tensor, mask: Tensor, *constants: Any) -> None:
+    """Run a loop over three tensors, along the memory of the first, whose innermost stride is 1."""
+    bits = _BITS[out.element_size()]
+    merged, values, mask = _readable(out, values, mask)
     inner = merged.pop() if merged else Axis(1, False, (1, 1, 1))
     rows = 1
     for axis in merged:
         rows *= axis.size
     pieces = -(-inner.size // PIECE)
     run(
-        _fill, _memory(out, bits), _memory(values, bits), _memory(mask, torch.uint8), constant, *offsets(merged, 3),
+        loop, _memory(out, bits), _memory(values, bits), _memory(mask, torch.uint8), *constants, *offsets(merged, 3),
         inner.size, *inner.strides[1:], pieces, tasks=rows * pieces, elements=out.numel(),
     )  # fmt: skip
-    return out
 
 
 def _memory(x: Tensor, bits: torch.dtype) -> Any:
@@ -77,30 +94,72 @@ def _choose_constant(out: Any, value: Any, m: Any, filler: Any) -> None:
 
 
 @compiled
+def _keep(out: Any, v: Any, m: Any, old: Any) -> None:
+    for k in range(out.size):  # ``old`` is ``out``: under one name, the loop takes half as long again
+        value, kept = v[k], old[k]
+        out[k] = value if m[k] != 0 else kept
+
+
+@compiled
+def _starts(
+    task: int, sizes: Any, out_strides: Any, v_strides: Any, m_strides: Any, length: int, v_step: int, m_step: int,
+    pieces: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Where a task begins in the three memories, and for how many entries: piece t % pieces of row t // pieces."""
+    rest, start = task // pieces, task % pieces * PIECE
+    o_row, v_row, m_row = start, start * v_step, start * m_step
+    for axis in range(sizes.size - 1, -1, -1):
+        i = rest % sizes[axis]
+        rest //= sizes[axis]
+        o_row += i * out_strides[axis]
+        v_row += i * v_strides[axis]
+        m_row += i * m_strides[axis]
+    return o_row, v_row, m_row, min(start + PIECE, length) - start
+
+
+@compiled
+def _write(
+    out: Any, v: Any, m: Any, sizes: Any, out_strides: Any, v_strides: Any, m_strides: Any, length: int, v_step: int,
+    m_step: int, pieces: int, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """``v_step`` and ``m_step`` are 0 or 1."""
+    for task in range(lo, hi):
+        o_row, v_row, m_row, size = _starts(
+            task, sizes, out_strides, v_strides, m_strides, length, v_step, m_step, pieces
+        )
+        row = out[o_row : o_row + size]
+        if m_step and v_step:
+            _keep(row, v[v_row : v_row + size], m[m_row : m_row + size], row)
+        elif m_step:
+            for k in range(size):
+                if m[m_row + k] != 0:
+                    row[k] = v[v_row]
+        elif m[m_row] != 0:
+            if v_step:
+                row[:] = v[v_row : v_row + size]
+            else:
+                row[:] = v[v_row]
+
+
+@compiled
 def _fill(
     out: Any, v: Any, m: Any, filler: Any, sizes: Any, out_strides: Any, v_strides: Any, m_strides: Any, length: int,
     v_step: int, m_step: int, pieces: int, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t writes piece t % pieces of row t // pieces. ``v_step`` and ``m_step`` are 0 or 1."""
+    """``v_step`` and ``m_step`` are 0 or 1."""
     for task in range(lo, hi):
-        rest, start = task // pieces, task % pieces * PIECE
-        stop = min(start + PIECE, length)
-        o_row, v_row, m_row = start, start * v_step, start * m_step
-        for axis in range(sizes.size - 1, -1, -1):
-            i = rest % sizes[axis]
-            rest //= sizes[axis]
-            o_row += i * out_strides[axis]
-            v_row += i * v_strides[axis]
-            m_row += i * m_strides[axis]
-        row = out[o_row : o_row + stop - start]
+        o_row, v_row, m_row, size = _starts(
+            task, sizes, out_strides, v_strides, m_strides, length, v_step, m_step, pieces
+        )
+        row = out[o_row : o_row + size]
         if m_step:
             if v_step:
-                _choose(row, v[v_row : v_row + row.size], m[m_row : m_row + row.size], filler)
+                _choose(row, v[v_row : v_row + size], m[m_row : m_row + size], filler)
             else:
-                _choose_constant(row, v[v_row], m[m_row : m_row + row.size], filler)
+                _choose_constant(row, v[v_row], m[m_row : m_row + size], filler)
         elif m[m_row] == 0:
             row[:] = filler
         elif v_step:
-            row[:] = v[v_row : v_row + row.size]
+            row[:] = v[v_row : v_row + size]
         else:
             row[:] = v[v_row]
