@@ -11,7 +11,6 @@ Boolean masks on.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -136,19 +135,39 @@ def attend(
         if added is not None:
             mask = torch.where(mask, added, -torch.inf)
     parts = (values_of(query), values_of(key), values_of(value))
-    with _twice_differentiable(parts[0].dtype):
-        result = F.scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropout_p, scale=scale)
+    result = F.scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropout_p, scale=scale)
+    node: Any = result.grad_fn
+    if node is not None and not dropout_p and may_look_at(result) and "ScaledDotProduct" in node.name():
+        result = _Twice.apply(result, *parts, mask, scale)  # type: ignore[no-untyped-call]
     if may_look_at(result) and not bool(torch.isfinite(result.detach().sum())):
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
     return Entries(result, sums_of(served, taking_part, value).expand(result.shape))
 
 
-def _twice_differentiable(dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
-    """In double precision the formula: PyTorch's kernel for CPUs, which it would choose, has no second derivative."""
-    if dtype != torch.float64 or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return contextlib.nullcontext()
-    return sdpa_kernel(SDPBackend.MATH)
+class _Twice(torch.autograd.Function):
+    """The result of a fused kernel, whose derivative PyTorch cannot differentiate.
+
+    Where a graph of the gradient is wanted, the formula is differentiated instead. What is saved is what the kernel
+    saves, and no longer.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, *inputs: Any) -> Tensor:
+        *tensors, ctx.scale = inputs
+        ctx.save_for_backward(*tensors)
+        return result.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        if not torch.is_grad_enabled():
+            return grad, None, None, None, None, None
+        query, key, value, mask = saved = ctx.saved_tensors
+        wanted = [x for x in saved if x is not None and x.requires_grad]
+        with sdpa_kernel(SDPBackend.MATH):
+            again = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=ctx.scale)
+        found = iter(torch.autograd.grad(again, wanted, grad, create_graph=True))
+        return None, *(next(found) if x is not None and x.requires_grad else None for x in saved), None
 
 
 def softmax_of_scores(

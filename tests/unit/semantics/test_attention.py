@@ -212,8 +212,33 @@ def test_second_derivatives() -> None:
             *(mg.masked(t, m) for t, m in zip(x, masks.values(), strict=True))
         ).filled(0.0)
 
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert torch.autograd.gradgradcheck(attend, leaves)
+    assert torch.autograd.gradcheck(attend, leaves)
+    assert torch.autograd.gradgradcheck(attend, leaves)
+    # the fused kernel of PyTorch, which it takes in single precision too, has no second derivative
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        x = [leaf.detach().to(dtype).requires_grad_() for leaf in leaves]
+        first = torch.autograd.grad(attend(*x).square().sum(), x, create_graph=True)
+        plain = torch.autograd.grad(attend(*x).square().sum(), x)
+        for one, other in zip(first, plain, strict=True):
+            torch.testing.assert_close(one, other)
+        found.append(torch.autograd.grad(sum((g**2).sum() for g in first), x))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=1e-3, atol=1e-4)
+
+
+def test_second_derivatives_of_modules() -> None:
+    torch.manual_seed(0)
+    data = torch.randn(2, 6, 4, dtype=torch.float64, requires_grad=True)
+    layer = torch.nn.MultiheadAttention(4, 2, batch_first=True).double()
+
+    def attend(data: Tensor) -> Tensor:
+        x = mg.from_lengths(data, torch.tensor([4, 6]))
+        return layer(x, x, x, need_weights=False)[0].filled(0.0)  # type: ignore[no-any-return]
+
+    assert torch.autograd.gradgradcheck(attend, data)
+    penalty = mg.gradient_penalty(attend(data).square().sum(), layer.parameters())
+    assert penalty.isfinite()
 
 
 def test_compiled_in_one_piece() -> None:
