@@ -11,7 +11,7 @@ from torch import Tensor
 from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.stored.entries import Stored
 
-__all__ = ["MAY_WIDEN", "in_float32"]
+__all__ = ["MAY_WIDEN", "in_float32", "wide"]
 
 # PyTorch's lists (docs: "Automatic Mixed Precision package", op-specific behavior), under the names of the records.
 # What it computes in half precision (matmul, linear, conv, …) the bodies call, and it is cast there.
@@ -45,19 +45,21 @@ def in_float32(name: str, body: Callable[..., Any], operands: Any) -> Callable[.
 
     def widened(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch.autocast(device, enabled=False):
-            return body(function, _wide(args), {key: _wide(value) for key, value in kwargs.items()})
+            return body(function, wide(args), wide(kwargs))
 
     return widened
 
 
-def _wide(operand: Any) -> Any:
+def wide(operand: Any) -> Any:
     """Halves as float32; the others as they are."""
     if isinstance(operand, Entries):
-        return Entries(_wide(operand.values), operand.mask)
+        return Entries(wide(operand.values), operand.mask)
     if isinstance(operand, Stored):
-        return Stored(_wide(operand.values), operand.pattern)
-    if isinstance(operand, (tuple, list)) and type(operand) in (tuple, list):
-        return type(operand)([_wide(part) for part in operand])
+        return Stored(wide(operand.values), operand.pattern)
+    if type(operand) in (tuple, list):
+        return type(operand)([wide(part) for part in operand])
+    if type(operand) is dict:
+        return {name: wide(part) for name, part in operand.items()}
     return operand.float() if isinstance(operand, Tensor) and operand.dtype in HALVES else operand
 
 

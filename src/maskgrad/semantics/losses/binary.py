@@ -123,12 +123,13 @@ def _each_label(
 GRADIENT = "torch's, divided by the count, where all operands are specified"
 
 OPERATIONS: tuple[Operation, ...] = (
-    loss_record(F.binary_cross_entropy, binary_cross_entropy, GRADIENT, filler=0.5),
+    loss_record(F.binary_cross_entropy, binary_cross_entropy, GRADIENT, filler=0.5, has_body=True),
     loss_record(
         F.binary_cross_entropy_with_logits,
         binary_cross_entropy_with_logits,
         GRADIENT,
         filler=1,
+        has_body=True,
         twin=(
             torch.binary_cross_entropy_with_logits,
             "input target weight pos_weight reduction",

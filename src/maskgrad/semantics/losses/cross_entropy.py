@@ -243,6 +243,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "(softmax - target) / count over the specified classes",
         identity=float("-inf"),
         pattern=PATTERN,
+        widens=False,  # its bodies do
     ),
-    loss_record(F.nll_loss, nll_loss, "-weight / sum of weights at the entry of each label", pattern=PATTERN),
+    loss_record(
+        F.nll_loss,
+        nll_loss,
+        "-weight / sum of weights at the entry of each label",
+        pattern=PATTERN,
+        widens=False,
+    ),
 )

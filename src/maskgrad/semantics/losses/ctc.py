@@ -117,6 +117,7 @@ OPERATIONS: tuple[Operation, ...] = (
         F.ctc_loss,
         ctc_loss,
         "torch's, over the remaining time steps, classes and labels",
+        widens=False,
         identity=ABSENT,
         pattern="per sequence: a time step, a label and an alignment are left; reduced: a plain number",
         twin=(

@@ -130,6 +130,7 @@ OPERATIONS: tuple[Operation, ...] = (
             linear_cross_entropy,
             "that of cross_entropy, through the layer",
             pattern=PATTERN,
+            widens=False,
         ),
     )
     if hasattr(F, "linear_cross_entropy")

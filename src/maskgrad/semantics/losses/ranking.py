@@ -186,6 +186,7 @@ OPERATIONS: tuple[Operation, ...] = (
         hinge_embedding_loss,
         "torch's, divided by the count, where both are specified",
         filler=1,
+        widens=False,  # nothing cancels in an entry, and its rounding is PyTorch's
         twin=(torch.hinge_embedding_loss, "input target margin reduction", hinge_embedding_loss),
     ),
     loss_record(
@@ -204,6 +205,10 @@ OPERATIONS: tuple[Operation, ...] = (
         twin=(torch.triplet_margin_loss, TRIPLET, triplet_margin_loss),
     ),
     loss_record(
-        F.triplet_margin_with_distance_loss, triplet_margin_with_distance_loss, GRADIENT, pattern=DISTANCES
+        F.triplet_margin_with_distance_loss,
+        triplet_margin_with_distance_loss,
+        GRADIENT,
+        pattern=DISTANCES,
+        widens=False,  # the function that measures is the user's
     ),
 )

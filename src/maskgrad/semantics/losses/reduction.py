@@ -9,10 +9,13 @@ import torch
 from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
+from maskgrad.kernels.selection import runs_compiled
+from maskgrad.semantics.autocasting import wide
 from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.numbers import number
+from maskgrad.semantics.products import values_of
 from maskgrad.semantics.reductions import mean, sum
 from maskgrad.semantics.signatures import bound
 
@@ -82,19 +85,30 @@ def loss_record(
     identity: float | None = None,
     pattern: str = PATTERN,
     twin: tuple[Callable[..., Any], str, Callable[..., Any]] | None = None,
+    has_body: bool = False,
+    widens: bool = True,
 ) -> Operation:
-    """The record of one loss.
+    """The record of one loss. With ``widens``, halves are computed in float32, as the compiled bodies do it.
 
     ``twin`` is the function of the namespace ``torch`` that ``torch.nn.functional`` calls, with the names of its
     arguments and the rule: it takes the arguments in an order of its own, and the reduction as a number.
     """
 
     def body(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wanted = _half(args, kwargs, has_body) if widens else None
+        if wanted is not None:
+            args, kwargs = wide(args), wide(kwargs)
         if twin is None or called is not twin[0]:
-            return rule(*args, **kwargs)
-        arguments = bound(twin[1], args, kwargs)
-        arguments["reduction"] = REDUCTIONS[arguments.get("reduction", 1)]
-        return twin[2](**arguments)
+            result = rule(*args, **kwargs)
+        else:
+            arguments = bound(twin[1], args, kwargs)
+            arguments["reduction"] = REDUCTIONS[arguments.get("reduction", 1)]
+            result = twin[2](**arguments)
+        if wanted is None:
+            return result
+        if isinstance(result, Entries):
+            return Entries(result.values.to(wanted), result.mask)
+        return result.to(wanted)
 
     return Operation(
         f"nn.functional.{function.__name__}",
@@ -106,3 +120,19 @@ def loss_record(
         filler=filler,
         identity=identity,
     )
+
+
+def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torch.dtype | None:
+    """The half-precision dtype of all floating-point operands; None if there is none, or if a compiled body runs."""
+    values = [values_of(x) for x in (*args, *kwargs.values()) if isinstance(x, (Entries, torch.Tensor))]
+    dtypes = {x.dtype for x in values if x.is_floating_point()}
+    if len(dtypes) != 1 or not dtypes.issubset(HALVES):
+        return None
+    if (
+        has_body
+        and len(values) == 2
+        and values[0].shape == values[1].shape
+        and not torch.compiler.is_compiling()
+    ):
+        return None if runs_compiled("masked_loss", *values) else dtypes.pop()
+    return dtypes.pop()

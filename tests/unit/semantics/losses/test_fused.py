@@ -218,3 +218,39 @@ def test_halves_are_added_up_in_float32(calls: list[str], dtype: torch.dtype) ->
     assert loss.dtype == dtype
     assert loss.item() == pytest.approx(math.log(8), rel=4e-3)
     assert calls == ["masked_loss_sum", "masked_cross_entropy"]
+
+
+SATURATING = [
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy_with_logits",
+    "binary_cross_entropy",
+    "soft_margin_loss",
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("name", SATURATING)
+def test_halves_are_rounded_once_whichever_body_runs(name: str, reduction: str, dtype: torch.dtype) -> None:
+    """Saturated logits: computed in halves, this loss is half of what it is, or below 0."""
+    torch.manual_seed(2)
+    target = (torch.rand(400) < 0.5).to(dtype)
+    logits = ((target * 2 - 1) * (6 + 4 * torch.rand(400))).to(dtype)
+    data = logits.sigmoid() if name == "binary_cross_entropy" else logits
+    target = target * 2 - 1 if name == "soft_margin_loss" else target
+    mask = torch.rand(400) < 0.7
+    loss = getattr(F, name)
+    exact = loss(data[mask].double(), target[mask].double(), reduction=reduction)
+    for body in ("reference", "cpu"):
+        with kernels.use_kernels(body):
+            leaf = data.clone().requires_grad_()
+            found = loss(mg.masked(leaf, mask), target, reduction=reduction)
+            assert found.dtype == dtype
+            plain = found.compressed() if isinstance(found, mg.MaskedTensor) else found
+            torch.testing.assert_close(plain, exact.to(dtype), rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+            (gradient,) = torch.autograd.grad(plain.sum(), leaf)
+            assert gradient.dtype == dtype
+            assert not gradient[~mask].count_nonzero()
