@@ -14,7 +14,7 @@ from maskgrad.masked_tensor.torch_patches.loading import let_load
 from maskgrad.masked_tensor.torch_patches.state_dicts import after_assigning
 from maskgrad.sparse import places, positions, stored
 
-__all__ = ["keep_trained_entries", "trained_entries"]
+__all__ = ["has_trained_entries", "keep_trained_entries", "trained_entries"]
 
 _ATTRIBUTE = "_maskgrad_trained"
 
@@ -53,6 +53,11 @@ def trained_entries(param: Tensor) -> Tensor | None:
     """
     held: TrainedEntries | None = getattr(param, _ATTRIBUTE, None)
     return None if held is None else held.for_param(param)
+
+
+def has_trained_entries(param: Tensor) -> bool:
+    """Whether ``param`` has such a mask."""
+    return _ATTRIBUTE in param.__dict__
 
 
 class TrainedEntries:

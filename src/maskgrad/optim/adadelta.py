@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -58,7 +59,7 @@ class Adadelta(MaskedOptimizer):
         rho: decay of both means of squares, from 0 to 1.
         eps: added below both roots.
         weight_decay: L2 penalty on specified entries.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
         maximize: ascend instead.
         differentiable: must be False.
@@ -88,6 +89,7 @@ class Adadelta(MaskedOptimizer):
     Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012; ``torch.optim.Adadelta``.
     """
 
+    _torch = torch.optim.Adadelta
     _state_names = frozenset({"step", "square_avg", "acc_delta"})
 
     def __init__(

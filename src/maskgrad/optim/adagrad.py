@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -64,10 +65,10 @@ class Adagrad(MaskedOptimizer):
         weight_decay: L2 penalty on specified entries.
         initial_accumulator_value: where the state starts.
         eps: added to the root.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         maximize: ascend instead.
         differentiable: must be False.
-        fused: accepted for PyTorch's sake; no effect: row gradients always take the fused kernel.
+        fused: of dense gradients, PyTorch's fused step; None: on a CPU. Row gradients always take a fused kernel.
         unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
             they get what a dense step gives them when they are next stepped or read.
         state: ``"full"``: one state value for each entry; ``"row"``: one for each row of the first dimension,
@@ -96,6 +97,7 @@ class Adagrad(MaskedOptimizer):
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12 (2011); ``torch.optim.Adagrad``.
     """
 
+    _torch = torch.optim.Adagrad
     _state_names = frozenset({"step", "sum"})
 
     def __init__(

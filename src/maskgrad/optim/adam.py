@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -61,11 +62,11 @@ class Adam(MaskedOptimizer):
         eps: added to the root.
         weight_decay: L2 penalty on specified entries.
         amsgrad: divide by the largest second moment so far.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         maximize: ascend instead.
-        capturable: accepted for PyTorch's sake; no effect.
+        capturable: of dense gradients on an accelerator, as in PyTorch.
         differentiable: must be False.
-        fused: accepted for PyTorch's sake; no effect.
+        fused: of dense gradients, PyTorch's fused step; None: on a CPU. Row gradients always take a fused kernel.
         decoupled_weight_decay: decay the parameter itself, as AdamW does.
         unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
             they get what a dense step gives them when they are next stepped or read.
@@ -93,6 +94,7 @@ class Adam(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015; ``torch.optim.Adam``, ``torch.optim.SparseAdam``.
     """
 
+    _torch: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
     _state_names = frozenset({"step", "exp_avg", "exp_avg_sq"})
     _optional_state_names = frozenset({"max_exp_avg_sq"})
     _late_options = MappingProxyType({"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False})
@@ -164,6 +166,7 @@ class AdamW(Adam):
     Source: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019; ``torch.optim.AdamW``.
     """
 
+    _torch = torch.optim.AdamW
     # AdamW without a decay is none: a state that lacks it is another optimizer's.
     _late_options = MappingProxyType({"amsgrad": False})
 

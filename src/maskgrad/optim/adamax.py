@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -59,7 +60,7 @@ class Adamax(MaskedOptimizer):
         betas: decay of the mean and of the largest gradient, each at least 0 and less than 1.
         eps: added to the size of the gradient.
         weight_decay: L2 penalty on specified entries.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         maximize: ascend instead.
         differentiable: must be False.
         capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
@@ -89,6 +90,7 @@ class Adamax(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015, section 7.1; ``torch.optim.Adamax``.
     """
 
+    _torch = torch.optim.Adamax
     _state_names = frozenset({"step", "exp_avg", "exp_inf"})
 
     def __init__(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -78,7 +79,7 @@ class ASGD(MaskedOptimizer):
         alpha: power with which the learning rate falls.
         t0: the step after which averaging starts.
         weight_decay: L2 penalty on specified entries.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         maximize: ascend instead.
         differentiable: must be False.
         capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
@@ -109,6 +110,7 @@ class ASGD(MaskedOptimizer):
     (1992); ``torch.optim.ASGD``.
     """
 
+    _torch = torch.optim.ASGD
     _state_names = frozenset({"step", "eta", "mu", "ax"})
     _no_row_state = "ASGD has no second moment, of which one value per row could do"
 

@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -78,7 +79,7 @@ class NAdam(MaskedOptimizer):
         weight_decay: L2 penalty on specified entries.
         momentum_decay: :math:`\psi`, how fast the momentum reaches :math:`\beta_1`.
         decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         maximize: ascend instead.
         capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
         differentiable: must be False.
@@ -108,6 +109,7 @@ class NAdam(MaskedOptimizer):
     Source: Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016; ``torch.optim.NAdam``.
     """
 
+    _torch = torch.optim.NAdam
     _state_names = frozenset({"step", "mu_product", "exp_avg", "exp_avg_sq"})
     _late_options = MappingProxyType({"decoupled_weight_decay": False})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -10,14 +11,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import keep_attached
+from maskgrad.gradients.attached import AnyGradient, keep_attached
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import current_gradient
 from maskgrad.optim.batching import Batch
 from maskgrad.optim.catch_up import bring_up_to_date, settle
+from maskgrad.optim.dense import DenseGroup, Prepared
 from maskgrad.optim.engine import Update
-from maskgrad.optim.gradients import Gradient, read_gradient
+from maskgrad.optim.gradients import Dense, Gradient, read_gradient
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
@@ -43,6 +45,13 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     """Hyperparameters that old checkpoints, or those of a plainer optimizer, lack, and what this means."""
     _no_row_state: ClassVar[str | None] = None
     """Why there is no ``state="row"``, if so."""
+
+    _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
+    """PyTorch's optimizer that makes the same of dense gradients."""
+
+    @functools.cached_property
+    def _prepared(self) -> Prepared:
+        return Prepared()
 
     knows_trained_entries: ClassVar[bool] = True
     """Frozen entries (``mg.train_only``) are left out here; nobody needs to put them back after a step."""
@@ -162,20 +171,53 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        ready: list[tuple[Tensor, Gradient, Numbers]] = []
+        ready: list[tuple[Tensor, Gradient, Numbers, Callable[[Numbers], bool]]] = []
+        groups: list[DenseGroup] = []
+        self._prepared.look(self.state)
         for position, group in enumerate(self.param_groups):
             numbers = self._read_group(group)
-            for name, param in _named(group, position):
+            dense = self._dense_group(position, group, numbers)
+            if dense is not None:
+                groups.append(dense)
+                if dense.takes_all():
+                    continue
+            for number, param in enumerate(group["params"]):
+                grad = param.grad
+                if grad is not None and dense is not None and dense.takes(number, param, grad):
+                    continue
+                name = _name(group, position, number)
                 grad = current_gradient(param, name)
                 if grad is not None:
-                    gradient = restricted(read_gradient(param, grad, name), trained_entries(param))
-                    ready.append((param, gradient, numbers))
-                    check_shapes(self.state.get(param, {}), param, numbers, name)
+                    gradient = self._read(param, grad, numbers, name)
+                    ready.append((param, gradient, numbers, partial(self._joins, dense, number, param)))
+        # Nothing was written so far.
         batch = Batch()
-        for param, gradient, numbers in ready:
-            self._update(param, gradient, numbers, batch)
+        for param, gradient, numbers, joins in ready:
+            if not (isinstance(gradient, Dense) and joins(numbers)):
+                self._update(param, gradient, numbers, batch)
+        for dense in groups:
+            dense.step(self.defaults)
         batch.run()
         return loss
+
+    def _joins(self, dense: DenseGroup | None, number: int, param: Tensor, numbers: Numbers) -> bool:
+        """Whether a dense gradient goes with the others of its group, after states were made or converted."""
+        if dense is None or self._numbers_now(param, numbers) is not numbers:
+            return False
+        self._states(param, numbers)
+        return dense.takes(number, param, param.grad)
+
+    def _dense_group(self, position: int, group: dict[str, Any], numbers: Numbers) -> DenseGroup | None:
+        """Where the parameters of a group go whose gradients are dense; None: PyTorch has no such step."""
+        if self._torch is None or numbers.row:
+            return None
+        return DenseGroup(self._torch, position, group, numbers, self.state, self._prepared)
+
+    def _read(self, param: Tensor, grad: AnyGradient, numbers: Numbers, name: str) -> Gradient:
+        """The gradient on the entries that are trained, after a look at it and at the states."""
+        gradient = restricted(read_gradient(param, grad, name), trained_entries(param))
+        check_shapes(self.state.get(param, {}), param, numbers, name)
+        return gradient
 
     def _read_group(self, group: dict[str, Any]) -> Numbers:
         check_options(group, self._no_row_state)
@@ -242,11 +284,16 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                 check_shapes(entry, param, numbers, name)
 
 
-def _named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter of a group, with the words by which an error message calls it."""
+def _name(group: dict[str, Any], position: int, number: int) -> str:
+    """The words by which an error message calls a parameter of a group."""
     names: Sequence[str] | None = group.get("param_names")
+    return f"parameter {names[number]!r}" if names else f"parameter {number} of group {position}"
+
+
+def _named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter of a group, with its name."""
     for number, param in enumerate(group["params"]):
-        yield (f"parameter {names[number]!r}" if names else f"parameter {number} of group {position}"), param
+        yield _name(group, position, number), param
 
 
 def _with_values(params: Any) -> Any:

@@ -186,8 +186,7 @@ def _frozen(
 
 def pending_of(param: Tensor) -> Pending | None:
     """What ``param`` owes its idle rows, or None."""
-    found: Pending | None = getattr(param, _ATTRIBUTE, None)
-    return found
+    return param.__dict__.get(_ATTRIBUTE)
 
 
 def begin_pending(param: Tensor, leading: int) -> Pending:

@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -63,7 +64,7 @@ class RAdam(MaskedOptimizer):
         eps: added to the root.
         weight_decay: L2 penalty on specified entries.
         decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         maximize: ascend instead.
         capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
         differentiable: must be False.
@@ -93,6 +94,7 @@ class RAdam(MaskedOptimizer):
     Source: Liu et al., "On the variance of the adaptive learning rate and beyond", ICLR 2020; ``torch.optim.RAdam``.
     """
 
+    _torch = torch.optim.RAdam
     _state_names = frozenset({"step", "exp_avg", "exp_avg_sq"})
     _late_options = MappingProxyType({"decoupled_weight_decay": False})
 

@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -80,7 +81,7 @@ class RMSprop(MaskedOptimizer):
         momentum: factor of the buffer.
         centered: divide by the standard deviation: the squared mean gradient is taken off the mean of squares.
         capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         maximize: ascend instead.
         differentiable: must be False.
         unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
@@ -109,6 +110,7 @@ class RMSprop(MaskedOptimizer):
     Source: Hinton, lecture 6e of "Neural networks for machine learning", 2012; ``torch.optim.RMSprop``.
     """
 
+    _torch = torch.optim.RMSprop
     _state_names = frozenset({"step", "square_avg"})
     _optional_state_names = frozenset({"momentum_buffer", "grad_avg"})
     _late_options = MappingProxyType({"momentum": 0, "centered": False})

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
@@ -58,7 +59,7 @@ class Rprop(MaskedOptimizer):
         etas: the factors by which a step size shrinks and grows, one below and one above 1.
         step_sizes: the smallest and the largest step size.
         capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         maximize: ascend instead.
         differentiable: must be False.
         unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
@@ -87,6 +88,7 @@ class Rprop(MaskedOptimizer):
     ICNN 1993; ``torch.optim.Rprop``.
     """
 
+    _torch = torch.optim.Rprop
     _state_names = frozenset({"step", "prev", "step_size"})
     _no_row_state = "Rprop has no second moment: each entry has its own sign and step size"
 

@@ -74,9 +74,9 @@ class SGD(MaskedOptimizer):
         weight_decay: L2 penalty on specified entries.
         nesterov: look ahead; needs momentum and no dampening.
         maximize: ascend instead.
-        foreach: accepted for PyTorch's sake; no effect.
+        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
         differentiable: must be False.
-        fused: accepted for PyTorch's sake; no effect: row gradients always take the fused kernel.
+        fused: of dense gradients, PyTorch's fused step; None: on a CPU. Row gradients always take a fused kernel.
         unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
             they get what a dense step gives them when they are next stepped or read.
         state: ``"full"``: one buffer value for each entry; momentum of rows is not to be had.
@@ -108,6 +108,7 @@ class SGD(MaskedOptimizer):
     ``torch.optim.SGD``.
     """
 
+    _torch = torch.optim.SGD
     _state_names = frozenset()
     _optional_state_names = frozenset({"momentum_buffer", "momentum_started"})
     _late_options = MappingProxyType({"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})

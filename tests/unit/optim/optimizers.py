@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import optim
+from maskgrad.optim.dense import FUSED
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.papers import PaperLAMB, PaperLion
 
@@ -81,6 +82,13 @@ PLAIN = {case: triple for case, triple in OPTIONS.items() if "," not in case}
 every_plain_optimizer = pytest.mark.parametrize(
     ("ours", "theirs", "options"), PLAIN.values(), ids=PLAIN.keys()
 )
+
+
+def same_way(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
+    """The options with which PyTorch steps some small dense parameters as we do without any."""
+    if kind in PAPERS.values():
+        return {}
+    return {"fused": True} if kind in FUSED else {"foreach": True}
 
 
 def bits(t: Tensor) -> Tensor:

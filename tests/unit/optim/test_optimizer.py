@@ -15,7 +15,7 @@ from maskgrad.masked_tensor import masked
 from maskgrad.optim import Adagrad, attach_gradient, attached_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.kinds import coo, every_kind
-from tests.unit.optim.optimizers import NAN, PAPERS, accepts, bits, every_optimizer
+from tests.unit.optim.optimizers import NAN, PAPERS, accepts, bits, every_optimizer, same_way
 
 
 @every_optimizer
@@ -26,7 +26,7 @@ def test_dense_gradients_give_what_torch_gives_for_20_steps(
 ) -> None:
     start = [torch.randn(4, 3), torch.randn(5), torch.randn(())]
     mine, reference = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
-    a, b = ours(mine, **options), theirs(reference, **options)
+    a, b = ours(mine, **options), theirs(reference, **options, **same_way(theirs))
     for _ in range(20):
         for p, q in zip(mine, reference, strict=True):
             p.grad = torch.randn_like(p)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from maskgrad.optim.optimizer import MaskedOptimizer
-from tests.unit.optim.optimizers import PAPERS, bits, every_plain_optimizer
+from tests.unit.optim.optimizers import PAPERS, bits, every_plain_optimizer, same_way
 
 SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "exponential": lambda o: lr_scheduler.ExponentialLR(o, 0.8),
@@ -40,7 +40,7 @@ def test_schedules_are_those_of_torch(
         options = {**options, "momentum": 0.9}
     start, gradients = torch.randn(3, 2), torch.randn(10, 3, 2)
     p, q = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    a, b = ours([p], **options), theirs([q], **options)
+    a, b = ours([p], **options), theirs([q], **options, **same_way(theirs))
     schedules = schedule(a), schedule(b)
     for gradient in gradients:
         p.grad, q.grad = gradient.clone(), gradient.clone()
