@@ -19,6 +19,7 @@ from maskgrad.kernels.cpu.memory import empty
 
 __all__ = ["Runs", "fits", "runs"]
 
+FEW = 64  # entries that are sorted by insertion
 DIGIT = 12  # bits a pass, at most; its 4096 counters stay in the first-level cache
 
 
@@ -39,23 +40,20 @@ def fits(n: int, num_rows: int) -> bool:
 def runs(indices: Tensor, num_rows: int) -> Runs:
     """The runs of equal ``indices`` (n,), which must all lie in [0, num_rows) (else IndexError, nothing written)."""
     n = indices.shape[0]
-    places = _bits(n)
-    work = empty((2, n + 1), torch.int64).numpy().view(np.uint64)
-    keys, scratch, free = work[0, :n], work[1, :n], work[1]
-    outside = _pack(indices.detach().contiguous().numpy(), num_rows, places, keys)
+    places, bits = _bits(n), _bits(num_rows)
+    work, rows = np.empty((2, n + 1), np.uint64), empty(n, torch.int64)
+    digit = max(min(DIGIT, places), 1)  # counters that outnumber the entries cost more than a pass
+    passes = -(-bits // digit)
+    outside, number, last = _runs(
+        indices.detach().contiguous().numpy(), num_rows, places, passes, -(-bits // max(passes, 1)), work, rows.numpy()
+    )  # fmt: skip
     if outside >= 0:
         raise IndexError(
             f"indices must lie in [0, {num_rows}), the rows of the table, "
             f"but indices[{outside}] is {int(indices[outside])}"
         )
-    passes = -(-_bits(num_rows) // DIGIT)
-    if _radix_sort(keys, scratch, places, passes, -(-_bits(num_rows) // max(passes, 1))):
-        keys, free = scratch, work[0]
-    starts, rows = free.view(np.int64), empty(n, torch.int64)
-    number = _find_runs(keys, places, starts, rows.numpy())
-    return Runs(
-        keys, np.uint64((1 << places) - 1), starts, rows[:number] if 2 * number > n else rows[:number].clone()
-    )
+    rows = rows[:number] if 2 * number > n else rows[:number].clone()
+    return Runs(work[last, :n], np.uint64((1 << places) - 1), work[1 - last].view(np.int64), rows)
 
 
 def _bits(count: int) -> int:
@@ -63,14 +61,49 @@ def _bits(count: int) -> int:
 
 
 @compiled
-def _pack(indices: Any, num_rows: int, places: int, keys: Any) -> int:
-    """Fill ``keys``; return the place of an index outside the table, or -1."""
-    outside = -1
+def _pack(indices: Any, num_rows: int, places: int, keys: Any) -> tuple[int, bool]:
+    """Fill ``keys``; return the place of an index outside the table, or -1, and whether they ascend already."""
+    outside, ascending, before = -1, True, np.int64(-1)
     for i in range(indices.size):
-        if indices[i] < 0 or indices[i] >= num_rows:
+        index = np.int64(indices[i])
+        if index < 0 or index >= num_rows:
             outside = i
-        keys[i] = (np.uint64(indices[i]) << np.uint64(places)) | np.uint64(i)
-    return outside
+        if index < before:
+            ascending = False
+        before = index
+        keys[i] = (np.uint64(index) << np.uint64(places)) | np.uint64(i)
+    return outside, ascending
+
+
+@compiled
+def _insert(keys: Any) -> None:
+    """Sort a few keys; those of one index are in order, for they hold the place."""
+    for i in range(1, keys.size):
+        key, k = keys[i], i
+        while k > 0 and keys[k - 1] > key:
+            keys[k] = keys[k - 1]
+            k -= 1
+        keys[k] = key
+
+
+@compiled
+def _runs(
+    indices: Any, num_rows: int, places: int, passes: int, digit_bits: int, work: Any, rows: Any
+) -> tuple[int, int, int]:
+    """All in one call: an index outside or -1, the number of runs, and in which row of ``work`` the keys are.
+
+    Their starts are in the other row.
+    """
+    keys, last = work[0, : indices.size], 0
+    outside, ascending = _pack(indices, num_rows, places, keys)
+    if outside >= 0:
+        return outside, 0, 0
+    if not ascending:
+        if keys.size <= FEW:
+            _insert(keys)
+        elif _radix_sort(keys, work[1, : indices.size], places, passes, digit_bits):
+            keys, last = work[1, : indices.size], 1
+    return -1, _find_runs(keys, places, work[1 - last].view(np.int64), rows), last
 
 
 @compiled
