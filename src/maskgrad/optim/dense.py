@@ -47,11 +47,12 @@ OPTIONS = {"foreach": None, "fused": None, "capturable": False, "differentiable"
 class DenseParameter:
     """A parameter whose states PyTorch's step can take, looked at once; ``still`` says whether that still holds."""
 
-    __slots__ = ("address", "contiguous", "cpu", "dtype", "number", "param", "state", "tensors")
+    __slots__ = ("address", "contiguous", "cpu", "dtype", "number", "param", "state", "tables", "tensors")
 
     def __init__(self, param: Tensor, state: Mapping[str, Tensor]) -> None:
         self.param = param
         self.state = state
+        self.tables: Any = None  # for the loops over rows: maskgrad.optim.rows
         self.tensors = tuple(state.values())
         self.dtype = param.dtype
         self.cpu = param.device.type == "cpu"
@@ -202,6 +203,17 @@ class DenseGroup:
         self.grads[whole.fused].extend(grads)
         self.is_usual = True
         return True
+
+    def look(self, number: int, param: Tensor) -> DenseParameter | None:
+        """What is known of a parameter; None: the engine must step it."""
+        if param.__dict__ and not is_simple(param):
+            return None
+        known = self.known.get(number)
+        if known is None or not known.still(param):
+            known = DenseParameter.of(param, self.state.get(param, NO_STATE), self.wanted, self.counts)
+            if known is not None:
+                self.known[number] = known
+        return known
 
     def takes(self, number: int, param: Tensor, grad: Any) -> bool:
         """Whether PyTorch is to step ``param``, whose gradient is ``grad``: a dense one, for all of its entries."""

@@ -25,6 +25,7 @@ from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
 from maskgrad.optim.numbers import Numbers
 from maskgrad.optim.restriction import restricted
+from maskgrad.optim.rows import MANY, RowSteps, is_of_rows
 from maskgrad.optim.zeros import update_with_zeros
 
 __all__ = ["MaskedOptimizer", "scalar_state"]
@@ -173,6 +174,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                 loss = closure()
         ready: list[tuple[Tensor, Gradient, Numbers, Callable[[Numbers], bool]]] = []
         groups: list[DenseGroup] = []
+        rows: list[tuple[RowSteps, list[str]]] = []
         self._prepared.look(self.state)
         for position, group in enumerate(self.param_groups):
             numbers = self._read_group(group)
@@ -181,9 +183,20 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                 groups.append(dense)
                 if dense.takes_all():
                     continue
+                listed = sum(is_of_rows(param.grad) for param in group["params"])
+                some = RowSteps(dense, numbers) if 0 < listed <= MANY else None
+                if some is not None:
+                    rows.append((some, [declared.name for declared in numbers.states()]))
             for number, param in enumerate(group["params"]):
                 grad = param.grad
                 if grad is not None and dense is not None and dense.takes(number, param, grad):
+                    continue
+                if (
+                    dense is not None
+                    and some is not None
+                    and is_of_rows(grad)
+                    and some.takes(number, param, grad)
+                ):
                     continue
                 name = _name(group, position, number)
                 grad = current_gradient(param, name)
@@ -197,6 +210,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                 self._update(param, gradient, numbers, batch)
         for dense in groups:
             dense.step(self.defaults)
+        for some, states in rows:
+            some.step(states)
         batch.run()
         return loss
 

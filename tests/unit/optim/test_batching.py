@@ -9,6 +9,7 @@ import torch
 
 import maskgrad as mg
 from maskgrad import kernels
+from maskgrad.kernels.cpu import updates as cpu_updates
 
 OPTIMIZERS = [
     (mg.optim.SGD, {"momentum": 0.9}),
@@ -71,18 +72,28 @@ def test_a_refused_step_changes_no_table() -> None:
     assert not any(optimizer.state[p]["step"] for p in params)
 
 
-def test_a_step_that_fails_half_way_is_counted_for_those_that_had_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for tables that were put off: their kernel never ran."""
-    dense, table = torch.nn.Parameter(torch.ones(4, 2)), torch.nn.Parameter(torch.ones(4, 2))
-    optimizer = mg.optim.Adagrad([dense, table], lr=0.1)
-    dense.grad, table.grad = torch.ones(4, 2), torch.sparse_coo_tensor([[1]], torch.ones(1, 2), (4, 2))
+@pytest.mark.parametrize("number", [1, 6])
+def test_a_step_that_fails_half_way_is_counted_for_those_that_had_it(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Not for tables that were put off: their kernel never ran. One goes to the loop by itself, six together."""
+    dense = torch.nn.Parameter(torch.ones(4, 2))
+    tables = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(number)]
+    optimizer = mg.optim.Adagrad([dense, *tables], lr=0.1)
+    dense.grad = torch.ones(4, 2)
+    for table in tables:
+        table.grad = torch.sparse_coo_tensor([[1]], torch.ones(1, 2), (4, 2))
 
     def fails(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(kernels, "update_tables_", fails)
+    monkeypatch.setattr(cpu_updates, "run", fails)
     with pytest.raises(MemoryError):
         optimizer.step()
-    assert [float(optimizer.state[p]["step"]) for p in (dense, table)] == [1, 0]
+    assert [float(optimizer.state[p]["step"]) for p in (dense, *tables)] == [1, *[0] * number]
     assert not (dense == 1).any()
-    assert (table == 1).all()
+    assert all(bool((table == 1).all()) for table in tables)
+    monkeypatch.undo()
+    optimizer.step()
+    assert [float(optimizer.state[p]["step"]) for p in (dense, *tables)] == [2, *[1] * number]

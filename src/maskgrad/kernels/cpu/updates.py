@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -95,25 +95,47 @@ def update_tables(
     params: list[Any] = list(tables[0])
     if not _fusable(params, tables[1:], values):
         return False
-    width = math.prod(params[0].shape[1:])
     found = _runs([len(p) for p in params], indices)
     gradients = [v.detach().to(params[0].dtype).reshape(-1) for v in values]
+    gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+    update_prepared(name, prepared(tables), found, gradient, marks, **numbers)
+    return True
+
+
+class Tables(NamedTuple):
+    """Where tables lie: what the loops are told that does not change between steps."""
+
+    bases: Any
+    firsts: Any
+    width: int
+    dtype: torch.dtype
+    present: tuple[bool, ...]
+
+
+def prepared(tables: Sequence[Sequence[Tensor | None]]) -> Tables:
+    """Parameters of one width, and for each state as many tensors or None, all contiguous."""
+    params: Any = tables[0]
     # Numba compiles one version for arrays and one for None: the parameter stands in for a state that is not used.
     bases = [[t.data_ptr() for t in (params if kind[0] is None else kind)] for kind in tables]  # type: ignore[union-attr]
     firsts = [0, *itertools.accumulate(len(p) for p in params)]
-    loop, arguments = _RULES[name](
-        _Numbers(params[0], numbers), *(kind[0] is not None for kind in tables[1:])
-    )
+    present = tuple(kind[0] is not None for kind in tables[1:])
+    width = math.prod(params[0].shape[1:])
+    return Tables(np.array(bases, np.int64), np.array(firsts, np.int64), width, params[0].dtype, present)
+
+
+def update_prepared(
+    name: str, tables: Tables, found: Runs, gradient: Tensor, marks: Tensor | None = None, **numbers: Any
+) -> None:
+    """Update the rows that were ``found``; ``gradient`` is contiguous, of the dtype of the tables."""
+    loop, arguments = _RULES[name](_Numbers(tables.dtype, numbers), *tables.present)
     if marks is not None:
         arguments = (array(marks), *arguments)
     elif name == "sgd_rows_":
         arguments = (np.empty(0, np.uint8), *arguments)
     run(
-        loop, np.array(bases, np.int64), np.array(firsts, np.int64), array(found.rows),
-        array(gradients[0] if len(gradients) == 1 else torch.cat(gradients)), found.keys, found.places, found.starts,
-        width, *arguments, tasks=len(found.rows), elements=3 * width * len(found.keys),
+        loop, tables.bases, tables.firsts, array(found.rows), array(gradient.view(-1)), found.keys, found.places,
+        found.starts, tables.width, *arguments, tasks=len(found.rows), elements=3 * tables.width * len(found.keys),
     )  # fmt: skip
-    return True
 
 
 def _fusable(
@@ -147,8 +169,8 @@ def _runs(sizes: list[int], indices: Sequence[Tensor]) -> Runs:
 class _Numbers:
     """Scalars in the type of the parameter: a float64 among them would widen every row."""
 
-    def __init__(self, param: Tensor, numbers: dict[str, Any]) -> None:
-        self.scalar: Any = np.float32 if param.dtype == torch.float32 else np.float64
+    def __init__(self, dtype: torch.dtype, numbers: dict[str, Any]) -> None:
+        self.scalar: Any = np.float32 if dtype == torch.float32 else np.float64
         self.numbers = numbers
 
     def __call__(self, name: str, default: float = 0.0) -> Any:

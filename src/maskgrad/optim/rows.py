@@ -1,0 +1,81 @@
+"""Steps on some rows of a table, the usual kind: a COO gradient of whole rows, straight to the compiled loop.
+
+What does not change between steps (where the tables lie, whether the states fit) is looked at once; what is left for a
+step is to find the rows, which is also the look at the indices. Everything else goes through the engine: other layouts
+and dtypes, frozen entries, ``unspecified="zero"``, one state value per row, many small tables, which it steps in one
+pass, and whatever is wrong, for the engine says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.selection import compiled_body, runs_compiled
+from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
+from maskgrad.optim.numbers import Numbers
+
+__all__ = ["RowSteps", "is_of_rows"]
+
+#: Tables that the engine steps in one pass gain more than each does alone.
+MANY = 4
+
+
+def is_of_rows(grad: Any) -> bool:
+    """Whether the gradient lists whole rows."""
+    return type(grad) is Tensor and grad.layout is torch.sparse_coo and grad.sparse_dim() == 1
+
+
+class RowSteps:
+    """The tables of a group whose rows are found, once all gradients have been looked at."""
+
+    def __init__(self, group: DenseGroup, numbers: Numbers) -> None:
+        self.group = group
+        self.numbers = numbers
+        self.fused = numbers.update(1.0).fused if not (numbers.zeros or numbers.scalars()) else None
+        self.found: list[tuple[DenseParameter, Any, Tensor]] = []
+
+    def takes(self, number: int, param: Tensor, grad: Tensor) -> bool:
+        """Whether ``param`` is stepped here; nothing is written yet."""
+        if self.fused is None or not runs_compiled(self.fused.kernel, param):
+            return False
+        known = self.group.look(number, param)
+        if known is None or not (known.cpu and known.contiguous and known.dtype in SINGLE):
+            return False
+        indices, values = grad._indices(), grad._values()
+        if (
+            grad.shape != param.shape
+            or values.dtype is not known.dtype
+            or indices.dtype is not torch.int64
+            or not values.numel()
+            or not values.is_contiguous()
+            or not compiled_body("sorting", "fits")(len(values), len(param))
+        ):
+            return False
+        try:
+            found = compiled_body("sorting", "runs")(indices[0], len(param))
+        except IndexError:
+            return False  # the engine says in which gradient
+        self.found.append((known, found, values.detach()))
+        return True
+
+    def step(self, names: Sequence[str]) -> None:
+        """Step them all; ``names`` are those of the states, in the order in which the rule takes them."""
+        for known, found, values in self.found:
+            state = known.state
+            step = float(state["step"]) + 1 if self.numbers.counts_steps else 0.0
+            fused = self.numbers.update(step).fused
+            assert fused is not None
+            states = [state[name] for name in names]
+            if known.tables is None:
+                tables = [[known.param.detach()], *([t] for t in fused.arranged(states))]
+                known.tables = compiled_body("updates", "prepared")(tables)
+            compiled_body("updates", "update_prepared")(
+                fused.kernel, known.tables, found, values, **fused.numbers
+            )
+            torch.autograd.graph.increment_version([known.param, *states])
+            if self.numbers.counts_steps:
+                state["step"] += 1

@@ -1,0 +1,129 @@
+"""Steps on some rows, prepared: what the engine does, whatever has changed since, and refusals as it words them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from maskgrad.optim import rows as prepared
+from tests.unit.optim.test_dense import (
+    amsgrad,
+    forget,
+    other_memory,
+    other_rate,
+    replace_a_state,
+    replace_a_tensor,
+)
+
+KINDS: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+    "Adagrad": {"lr_decay": 0.1},
+    "Adam": {"weight_decay": 0.1},
+    "AdamW": {"amsgrad": True, "maximize": True},
+    "RMSprop": {"momentum": 0.5, "centered": True},
+}
+
+
+def gradient(shape: tuple[int, ...], step: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Rows in any order, some of them twice; now and then ascending, and sometimes many."""
+    generator = torch.Generator().manual_seed(step)
+    n = (3, 70, 5, 1)[step % 4]
+    index = torch.randint(shape[0], (n,), generator=generator)
+    index = index.sort().values if step % 3 == 0 else index
+    values = torch.randn((n, *shape[1:]), generator=generator).to(dtype)
+    return torch.sparse_coo_tensor(index[None], values, shape, check_invariants=True)
+
+
+def pair(
+    kind: str, shape: tuple[int, ...], options: dict[str, Any], dtype: torch.dtype = torch.float32
+) -> Any:
+    start = torch.randn(shape).to(dtype)
+    params = [nn.Parameter(start.clone()) for _ in range(2)]
+    return params, [getattr(mg.optim, kind)([p], lr=0.1, **options) for p in params]
+
+
+def both(params: Any, optimizers: Any, step: int) -> None:
+    """One prepared, the other by the engine."""
+    for p in params:
+        p.grad = gradient(tuple(p.shape), step, p.dtype)
+    optimizers[0].step()
+    with mock.patch.object(prepared.RowSteps, "takes", return_value=False):
+        optimizers[1].step()
+    assert torch.equal(params[0], params[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(50, 4), (50,), (50, 2, 3)])
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_what_the_engine_does(
+    kind: str, plain: bool, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    params, optimizers = pair(kind, shape, {} if plain else KINDS[kind], dtype)
+    with mock.patch.object(
+        prepared.RowSteps, "step", autospec=True, side_effect=prepared.RowSteps.step
+    ) as ran:
+        for step in range(9):
+            both(params, optimizers, step)
+    assert any(call.args[0].found for call in ran.call_args_list)
+    for name, state in optimizers[0].state[params[0]].items():
+        assert torch.equal(state, optimizers[1].state[params[1]][name])
+
+
+@pytest.mark.parametrize(
+    "change", [replace_a_tensor, replace_a_state, forget, other_rate, amsgrad, other_memory]
+)
+def test_what_has_changed_since_is_noticed(change: Callable[[Any, Tensor], None]) -> None:
+    params, optimizers = pair("Adam", (50, 4), {})
+    for step in range(3):
+        both(params, optimizers, step)
+    for p, optimizer in zip(params, optimizers, strict=True):
+        change(optimizer, p)
+    for step in range(3, 6):
+        both(params, optimizers, step)
+
+
+def test_frozen_entries_and_other_gradients_in_turns() -> None:
+    params, optimizers = pair("Adam", (50, 4), {})
+    for step in range(8):
+        both(params, optimizers, step)
+        for p, optimizer in zip(params, optimizers, strict=True):
+            p.grad = torch.ones_like(p)  # dense
+            optimizer.step()
+        if step == 3:
+            for p in params:
+                mg.train_only(p, torch.arange(50)[:, None] % 2 == 0)
+        if step == 5:
+            for p in params:
+                mg.train_only(p, None)
+    assert torch.equal(params[0], params[1])
+
+
+def test_versions_count_and_wrong_indices_leave_everything() -> None:
+    params, optimizers = pair("Adam", (50, 4), {})
+    for step in range(2):
+        both(params, optimizers, step)
+    p, optimizer = params[0], optimizers[0]
+    version = p._version
+    both(params, optimizers, 2)
+    assert p._version > version
+    other = nn.Parameter(torch.randn(50, 4))
+    optimizer.add_param_group({"params": [other]})
+    p.grad = gradient((50, 4), 1)
+    other.grad = torch.sparse_coo_tensor([[50]], torch.ones(1, 4), (50, 4), check_invariants=False)
+    before = p.detach().clone(), float(optimizer.state[p]["step"])
+    with pytest.raises(IndexError, match=r"gradient of parameter 0 of group 1.* index 50"):
+        optimizer.step()
+    assert torch.equal(p, before[0])
+    assert optimizer.state[p]["step"] == before[1]
+    p.grad = torch.sparse_coo_tensor([[-1]], torch.ones(1, 4), (50, 4), check_invariants=False)
+    other.grad = None
+    with pytest.raises(IndexError, match=r"gradient of parameter 0 of group 0.* index -1"):
+        optimizer.step()
+    assert torch.equal(p, before[0])
