@@ -16,10 +16,13 @@ from torch import Tensor
 
 from maskgrad.kernels.selection import compiled_body, runs_compiled
 from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
+from maskgrad.optim.fused import Fused
 from maskgrad.optim.numbers import Numbers
 
 __all__ = ["RowSteps", "is_of_rows"]
 
+#: Up to so many values of a gradient, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
+ADDED = 1 << 19
 #: Tables that the engine steps in one pass gain more than each does alone.
 MANY = 4
 
@@ -37,6 +40,8 @@ class RowSteps:
         self.numbers = numbers
         self.fused = numbers.update(1.0).fused if not (numbers.zeros or numbers.scalars()) else None
         self.found: list[tuple[DenseParameter, Any, Tensor]] = []
+        self.added: list[tuple[Tensor, Tensor]] = []
+        self.factor = None if self.fused is None else _factor_of_addition(self.fused)
 
     def takes(self, number: int, param: Tensor, grad: Tensor) -> bool:
         """Whether ``param`` is stepped here; nothing is written yet."""
@@ -55,15 +60,22 @@ class RowSteps:
             or not compiled_body("sorting", "fits")(len(values), len(param))
         ):
             return False
+        if self.factor is not None and values.numel() <= ADDED:
+            if compiled_body("sorting", "are_inside")(indices[0], len(param)):
+                self.added.append((param, grad.detach()))
+                return True
+            return False  # the engine says which index is wrong
         try:
             found = compiled_body("sorting", "runs")(indices[0], len(param))
         except IndexError:
-            return False  # the engine says in which gradient
+            return False
         self.found.append((known, found, values.detach()))
         return True
 
     def step(self, names: Sequence[str]) -> None:
         """Step them all; ``names`` are those of the states, in the order in which the rule takes them."""
+        for param, grad in self.added:
+            param.add_(grad, alpha=self.factor)
         for known, found, values in self.found:
             state = known.state
             step = float(state["step"]) + 1 if self.numbers.counts_steps else 0.0
@@ -79,3 +91,11 @@ class RowSteps:
             torch.autograd.graph.increment_version([known.param, *states])
             if self.numbers.counts_steps:
                 state["step"] += 1
+
+
+def _factor_of_addition(fused: Fused) -> float | None:
+    """By what a plain SGD step multiplies the gradient that it adds; None: there is more to it."""
+    numbers = fused.numbers
+    if fused.kernel != "sgd_rows_" or numbers["momentum"] != 0 or numbers["weight_decay"] != 0:
+        return None
+    return -float(numbers["lr"] * numbers["factor"])

@@ -55,7 +55,10 @@ def both(params: Any, optimizers: Any, step: int) -> None:
     optimizers[0].step()
     with mock.patch.object(prepared.RowSteps, "takes", return_value=False):
         optimizers[1].step()
-    assert torch.equal(params[0], params[1])
+    if type(optimizers[0]).__name__ == "SGD" and not optimizers[0].defaults["momentum"]:
+        torch.testing.assert_close(params[0], params[1])  # PyTorch adds row by row, and does not merge
+    else:
+        assert torch.equal(params[0], params[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -71,7 +74,7 @@ def test_it_is_what_the_engine_does(
     ) as ran:
         for step in range(9):
             both(params, optimizers, step)
-    assert any(call.args[0].found for call in ran.call_args_list)
+    assert any(call.args[0].found or call.args[0].added for call in ran.call_args_list)
     for name, state in optimizers[0].state[params[0]].items():
         assert torch.equal(state, optimizers[1].state[params[1]][name])
 
@@ -103,6 +106,24 @@ def test_frozen_entries_and_other_gradients_in_turns() -> None:
             for p in params:
                 mg.train_only(p, None)
     assert torch.equal(params[0], params[1])
+
+
+def test_plain_sgd_is_an_addition_unless_rows_are_many() -> None:
+    for width, ways in ((4, {True}), (20_000, {True, False})):
+        params, optimizers = pair("SGD", (50, width), {"maximize": True})
+        found = set()
+        for step in range(4):
+            with mock.patch.object(
+                prepared.RowSteps, "step", autospec=True, side_effect=prepared.RowSteps.step
+            ) as ran:
+                both(params, optimizers, step)
+            found.add(bool(ran.call_args_list[0].args[0].added))
+        assert found == ways
+    p = nn.Parameter(torch.zeros(5, 2))
+    p.grad = torch.sparse_coo_tensor([[5]], torch.ones(1, 2), (5, 2), check_invariants=False)
+    with pytest.raises(IndexError, match="index 5 of entry 0"):
+        mg.optim.SGD([p], lr=0.1).step()
+    assert not p.any()
 
 
 def test_versions_count_and_wrong_indices_leave_everything() -> None:

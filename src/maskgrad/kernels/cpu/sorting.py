@@ -56,6 +56,20 @@ def runs(indices: Tensor, num_rows: int) -> Runs:
     return Runs(work[last, :n], np.uint64((1 << places) - 1), work[1 - last].view(np.int64), rows)
 
 
+def are_inside(indices: Tensor, num_rows: int) -> bool:
+    """Whether all ``indices`` (n,) lie in [0, num_rows)."""
+    inside: bool = _are_inside(indices.detach().numpy(), num_rows)
+    return inside
+
+
+@compiled
+def _are_inside(indices: Any, num_rows: int) -> bool:
+    outside = 0
+    for i in range(indices.size):  # without a branch
+        outside |= indices[i] < 0 or indices[i] >= num_rows
+    return outside == 0
+
+
 def _bits(count: int) -> int:
     return max(count - 1, 0).bit_length()
 
