@@ -5,12 +5,13 @@ from __future__ import annotations
 from maskgrad.optim import functional
 from maskgrad.optim.adadelta import Adadelta
 from maskgrad.optim.adagrad import Adagrad
-from maskgrad.optim.adam import Adam, AdamW
+from maskgrad.optim.adam import Adam, AdamW, SparseAdam
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
 from maskgrad.optim.attached import attach_gradient, attached_gradient
 from maskgrad.optim.averaging import ExponentialMovingAverage
 from maskgrad.optim.catch_up import flush
+from maskgrad.optim.dense_only import LBFGS, Adafactor, Muon
 from maskgrad.optim.lamb import LAMB
 from maskgrad.optim.lion import Lion
 from maskgrad.optim.nadam import NAdam
@@ -23,18 +24,22 @@ from maskgrad.optim.train_only import train_only, trained_entries
 __all__ = [
     "ASGD",
     "LAMB",
+    "LBFGS",
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
     "ExponentialMovingAverage",
     "Lion",
+    "Muon",
     "NAdam",
     "RAdam",
     "RMSprop",
     "Rprop",
+    "SparseAdam",
     "attach_gradient",
     "attached_gradient",
     "flush",

@@ -18,7 +18,7 @@ from maskgrad.optim.hyperparameters import StateOption, UnspecifiedOption, betas
 from maskgrad.optim.numbers import Numbers, State, shared_numbers
 from maskgrad.optim.optimizer import MaskedOptimizer
 
-__all__ = ["Adam", "AdamW"]
+__all__ = ["Adam", "AdamW", "SparseAdam"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,3 +209,48 @@ class AdamW(Adam):
         for group in state["param_groups"]:
             group["decoupled_weight_decay"] = True
         super().__setstate__(state)
+
+
+class SparseAdam(Adam):
+    """Adam's lazy form under the name that it has in PyTorch: entries without a gradient are left alone.
+
+    Args:
+        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
+        lr: learning rate, a number or a tensor with one element.
+        betas: decay of the two moments, each at least 0 and less than 1.
+        eps: added to the root.
+        maximize: ascend instead.
+
+    State and errors are those of :class:`Adam`; dense and masked gradients are taken, too.
+
+    Dense equivalent: ``torch.optim.SparseAdam``, to float32 rounding, for COO gradients; state dicts can be exchanged.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(2))
+        >>> p.grad = torch.sparse_coo_tensor([[0]], torch.ones(1), (2,))
+        >>> mg.optim.SparseAdam([p], lr=0.1).step()
+        >>> p.detach()
+        tensor([0.9000, 1.0000])
+
+    Source: ``torch.optim.SparseAdam``.
+    """
+
+    _late_options = MappingProxyType(
+        {
+            "weight_decay": 0,
+            "amsgrad": False,
+            "decoupled_weight_decay": False,
+            "foreach": None,
+            "differentiable": False,
+        }
+    )
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, maximize=maximize)
