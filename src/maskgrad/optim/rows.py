@@ -60,7 +60,8 @@ class RowSteps:
             or not compiled_body("sorting", "fits")(len(values), len(param))
         ):
             return False
-        if self.factor is not None and values.numel() <= ADDED:
+        # PyTorch's addition takes a stride of 0, which an expanded gradient may have, at its word, and adds nothing.
+        if self.factor is not None and values.numel() <= ADDED and values.stride() == param.stride():
             if compiled_body("sorting", "are_inside")(indices[0], len(param)):
                 self.added.append((param, grad.detach()))
                 return True
