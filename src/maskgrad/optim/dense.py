@@ -186,8 +186,9 @@ class DenseGroup:
         )
         self.wanted = (*(declared.name for declared in numbers.states()), *counts)
         self.counts = len(counts)
-        self.can_fuse = kind in FUSED and group.get("fused") is not False and not group.get("foreach")
         self.asked = bool(group.get("fused"))
+        unasked = group.get("fused") is None and group.get("foreach") is None
+        self.can_fuse = kind in FUSED and (self.asked or unasked)
         self.is_usual = False
         self.known = prepared.known.setdefault((position, self.wanted), {})
         self.parts: tuple[list[DenseParameter], list[DenseParameter]] = [], []

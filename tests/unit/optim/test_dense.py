@@ -57,8 +57,6 @@ def test_the_way_that_is_asked_for_is_taken(
     asked = way or same_way(theirs)
     if way == {"fused": False}:
         asked = {"fused": False, "foreach": True}  # some small parameters
-    if way == {"foreach": False} and theirs in FUSED:
-        asked = {"fused": True}  # of the ways that remain the fastest
     run(ours(mine, **options, **way), theirs(reference, **options, **asked), mine, reference)
 
 
