@@ -136,9 +136,10 @@ def attend(
             mask = torch.where(mask, added, -torch.inf)
     parts = (values_of(query), values_of(key), values_of(value))
     result = F.scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropout_p, scale=scale)
-    node: Any = result.grad_fn
-    if node is not None and not dropout_p and may_look_at(result) and "ScaledDotProduct" in node.name():
-        result = _Twice.apply(result, *parts, mask, scale)  # type: ignore[no-untyped-call]
+    if result.requires_grad and not dropout_p and may_look_at(result):
+        node: Any = result.grad_fn  # not in a graph, which knows none
+        if "ScaledDotProduct" in node.name():
+            result = _Twice.apply(result, *parts, mask, scale)  # type: ignore[no-untyped-call]
     if may_look_at(result) and not bool(torch.isfinite(result.detach().sum())):
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
