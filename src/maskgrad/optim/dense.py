@@ -47,7 +47,18 @@ OPTIONS = {"foreach": None, "fused": None, "capturable": False, "differentiable"
 class DenseParameter:
     """A parameter whose states PyTorch's step can take, looked at once; ``still`` says whether that still holds."""
 
-    __slots__ = ("address", "contiguous", "cpu", "dtype", "number", "param", "state", "tables", "tensors")
+    __slots__ = (
+        "address",
+        "contiguous",
+        "cpu",
+        "dtype",
+        "in_order",
+        "number",
+        "param",
+        "state",
+        "tables",
+        "tensors",
+    )
 
     def __init__(self, param: Tensor, state: Mapping[str, Tensor]) -> None:
         self.param = param
@@ -58,7 +69,8 @@ class DenseParameter:
         self.cpu = param.device.type == "cpu"
         self.number = param.numel()
         self.address = param.data_ptr()
-        self.contiguous = param.is_contiguous() and all(t.is_contiguous() for t in self.tensors)
+        self.in_order = param.is_contiguous()
+        self.contiguous = self.in_order and all(t.is_contiguous() for t in self.tensors)
 
     @classmethod
     def of(
@@ -87,6 +99,7 @@ class DenseParameter:
         return (
             param is self.param
             and param.data_ptr() == self.address
+            and param.is_contiguous() is self.in_order
             and len(self.state) == len(self.tensors)
             and all(map(operator.is_, self.state.values(), self.tensors))
         )
@@ -100,14 +113,14 @@ class Prepared:
             wants, and their position in it.
         states: the state of each parameter, as it was then: somebody may have put another in its place.
         lists: of each group and way, what PyTorch's step reads from the states, and of which parameters.
-        whole: of each group all of whose parameters went one way in the last step, these.
+        whole: of each group, under its options, all of whose parameters went one way in the last step, these.
     """
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, tuple[str, ...]], dict[int, DenseParameter]] = {}
         self.states: list[Any] = []
         self.lists: dict[tuple[int, bool], _Lists] = {}
-        self.whole: dict[tuple[int, tuple[str, ...]], _Whole] = {}
+        self.whole: dict[tuple[int, tuple[str, ...], bool], _Whole] = {}
 
     def look(self, state: Mapping[Tensor, Any]) -> None:
         """To be called before a step: forget everything if a parameter has another state than before."""
@@ -141,6 +154,7 @@ class _Whole:
             and {*map(LAYOUT, grads)} == {STRIDED}
             and all(map(operator.is_, map(DTYPE, grads), map(DTYPE, params)))
             and all(map(Tensor.is_contiguous, grads))
+            and all(map(Tensor.is_contiguous, params))
             and [*map(Tensor.data_ptr, params)] == self.addresses
             and _same([*now], self.tensors)
             and all(is_simple(p) for p, own in zip(params, map(vars, params), strict=True) if own)
@@ -177,18 +191,14 @@ class DenseGroup:
         prepared: Prepared,
     ) -> None:
         counts = [*numbers.scalars(), *(["step"] if numbers.counts_steps else [])]
-        self.kind, self.position, self.group, self.state, self.prepared = (
-            kind,
-            position,
-            group,
-            state,
-            prepared,
-        )
+        self.kind, self.position, self.group = kind, position, group
+        self.state, self.prepared = state, prepared
         self.wanted = (*(declared.name for declared in numbers.states()), *counts)
         self.counts = len(counts)
         self.asked = bool(group.get("fused"))
         unasked = group.get("fused") is None and group.get("foreach") is None
         self.can_fuse = kind in FUSED and (self.asked or unasked)
+        self.key = (position, self.wanted, self.can_fuse)
         self.is_usual = False
         self.known = prepared.known.setdefault((position, self.wanted), {})
         self.parts: tuple[list[DenseParameter], list[DenseParameter]] = [], []
@@ -196,7 +206,7 @@ class DenseGroup:
 
     def takes_all(self) -> bool:
         """Whether PyTorch is to step all parameters of the group, as it did in the last step."""
-        whole = self.prepared.whole.get((self.position, self.wanted))
+        whole = self.prepared.whole.get(self.key)
         grads = None if whole is None else whole.gradients(self.group["params"])
         if whole is None or grads is None:
             return False
@@ -218,19 +228,10 @@ class DenseGroup:
 
     def takes(self, number: int, param: Tensor, grad: Any) -> bool:
         """Whether PyTorch is to step ``param``, whose gradient is ``grad``: a dense one, for all of its entries."""
-        if (
-            type(grad) is not Tensor
-            or grad.layout is not STRIDED
-            or (param.__dict__ and not is_simple(param))
-        ):
+        if type(grad) is not Tensor or grad.layout is not STRIDED:
             return False
-        known = self.known.get(number)
-        if known is None or not known.still(param):
-            known = DenseParameter.of(param, self.state.get(param, NO_STATE), self.wanted, self.counts)
-            if known is None:
-                return False
-            self.known[number] = known
-        if grad.dtype is not known.dtype:
+        known = self.look(number, param)
+        if known is None or grad.dtype is not known.dtype:
             return False
         # The fused loops run through the memory of all tensors in one order, and do not look whether it is the same.
         fused = self.can_fuse and known.contiguous and (known.cpu or self.asked) and grad.is_contiguous()
@@ -247,7 +248,7 @@ class DenseGroup:
             if not known:
                 continue
             if len(known) == len(self.group["params"]) and not self.is_usual:
-                self.prepared.whole[self.position, self.wanted] = _Whole(bool(fused), known)
+                self.prepared.whole[self.key] = _Whole(bool(fused), known)
             options = {**OPTIONS, **self.group, "params": [one.param for one in known], "fused": bool(fused)}
             if fused:
                 options["foreach"] = False

@@ -151,6 +151,33 @@ def test_what_has_changed_since_is_noticed(change: Callable[[Any, Tensor], None]
         run(a, b, mine, reference)
 
 
+def test_another_way_from_now_on() -> None:
+    mine, reference = pairs()
+    a, b = adam(mine), torch_adam(reference)
+    run(a, b, mine, reference)
+    for optimizer in (a, b):
+        optimizer.param_groups[0] |= {"fused": False, "foreach": True}
+    run(a, b, mine, reference)
+    for optimizer in (a, b):
+        optimizer.param_groups[0] |= {"fused": True, "foreach": False}
+    run(a, b, mine, reference)
+
+
+def test_memory_that_is_turned_in_place() -> None:
+    p, q = (nn.Parameter(torch.arange(9.0).view(3, 3)) for _ in range(2))
+    a, b = adam([p]), torch.optim.Adam([q], lr=0.1, foreach=False)
+    for step in range(6):
+        if step == 3:
+            with torch.no_grad():
+                for x in (p, q):
+                    x.t_()
+        p.grad = torch.randn(3, 3)
+        q.grad = p.grad.clone()
+        a.step()
+        b.step()
+        torch.testing.assert_close(p, q)
+
+
 def test_a_learning_rate_of_each_step() -> None:
     mine, reference = pairs()
     a, b = adam(mine), torch_adam(reference)
