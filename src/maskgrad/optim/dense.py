@@ -32,7 +32,7 @@ __all__ = ["DenseGroup", "Prepared"]
 #: Whose steps PyTorch has in one pass on CPUs.
 FUSED = frozenset({torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad})
 STRIDED = torch.strided
-LAYOUT, DTYPE = operator.attrgetter("layout"), operator.attrgetter("dtype")
+LAYOUT, DTYPE, SHAPE = map(operator.attrgetter, ("layout", "dtype", "shape"))
 SINGLE = (torch.float32, torch.float64)
 #: In these, PyTorch's other ways round after each operation.
 HALVES = (torch.float16, torch.bfloat16)
@@ -53,8 +53,8 @@ class DenseParameter:
         "cpu",
         "dtype",
         "in_order",
-        "number",
         "param",
+        "shape",
         "state",
         "tables",
         "tensors",
@@ -67,7 +67,7 @@ class DenseParameter:
         self.tensors = tuple(state.values())
         self.dtype = param.dtype
         self.cpu = param.device.type == "cpu"
-        self.number = param.numel()
+        self.shape = param.shape
         self.address = param.data_ptr()
         self.in_order = param.is_contiguous()
         self.contiguous = self.in_order and all(t.is_contiguous() for t in self.tensors)
@@ -99,6 +99,7 @@ class DenseParameter:
         return (
             param is self.param
             and param.data_ptr() == self.address
+            and param.shape == self.shape
             and param.is_contiguous() is self.in_order
             and len(self.state) == len(self.tensors)
             and all(map(operator.is_, self.state.values(), self.tensors))
@@ -142,6 +143,7 @@ class _Whole:
         self.states = [one.state for one in known]
         self.tensors = [t for one in known for t in one.tensors]
         self.addresses = [one.address for one in known]
+        self.shapes = [one.shape for one in known]
 
     def gradients(self, params: list[Any]) -> list[Tensor] | None:
         """Their gradients, if everything is as it was; None: ask one by one."""
@@ -156,6 +158,7 @@ class _Whole:
             and all(map(Tensor.is_contiguous, grads))
             and all(map(Tensor.is_contiguous, params))
             and [*map(Tensor.data_ptr, params)] == self.addresses
+            and [*map(SHAPE, params)] == self.shapes == [*map(SHAPE, grads)]
             and _same([*now], self.tensors)
             and all(is_simple(p) for p, own in zip(params, map(vars, params), strict=True) if own)
         )
@@ -231,7 +234,7 @@ class DenseGroup:
         if type(grad) is not Tensor or grad.layout is not STRIDED:
             return False
         known = self.look(number, param)
-        if known is None or grad.dtype is not known.dtype:
+        if known is None or grad.dtype is not known.dtype or grad.shape != known.shape:
             return False
         # The fused loops run through the memory of all tensors in one order, and do not look whether it is the same.
         fused = self.can_fuse and known.contiguous and (known.cpu or self.asked) and grad.is_contiguous()
@@ -256,7 +259,7 @@ class DenseGroup:
                 options["capturable"] = False
                 options |= {name: _plain(options[name]) for name in TENSORS if name in options}
                 if options["foreach"] is None:
-                    options["foreach"] = sum(one.number for one in known) < LARGE * len(known)
+                    options["foreach"] = sum(one.shape.numel() for one in known) < LARGE * len(known)
             lists = self.prepared.lists.get((self.position, bool(fused)))
             if lists is None or not _same(known, lists.known):
                 lists = self.prepared.lists[self.position, bool(fused)] = _Lists(known)

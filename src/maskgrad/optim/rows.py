@@ -45,14 +45,15 @@ class RowSteps:
 
     def takes(self, number: int, param: Tensor, grad: Tensor) -> bool:
         """Whether ``param`` is stepped here; nothing is written yet."""
-        if self.fused is None or not runs_compiled(self.fused.kernel, param):
+        if self.fused is None:
             return False
         known = self.group.look(number, param)
         if known is None or not (known.cpu and known.contiguous and known.dtype in SINGLE):
             return False
         indices, values = grad._indices(), grad._values()
         if (
-            grad.shape != param.shape
+            not runs_compiled(self.fused.kernel, param, indices, values)
+            or grad.shape != param.shape
             or values.dtype is not known.dtype
             or indices.dtype is not torch.int64
             or not values.numel()
@@ -83,11 +84,13 @@ class RowSteps:
             fused = self.numbers.update(step).fused
             assert fused is not None
             states = [state[name] for name in names]
-            if known.tables is None:
+            # the memory of a state may have moved, with share_memory_() for example
+            addresses = [t.data_ptr() for t in states]
+            if known.tables is None or known.tables[0] != addresses:
                 tables = [[known.param.detach()], *([t] for t in fused.arranged(states))]
-                known.tables = compiled_body("updates", "prepared")(tables)
+                known.tables = addresses, compiled_body("updates", "prepared")(tables)
             compiled_body("updates", "update_prepared")(
-                fused.kernel, known.tables, found, values, **fused.numbers
+                fused.kernel, known.tables[1], found, values, **fused.numbers
             )
             torch.autograd.graph.increment_version([known.param, *states])
             if self.numbers.counts_steps:

@@ -173,3 +173,19 @@ def test_versions_count_and_wrong_indices_leave_everything() -> None:
     with pytest.raises(IndexError, match=r"gradient of parameter 0 of group 0.* index -1"):
         optimizer.step()
     assert torch.equal(p, before[0])
+
+
+@pytest.mark.parametrize("kind", ["Adagrad", "Adam", "RMSprop"])
+def test_states_whose_memory_moves(kind: str) -> None:
+    """``share_memory_()`` and ``data =`` leave the tensor and take its memory away."""
+    params, optimizers = pair(kind, (50, 4), {})
+    for step in range(8):
+        both(params, optimizers, step)
+        for optimizer, p in zip(optimizers, params, strict=True):
+            for t in optimizer.state[p].values():
+                if step == 2:
+                    t.share_memory_()
+                if step == 5:
+                    t.data = t.data.clone()
+    for name, t in optimizers[0].state[params[0]].items():
+        assert torch.equal(t, optimizers[1].state[params[1]][name])

@@ -58,7 +58,7 @@ def runs(indices: Tensor, num_rows: int) -> Runs:
 
 def are_inside(indices: Tensor, num_rows: int) -> bool:
     """Whether all ``indices`` (n,) lie in [0, num_rows)."""
-    inside: bool = _are_inside(indices.detach().numpy(), num_rows)
+    inside: bool = _are_inside(indices.detach().contiguous().numpy(), num_rows)
     return inside
 
 
