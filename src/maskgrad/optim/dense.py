@@ -26,6 +26,7 @@ from maskgrad.gradients.attached import attached_gradient
 from maskgrad.gradients.train_only import has_trained_entries
 from maskgrad.optim.numbers import Numbers
 from maskgrad.optim.pending import pending_of
+from maskgrad.semantics.entries import HALVES
 
 __all__ = ["DenseGroup", "Prepared"]
 
@@ -34,8 +35,6 @@ FUSED = frozenset({torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.o
 STRIDED = torch.strided
 LAYOUT, DTYPE, SHAPE = map(operator.attrgetter, ("layout", "dtype", "shape"))
 SINGLE = (torch.float32, torch.float64)
-#: In these, PyTorch's other ways round after each operation.
-HALVES = (torch.float16, torch.bfloat16)
 #: From so many values of a parameter on, going through all parameters with each operation leaves the cache.
 LARGE = 1 << 17
 NO_STATE: Mapping[str, Tensor] = {}
@@ -191,11 +190,12 @@ class DenseGroup:
         group: dict[str, Any],
         numbers: Numbers,
         state: Mapping[Tensor, Any],
+        defaults: Mapping[str, Any],
         prepared: Prepared,
     ) -> None:
         counts = [*numbers.scalars(), *(["step"] if numbers.counts_steps else [])]
         self.kind, self.position, self.group = kind, position, group
-        self.state, self.prepared = state, prepared
+        self.state, self.defaults, self.prepared = state, defaults, prepared
         self.wanted = (*(declared.name for declared in numbers.states()), *counts)
         self.counts = len(counts)
         self.asked = bool(group.get("fused"))
@@ -244,7 +244,7 @@ class DenseGroup:
         self.grads[fused].append(grad)
         return True
 
-    def step(self, defaults: Mapping[str, Any]) -> None:
+    def step(self) -> None:
         """Step them all."""
         kind: Any = self.kind
         for fused, (known, grads) in enumerate(zip(self.parts, self.grads, strict=True)):
@@ -265,7 +265,7 @@ class DenseGroup:
                 lists = self.prepared.lists[self.position, bool(fused)] = _Lists(known)
             optimizer: Any = object.__new__(_prepared_kind(kind))
             optimizer.__dict__.update(
-                param_groups=[options], state=self.state, defaults=defaults, lists=lists, grads=grads
+                param_groups=[options], state=self.state, defaults=self.defaults, lists=lists, grads=grads
             )
             _bare_step(kind)(optimizer)
 

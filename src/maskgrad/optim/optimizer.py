@@ -25,7 +25,7 @@ from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
 from maskgrad.optim.numbers import Numbers
 from maskgrad.optim.restriction import restricted
-from maskgrad.optim.rows import MANY, RowSteps, is_of_rows
+from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.zeros import update_with_zeros
 
 __all__ = ["MaskedOptimizer", "scalar_state"]
@@ -172,46 +172,31 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        ready: list[tuple[Tensor, Gradient, Numbers, Callable[[Numbers], bool]]] = []
-        groups: list[DenseGroup] = []
-        rows: list[tuple[RowSteps, list[str]]] = []
+        ready: list[tuple[Tensor, Gradient, Numbers, DenseGroup | None, int]] = []
+        prepared: list[DenseGroup | RowSteps] = []
         self._prepared.look(self.state)
         for position, group in enumerate(self.param_groups):
             numbers = self._read_group(group)
             dense = self._dense_group(position, group, numbers)
-            if dense is not None:
-                groups.append(dense)
-                if dense.takes_all():
-                    continue
-                listed = sum(is_of_rows(param.grad) for param in group["params"])
-                some = RowSteps(dense, numbers) if 0 < listed <= MANY else None
-                if some is not None:
-                    rows.append((some, [declared.name for declared in numbers.states()]))
+            ways: list[DenseGroup | RowSteps] = [] if dense is None else [dense, RowSteps(dense, numbers)]
+            prepared += ways
+            if dense is not None and dense.takes_all():
+                continue
             for number, param in enumerate(group["params"]):
                 grad = param.grad
-                if grad is not None and dense is not None and dense.takes(number, param, grad):
-                    continue
-                if (
-                    dense is not None
-                    and some is not None
-                    and is_of_rows(grad)
-                    and some.takes(number, param, grad)
-                ):
+                if grad is not None and any(way.takes(number, param, grad) for way in ways):
                     continue
                 name = _name(group, position, number)
                 grad = current_gradient(param, name)
                 if grad is not None:
-                    gradient = self._read(param, grad, numbers, name)
-                    ready.append((param, gradient, numbers, partial(self._joins, dense, number, param)))
+                    ready.append((param, self._read(param, grad, numbers, name), numbers, dense, number))
         # Nothing was written so far.
         batch = Batch()
-        for param, gradient, numbers, joins in ready:
-            if not (isinstance(gradient, Dense) and joins(numbers)):
+        for param, gradient, numbers, dense, number in ready:
+            if not (isinstance(gradient, Dense) and self._joins(dense, number, param, numbers)):
                 self._update(param, gradient, numbers, batch)
-        for dense in groups:
-            dense.step(self.defaults)
-        for some, states in rows:
-            some.step(states)
+        for way in prepared:
+            way.step()
         batch.run()
         return loss
 
@@ -226,7 +211,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         """Where the parameters of a group go whose gradients are dense; None: PyTorch has no such step."""
         if self._torch is None or numbers.row:
             return None
-        return DenseGroup(self._torch, position, group, numbers, self.state, self._prepared)
+        return DenseGroup(self._torch, position, group, numbers, self.state, self.defaults, self._prepared)
 
     def _read(self, param: Tensor, grad: AnyGradient, numbers: Numbers, name: str) -> Gradient:
         """The gradient on the entries that are trained, after a look at it and at the states."""

@@ -8,7 +8,6 @@ pass, and whatever is wrong, for the engine says what.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
 from maskgrad.optim.fused import Fused
 from maskgrad.optim.numbers import Numbers
 
-__all__ = ["RowSteps", "is_of_rows"]
+__all__ = ["RowSteps"]
 
 #: Up to so many values of a gradient, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
 ADDED = 1 << 19
@@ -27,7 +26,7 @@ ADDED = 1 << 19
 MANY = 4
 
 
-def is_of_rows(grad: Any) -> bool:
+def _is_of_rows(grad: Any) -> bool:
     """Whether the gradient lists whole rows."""
     return type(grad) is Tensor and grad.layout is torch.sparse_coo and grad.sparse_dim() == 1
 
@@ -38,15 +37,32 @@ class RowSteps:
     def __init__(self, group: DenseGroup, numbers: Numbers) -> None:
         self.group = group
         self.numbers = numbers
-        self.fused = numbers.update(1.0).fused if not (numbers.zeros or numbers.scalars()) else None
+        self.names = [declared.name for declared in numbers.states()]
+        self.fused: Fused | None = None
+        self.factor: float | None = None
+        self.is_open: bool | None = None  # not asked yet
         self.found: list[tuple[DenseParameter, Any, Tensor]] = []
         self.added: list[tuple[Tensor, Tensor]] = []
-        self.factor = None if self.fused is None else _factor_of_addition(self.fused)
 
-    def takes(self, number: int, param: Tensor, grad: Tensor) -> bool:
+    def _open(self) -> None:
+        """When the first gradient of rows is seen: are they few tables, and is there a loop for the rule?"""
+        numbers = self.numbers
+        listed = sum(_is_of_rows(param.grad) for param in self.group.group["params"])
+        if listed <= MANY and not (numbers.zeros or numbers.scalars()):
+            self.fused = numbers.update(1.0).fused
+        self.is_open = self.fused is not None
+        if self.fused is not None:
+            self.factor = _factor_of_addition(self.fused)
+
+    def takes(self, number: int, param: Tensor, grad: Any) -> bool:
         """Whether ``param`` is stepped here; nothing is written yet."""
-        if self.fused is None:
+        if not _is_of_rows(grad):
             return False
+        if self.is_open is None:
+            self._open()
+        if not self.is_open:
+            return False
+        assert self.fused is not None
         known = self.group.look(number, param)
         if known is None or not (known.cpu and known.contiguous and known.dtype in SINGLE):
             return False
@@ -74,8 +90,8 @@ class RowSteps:
         self.found.append((known, found, values.detach()))
         return True
 
-    def step(self, names: Sequence[str]) -> None:
-        """Step them all; ``names`` are those of the states, in the order in which the rule takes them."""
+    def step(self) -> None:
+        """Step them all."""
         for param, grad in self.added:
             param.add_(grad, alpha=self.factor)
         for known, found, values in self.found:
@@ -83,7 +99,7 @@ class RowSteps:
             step = float(state["step"]) + 1 if self.numbers.counts_steps else 0.0
             fused = self.numbers.update(step).fused
             assert fused is not None
-            states = [state[name] for name in names]
+            states = [state[name] for name in self.names]
             # the memory of a state may have moved, with share_memory_() for example
             addresses = [t.data_ptr() for t in states]
             if known.tables is None or known.tables[0] != addresses:

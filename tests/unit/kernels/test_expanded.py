@@ -35,11 +35,16 @@ def test_no_copy_is_made(operation: str) -> None:
     assert x.num_specified() == 2 * many
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32])
+@pytest.mark.parametrize(
+    ("operation", "dtype"),
+    [
+        (operation, dtype)
+        for operation in OPERATIONS
+        for dtype in (torch.float64, torch.float16, torch.int32)
+        if not (operation == "mean" and dtype == torch.int32)  # PyTorch has none
+    ],
+)
 def test_results_are_those_of_the_copy(operation: str, dtype: torch.dtype) -> None:
-    if operation == "mean" and dtype == torch.int32:
-        return  # PyTorch has none
     torch.manual_seed(3)
     for shape in ((1, 5, 1), (4, 1, 3), (1, 1, 1), (1, 300, 1)):
         base = torch.randint(-4, 4, shape).to(dtype)
