@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import maskgrad as mg
 from maskgrad.optim.dense import FUSED
 from maskgrad.optim.optimizer import MaskedOptimizer
-from tests.unit.optim.optimizers import PAPERS, bits, every_optimizer, same_way
+from tests.unit.optim.optimizers import OPTIONS, PAPERS, bits, same_way
 
 SHAPES = [(4, 3), (5,), (), (2, 3, 2), (0, 3)]
 
@@ -41,18 +41,22 @@ def run(a: Any, b: Any, mine: list[Any], theirs: list[Any], steps: int = 3) -> N
         assert torch.equal(bits(p), bits(q))
 
 
-@pytest.mark.parametrize(
-    "way", [{"foreach": False}, {"foreach": True}, {"fused": True}, {"fused": False}, {}]
-)
-@every_optimizer
+WAYS: list[dict[str, bool]] = [{"foreach": False}, {"foreach": True}, {"fused": True}, {"fused": False}, {}]
+ASKED = [
+    pytest.param(*case, way, id=f"{name}-{way}")
+    for name, case in OPTIONS.items()
+    for way in WAYS
+    if case[1] not in PAPERS.values() and ("fused" not in way or case[1] in FUSED)  # what PyTorch has
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "options", "way"), ASKED)
 def test_the_way_that_is_asked_for_is_taken(
     ours: Callable[..., MaskedOptimizer],
     theirs: type[torch.optim.Optimizer],
     options: dict[str, Any],
     way: dict[str, bool],
 ) -> None:
-    if theirs in PAPERS.values() or ("fused" in way and theirs not in FUSED):
-        return  # PyTorch has no such step
     mine, reference = pairs()
     asked = way or same_way(theirs)
     if way == {"fused": False}:
