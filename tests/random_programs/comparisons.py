@@ -36,6 +36,8 @@ TRANSPARENT = {
     "view", "index", "unsqueeze", "squeeze", "chunk", "unbind", "expand", "diagonal", "cat", "stack", "flip",
 } - {"lt", "eq", "sign"}  # fmt: skip
 LAYOUTS = ("coo", "rows", "csr", "csc")
+#: What makes one rounding of a half a difference of 1.
+JUMPS = {"sign", "lt", "eq", "argmax", "where"}
 
 
 def check(seed: int) -> str:
@@ -48,12 +50,14 @@ def check(seed: int) -> str:
         full = run(program, lambda leaf, mask: mg.masked(leaf.clone(), torch.ones_like(mask)))
         plain = run(program, lambda leaf, _: leaf.clone())
         # zeros in memory that several entries share: allowed in PyTorch, refused here
-        if full.refusal not in ("", STALE, plain.refusal) and "clone() the tensor" not in full.refusal:
+        known = full.refusal in ("", STALE, plain.refusal) or "clone() the tensor" in full.refusal
+        both_stale = full.refusal.startswith(STALE) and plain.refusal.startswith(STALE)
+        if not known and not both_stale:
             raise Failure(f"{program}\nrefused, and PyTorch runs it: {full.refusal}")
         if "clone() the tensor" in full.refusal + plain.refusal:
             return "refused"
         stale = bool(full.refusal or plain.refusal)
-        same(program, full, plain, "everything specified", gradients=not stale)
+        same(program, *as_far_as_comparable(program, full, plain), "everything specified", not stale)
         first = run(program, garbled(0.0))
         for name in ("nan", random.Random(seed).choice(("inf", "-inf", "huge"))):
             same(program, run(program, garbled(GARBAGE[name])), first, f"{name} under the mask")
@@ -68,6 +72,18 @@ def check(seed: int) -> str:
                 if seed % every == 0:
                     FURTHER[how](program, first)
     return "without gradients" if stale else "with gradients"
+
+
+def as_far_as_comparable(program: Program, full: Run, plain: Run) -> tuple[Run, Run]:
+    """Both runs up to the step that PyTorch refuses, or where a half takes a jump."""
+    number = int(plain.refusal.split()[1].rstrip(",")) if plain.refusal.startswith("step") else None
+    if program.dtype is torch.bfloat16:
+        jumps = (i for i, step in enumerate(program.steps[:number]) if step.name in JUMPS)
+        number = next(jumps, number)
+    if number is None:
+        return full, plain
+    full = run(program, lambda leaf, mask: mg.masked(leaf.clone(), torch.ones_like(mask)), number)
+    return full, run(program, lambda leaf, _: leaf.clone(), number)
 
 
 def in_another_layout(program: Program, first: Run) -> None:
