@@ -108,7 +108,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "Adam corrects its first moment as after one step, always",
-        "optim/rules/adam.py",
+        "optim/adam.py",
         "value=-lr / (1 - beta1**step)",
         "value=-lr / (1 - beta1)",
     ),
@@ -120,7 +120,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "an idle row is brought up to date but for one step",
-        "optim/idle/linear.py",
+        "optim/lazy/linear.py",
         "column = since.cpu().numpy()",
         "column = (since.cpu().numpy() + 1).clip(max=self.steps)",
     ),

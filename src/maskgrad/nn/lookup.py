@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients.attached import grad_dtype, replace_gradient, set_grad_dtype
-from maskgrad.optim.catch_up import bring_up_to_date
-from maskgrad.optim.pending import pending_of, release
+from maskgrad.optim.lazy.catch_up import bring_up_to_date
+from maskgrad.optim.lazy.rows import lazy_rows_of, release
 
 __all__ = ["LookupTable", "dense_gradient_needed", "table_of"]
 
@@ -62,7 +62,7 @@ class LookupTable(torch.nn.Module):
             return torch.ops.maskgrad.ready_rows(rows, self._number)  # type: ignore[no-any-return]
         if self.weight.dtype in HALVES:
             self._gather_wide()
-        if pending_of(self.weight) is not None:
+        if lazy_rows_of(self.weight) is not None:
             if torch._C._functorch.is_functorch_wrapped_tensor(rows):
                 bring_up_to_date(self.weight)
             else:
@@ -72,9 +72,9 @@ class LookupTable(torch.nn.Module):
     def _looked_up(self) -> None:
         """After a look-up; one that renormalises rows (``max_norm``) has written into the weight, and rightly."""
         if self.max_norm is not None and not torch.compiler.is_compiling():
-            pending = pending_of(self.weight)
-            if pending is not None:
-                pending.version = self.weight._version
+            lazy = lazy_rows_of(self.weight)
+            if lazy is not None:
+                lazy.version = self.weight._version
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self.flush()

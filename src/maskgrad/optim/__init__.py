@@ -10,9 +10,9 @@ from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
 from maskgrad.optim.attached import attach_gradient, attached_gradient
 from maskgrad.optim.averaging import ExponentialMovingAverage
-from maskgrad.optim.catch_up import flush
 from maskgrad.optim.dense_only import LBFGS, Adafactor, Muon
 from maskgrad.optim.lamb import LAMB
+from maskgrad.optim.lazy.catch_up import flush
 from maskgrad.optim.lion import Lion
 from maskgrad.optim.nadam import NAdam
 from maskgrad.optim.radam import RAdam

@@ -2,44 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
     non_negative,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.lazy.linear import LinearStep
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adadelta"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdadeltaNumbers(Numbers):
-    """Adadelta's hyperparameters as plain numbers."""
+def adadelta_rule_(
+    param: Tensor,
+    grad: Tensor,
+    square_avg: Tensor,
+    acc_delta: Tensor,
+    *,
+    lr: float,
+    rho: float,
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
+    specified: Specified = EVERY,
+) -> None:
+    """One Adadelta step."""
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    specified.add_square_(square_avg.mul_(rho), grad, 1 - rho)
+    delta = acc_delta.add(eps).sqrt_().div_(square_avg.add(eps).sqrt_()).mul(grad)
+    specified.add_square_(acc_delta.mul_(rho), delta, 1 - rho)
+    param.add_(delta, alpha=-lr)
 
-    lr: float
-    rho: float
-    eps: float
-    weight_decay: float
 
-    def states(self) -> tuple[State, ...]:
-        """Mean squares of gradients and of changes."""
-        return (State("square_avg", statistic=True), State("acc_delta", statistic=True))
+def up_to_one(name: str, value: Any) -> float:
+    """A number from 0 to 1."""
+    number = non_negative(name, value)
+    if number > 1:
+        raise ValueError(f"{name} must be at least 0 and at most 1, got {number}")
+    return number
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update, the same at each step."""
-        names = ("lr", "rho", "eps", "weight_decay", "maximize")
-        return Update(partial(rules.adadelta_, **{name: getattr(self, name) for name in names}))
+
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    return LinearStep(factors=(n["rho"],) * 2) if n["weight_decay"] == 0 and n["eps"] > 0 else None
+
+
+ADADELTA_RULE = Rule(
+    adadelta_rule_,
+    limits={"lr": non_negative, "rho": up_to_one, "eps": non_negative, "weight_decay": non_negative},
+    states=(
+        State("square_avg", "mean square of gradients", statistic=True),
+        State("acc_delta", "mean square of changes", statistic=True),
+    ),
+    idle=_idle,
+)
 
 
 class Adadelta(MaskedOptimizer):
@@ -89,8 +116,8 @@ class Adadelta(MaskedOptimizer):
     Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012; ``torch.optim.Adadelta``.
     """
 
+    rule = ADADELTA_RULE
     _torch = torch.optim.Adadelta
-    _state_names = frozenset({"step", "square_avg", "acc_delta"})
 
     def __init__(
         self,
@@ -107,29 +134,4 @@ class Adadelta(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "rho": rho,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "capturable": capturable,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> AdadeltaNumbers:
-        rho = non_negative("rho", group["rho"])
-        if rho > 1:
-            raise ValueError(f"rho must be at least 0 and at most 1, got {rho}")
-        return AdadeltaNumbers(
-            lr=non_negative("lr", group["lr"]),
-            eps=non_negative("eps", group["eps"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            rho=rho,
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())

@@ -2,48 +2,72 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.fused import fused_adagrad
-from maskgrad.optim.hyperparameters import StateOption, UnspecifiedOption, non_negative
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.hyperparameters import (
+    StateOption,
+    UnspecifiedOption,
+    non_negative,
+)
+from maskgrad.optim.lazy.linear import LinearStep
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import NOTHING, Numbers, Rule, State
+from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adagrad"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdagradNumbers(Numbers):
-    """Adagrad's hyperparameters as plain numbers."""
+def adagrad_rule_(
+    param: Tensor,
+    grad: Tensor,
+    state_sum: Tensor,
+    *,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    specified: Specified = EVERY,
+) -> None:
+    """One Adagrad step; ``lr`` is the already decayed one."""
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    specified.add_square_(state_sum, grad, 1)
+    param.addcdiv_(grad, state_sum.sqrt().add_(eps), value=-lr)
 
-    lr: float
-    lr_decay: float
-    weight_decay: float
-    initial_accumulator_value: float
-    eps: float
 
-    def states(self) -> tuple[State, ...]:
-        """The accumulated squares."""
-        return (State("sum", statistic=True, initial=self.initial_accumulator_value),)
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    # 0 / (0 + eps) is NaN for eps = 0
+    return LinearStep(factors=(1.0,)) if n["weight_decay"] == 0 and n["eps"] > 0 else None
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update of step number ``step``, counted from 1."""
-        numbers: dict[str, Any] = {
-            "lr": self.lr / (1 + (step - 1) * self.lr_decay),
-            "weight_decay": self.weight_decay,
-            "eps": self.eps,
-            "maximize": self.maximize,
-        }
 
-        return Update(partial(rules.adagrad_, **numbers), fused_adagrad(numbers, self.row))
+ADAGRAD_RULE = Rule(
+    adagrad_rule_,
+    limits={
+        "lr": non_negative,
+        "lr_decay": non_negative,
+        "weight_decay": non_negative,
+        "initial_accumulator_value": non_negative,
+        "eps": non_negative,
+    },
+    states=(
+        State(
+            "sum",
+            "accumulated squares",
+            statistic=True,
+            initial="initial_accumulator_value",
+            argument="state_sum",
+        ),
+    ),
+    prepare=lambda n, step, _: ({"lr": n["lr"] / (1 + (step - 1) * n["lr_decay"])}, NOTHING),
+    fused=fused_adagrad,
+    idle=_idle,
+)
 
 
 class Adagrad(MaskedOptimizer):
@@ -97,8 +121,8 @@ class Adagrad(MaskedOptimizer):
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12 (2011); ``torch.optim.Adagrad``.
     """
 
+    rule = ADAGRAD_RULE
     _torch = torch.optim.Adagrad
-    _state_names = frozenset({"step", "sum"})
 
     def __init__(
         self,
@@ -116,20 +140,7 @@ class Adagrad(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "fused": fused,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, locals())
         for group in self.param_groups:
             for param in group["params"]:
                 self._states(param, self._read_group(group))
@@ -139,16 +150,3 @@ class Adagrad(MaskedOptimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 self.state[param]["sum"].share_memory_()
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> AdagradNumbers:
-        return AdagradNumbers(
-            lr=non_negative("lr", group["lr"]),
-            lr_decay=non_negative("lr_decay", group["lr_decay"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            initial_accumulator_value=non_negative(
-                "initial_accumulator_value", group["initial_accumulator_value"]
-            ),
-            eps=non_negative("eps", group["eps"]),
-            **shared_numbers(group),
-        )

@@ -2,47 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+import math
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, maximum
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.fused import fused_adam
-from maskgrad.optim.hyperparameters import StateOption, UnspecifiedOption, betas, non_negative
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.hyperparameters import (
+    StateOption,
+    UnspecifiedOption,
+    betas,
+    flag,
+    non_negative,
+)
+from maskgrad.optim.lazy.moments import moment_step
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adam", "AdamW", "SparseAdam"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdamNumbers(Numbers):
-    """Adam's hyperparameters as plain numbers."""
+def adam_rule_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor | None = None,
+    *,
+    step: float,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    decoupled_weight_decay: bool,
+    maximize: bool,
+    specified: Specified = EVERY,
+) -> None:
+    """One Adam step, AdamW's if ``decoupled``; with ``max_exp_avg_sq`` AMSGrad's."""
+    beta1, beta2 = betas
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        if decoupled_weight_decay:
+            param.mul_(1 - lr * weight_decay)
+        else:
+            grad = grad.add(param, alpha=weight_decay)
+    exp_avg.lerp_(grad, 1 - beta1)
+    specified.add_square_(exp_avg_sq.mul_(beta2), grad, 1 - beta2)
+    spread = exp_avg_sq
+    if max_exp_avg_sq is not None:
+        max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))
+        spread = max_exp_avg_sq
+    root = spread.sqrt().div_((1 - beta2**step) ** 0.5).add_(eps)
+    param.addcdiv_(exp_avg, root, value=-lr / (1 - beta1**step))
 
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    amsgrad: bool
-    decoupled: bool
 
-    def states(self) -> tuple[State, ...]:
-        """Two moments, and the largest second moment if it is wanted."""
-        moments = (State("exp_avg"), State("exp_avg_sq", statistic=True))
-        return (*moments, State("max_exp_avg_sq", statistic=True)) if self.amsgrad else moments
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    (beta1, beta2), step = n["betas"], n["step"]
+    return moment_step(
+        n, size=n["lr"] / (1 - beta1**step), root=1 / math.sqrt(1 - beta2**step), maximum=states > 2
+    )
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update of step number ``step``, counted from 1."""
-        names = ("lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "maximize")
-        numbers = {"step": step, **{name: getattr(self, name) for name in names}}
-        return Update(partial(rules.adam_, **numbers), None if self.row else fused_adam(numbers))
+
+ADAM_RULE = Rule(
+    adam_rule_,
+    limits={
+        "lr": non_negative,
+        "betas": betas,
+        "eps": non_negative,
+        "weight_decay": non_negative,
+        "amsgrad": flag,
+        "decoupled_weight_decay": flag,
+    },
+    states=(
+        State("exp_avg", "first moment"),
+        State("exp_avg_sq", "second moment", statistic=True),
+        State("max_exp_avg_sq", "largest second moment so far, for AMSGrad", statistic=True, needs="amsgrad"),
+    ),
+    fused=fused_adam,
+    idle=_idle,
+)
 
 
 class Adam(MaskedOptimizer):
@@ -94,9 +138,8 @@ class Adam(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015; ``torch.optim.Adam``, ``torch.optim.SparseAdam``.
     """
 
+    rule = ADAM_RULE
     _torch: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
-    _state_names = frozenset({"step", "exp_avg", "exp_avg_sq"})
-    _optional_state_names = frozenset({"max_exp_avg_sq"})
     _late_options = MappingProxyType({"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False})
 
     def __init__(
@@ -117,36 +160,7 @@ class Adam(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "foreach": foreach,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> AdamNumbers:
-        beta1, beta2 = betas(group["betas"])
-        return AdamNumbers(
-            lr=non_negative("lr", group["lr"]),
-            eps=non_negative("eps", group["eps"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            beta1=beta1,
-            beta2=beta2,
-            amsgrad=bool(group["amsgrad"]),
-            decoupled=bool(group["decoupled_weight_decay"]),
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())
 
 
 class AdamW(Adam):

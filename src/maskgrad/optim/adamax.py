@@ -2,46 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Tensor, maximum
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
     betas,
     non_negative,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Rule, State
+from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adamax"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdamaxNumbers(Numbers):
-    """Adamax's hyperparameters as plain numbers."""
+def adamax_rule_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_inf: Tensor,
+    *,
+    step: float,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
+    specified: Specified = EVERY,
+) -> None:
+    """One Adamax step."""
+    beta1, beta2 = betas
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    exp_avg.lerp_(grad, 1 - beta1)
+    largest = specified.row_amax(grad.abs().add_(eps), exp_inf)
+    exp_inf.copy_(maximum(exp_inf.mul_(beta2), largest))
+    param.addcdiv_(exp_avg, exp_inf, value=-lr / (1 - beta1**step))
 
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
 
-    def states(self) -> tuple[State, ...]:
-        """Mean and largest gradient."""
-        return (State("exp_avg"), State("exp_inf", statistic=True))
-
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update of step number ``step``, counted from 1."""
-        names = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
-        return Update(partial(rules.adamax_, step=step, **{name: getattr(self, name) for name in names}))
+ADAMAX_RULE = Rule(
+    adamax_rule_,
+    limits={
+        "lr": non_negative,
+        "betas": betas,
+        "eps": non_negative,
+        "weight_decay": non_negative,
+    },
+    states=(State("exp_avg", "first moment"), State("exp_inf", "largest gradient, decaying", statistic=True)),
+)
 
 
 class Adamax(MaskedOptimizer):
@@ -90,8 +103,8 @@ class Adamax(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015, section 7.1; ``torch.optim.Adamax``.
     """
 
+    rule = ADAMAX_RULE
     _torch = torch.optim.Adamax
-    _state_names = frozenset({"step", "exp_avg", "exp_inf"})
 
     def __init__(
         self,
@@ -108,28 +121,4 @@ class Adamax(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> AdamaxNumbers:
-        beta1, beta2 = betas(group["betas"])
-        return AdamaxNumbers(
-            lr=non_negative("lr", group["lr"]),
-            eps=non_negative("eps", group["eps"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            beta1=beta1,
-            beta2=beta2,
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())

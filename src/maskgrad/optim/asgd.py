@@ -2,61 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
     finite,
     non_negative,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.lazy.linear import LinearStep
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Numbers, Rule, State
 
 __all__ = ["ASGD"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ASGDNumbers(Numbers):
-    """ASGD's hyperparameters as plain numbers."""
+def asgd_rule_(
+    param: Tensor,
+    grad: Tensor,
+    ax: Tensor,
+    *,
+    lambd: float,
+    eta: float,
+    mu: float,
+    weight_decay: float,
+    maximize: bool,
+) -> None:
+    """One step with learning rate ``eta``, which enters the average ``ax`` with weight ``mu``."""
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    param.mul_(1 - lambd * eta)
+    param.add_(grad, alpha=-eta)
+    if mu == 1:
+        ax.copy_(param)
+    else:
+        ax.add_(param.sub(ax).mul_(mu))
 
-    lr: float
-    lambd: float
-    alpha: float
-    t0: float
-    weight_decay: float
 
-    def states(self) -> tuple[State, ...]:
-        """The average."""
-        return (State("ax", initial=None),)
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    kept = 1 - n["lambd"] * n["eta"] - n["eta"] * n["weight_decay"]
+    return LinearStep(((kept, 0.0), (n["mu"] * kept, 1 - n["mu"])), factors=(1.0,), buffer=0)
 
-    def scalars(self) -> dict[str, float]:
-        """Learning rate and weight of the average, each for the step to come."""
-        return {"eta": self.lr, "mu": 1.0}
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update of step number ``step``, counted from 1; ``scalars``: ``eta`` and ``mu`` for this step."""
-        rule = partial(
-            rules.asgd_,
-            lambd=self.lambd,
-            eta=float(scalars["eta"]),
-            mu=float(scalars["mu"]),
-            weight_decay=self.weight_decay,
-            maximize=self.maximize,
-        )
-        later = {
-            "eta": self.lr / ((1 + self.lambd * self.lr * step) ** self.alpha),
-            "mu": 1 / max(1, step - self.t0),
-        }
-        return Update(rule, scalars={name: scalars[name].new_tensor(value) for name, value in later.items()})
+def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Numbers, Mapping[str, Tensor]]:
+    """Learning rate and weight of the average of this step; those of the next are states."""
+    later = {
+        "eta": n["lr"] / ((1 + n["lambd"] * n["lr"] * step) ** n["alpha"]),
+        "mu": 1 / max(1, step - n["t0"]),
+    }
+    now = {name: float(scalars[name]) for name in later}
+    return now, {name: scalars[name].new_tensor(value) for name, value in later.items()}
+
+
+ASGD_RULE = Rule(
+    asgd_rule_,
+    limits={
+        "lr": non_negative,
+        "lambd": non_negative,
+        "alpha": finite,
+        "t0": finite,
+        "weight_decay": non_negative,
+    },
+    states=(State("ax", "the average, a copy of ``param`` at first", initial=None),),
+    scalars={"eta": "lr", "mu": 1.0},
+    on_device=True,
+    prepare=_prepare,
+    idle=_idle,
+)
 
 
 class ASGD(MaskedOptimizer):
@@ -110,9 +129,8 @@ class ASGD(MaskedOptimizer):
     (1992); ``torch.optim.ASGD``.
     """
 
+    rule = ASGD_RULE
     _torch = torch.optim.ASGD
-    _state_names = frozenset({"step", "eta", "mu", "ax"})
-    _no_row_state = "ASGD has no second moment, of which one value per row could do"
 
     def __init__(
         self,
@@ -130,28 +148,4 @@ class ASGD(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "lambd": lambd,
-            "alpha": alpha,
-            "t0": t0,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> ASGDNumbers:
-        return ASGDNumbers(
-            lr=non_negative("lr", group["lr"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            lambd=non_negative("lambd", group["lambd"]),
-            alpha=finite("alpha", group["alpha"]),
-            t0=finite("t0", group["t0"]),
-            **(shared_numbers(group) | {"on_device": True}),
-        )
+        super().__init__(params, locals())

@@ -13,7 +13,7 @@ from torch import Tensor
 from maskgrad.gradients.around_step import observe_steps
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.hyperparameters import finite
-from maskgrad.optim.resting_averages import RestingAverage, RestingAverages
+from maskgrad.optim.lazy.averages import LazyAverage, LazyAverages
 
 __all__ = ["ExponentialMovingAverage"]
 
@@ -86,7 +86,7 @@ class ExponentialMovingAverage:
             raise ValueError("params is empty; pass model.parameters()")
         if len({id(t) for t in tensors}) < len(tensors):
             raise ValueError("params holds a tensor twice; pass each once, as model.parameters() does")
-        self._tracker = RestingAverages([RestingAverage(t) for t in tensors])
+        self._tracker = LazyAverages([LazyAverage(t) for t in tensors])
         observe_steps(self._tracker)
 
     def update(self, decay: float | None = None) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.optim.engine import Update, apply_update, row_tables
+from maskgrad.optim.engine import apply_update, row_tables
 from maskgrad.optim.fused import Fused
 from maskgrad.optim.gradients import Gradient, Rows
+from maskgrad.optim.rule import Update
 
 __all__ = ["Batch"]
 

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from maskgrad.gradients.attached import attached_gradient
 from maskgrad.gradients.train_only import has_trained_entries
-from maskgrad.optim.numbers import Numbers
-from maskgrad.optim.pending import pending_of
+from maskgrad.optim.lazy.rows import lazy_rows_of
+from maskgrad.optim.rule import Hyperparameters
 from maskgrad.semantics.entries import HALVES
 
 __all__ = ["DenseGroup", "Prepared"]
@@ -188,12 +188,12 @@ class DenseGroup:
         kind: type[torch.optim.Optimizer],
         position: int,
         group: dict[str, Any],
-        numbers: Numbers,
+        numbers: Hyperparameters,
         state: Mapping[Tensor, Any],
         defaults: Mapping[str, Any],
         prepared: Prepared,
     ) -> None:
-        counts = [*numbers.scalars(), *(["step"] if numbers.counts_steps else [])]
+        counts = [*numbers.scalars(), *(["step"] if numbers.rule.counts_steps else [])]
         self.kind, self.position, self.group = kind, position, group
         self.state, self.defaults, self.prepared = state, defaults, prepared
         self.wanted = (*(declared.name for declared in numbers.states()), *counts)
@@ -272,7 +272,7 @@ class DenseGroup:
 
 def is_simple(param: Tensor) -> bool:
     """Whether all entries are trained and up to date, and nothing but ``.grad`` holds a gradient."""
-    return not has_trained_entries(param) and pending_of(param) is None and attached_gradient(param) is None
+    return not has_trained_entries(param) and lazy_rows_of(param) is None and attached_gradient(param) is None
 
 
 def _same(some: list[Any], others: list[Any]) -> bool:

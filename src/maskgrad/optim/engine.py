@@ -8,38 +8,20 @@ real ones. A state may have one value per row: shape (R, 1, ..., 1) next to a pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.optim.fused import Fused
 from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows, Slots
+from maskgrad.optim.rule import Update
 from maskgrad.optim.specified import EVERY, InSlots, Listed, Specified, UnderMask
 from maskgrad.sparse import increasing, places, prod
 
-__all__ = ["Update", "apply_update", "row_tables"]
+__all__ = ["apply_update", "row_tables"]
 
 _PIECE = 1 << 17  # entries of a masked update at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One update, its numbers already bound.
-
-    ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per
-    row; with those, and if ``whole``, it takes ``specified``, an object of :mod:`maskgrad.optim.specified`.
-    ``fused(param, indices, values, *states)`` does the same on the rows of contiguous tables, merging
-    duplicates, or is None. ``whole`` rules compare all specified entries of a parameter, which must
-    therefore be updated at once. ``scalars`` are the states that are one number, as they are afterwards.
-    """
-
-    rule: Callable[..., None]
-    fused: Fused | None = None
-    whole: bool = False
-    scalars: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequence[Tensor]) -> None:
@@ -155,7 +137,10 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Rows) -> None:
     read = row_tables(update, tensors, gradient)
     if read is not None and update.fused is not None:
         (table, *states), values = read
-        update.fused(table, gradient.indices, values, *states)
+        arranged: list[list[Tensor | None]] = [[table], *([state] for state in update.fused.arranged(states))]
+        kernels.update_tables_(
+            update.fused.kernel, arranged, [gradient.indices], [values], **update.fused.numbers
+        )
         return
     param, leading = tensors[0], gradient.leading
     sizes, inner = param.shape[:leading], prod(param.shape[1:leading])

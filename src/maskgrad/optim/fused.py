@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from maskgrad import kernels
-
 __all__ = ["Fused", "fused_adagrad", "fused_adam", "fused_rmsprop", "fused_sgd"]
 
 States = Sequence[Tensor]
@@ -17,7 +15,7 @@ States = Sequence[Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A kernel with its numbers; called with a parameter, indices, values and states, as the engine has them.
+    """A kernel with its numbers.
 
     Attributes:
         kernel: its name.
@@ -29,44 +27,42 @@ class Fused:
     numbers: Mapping[str, Any]
     arranged: Callable[[States], list[Tensor | None]]
 
-    def __call__(self, param: Tensor, indices: Tensor, values: Tensor, *states: Tensor) -> None:
-        """One table."""
-        getattr(kernels, self.kernel)(param, *self.arranged(states), indices, values, **self.numbers)
 
-
-def fused_sgd(numbers: Mapping[str, Any]) -> Fused:
+def fused_sgd(numbers: Mapping[str, Any], row: bool) -> Fused:
     """SGD, with a buffer if there is one."""
-    return Fused("sgd_rows_", _signed(numbers), _padded_to_one)
+    named = _signed(numbers, "lr", "momentum", "dampening", "weight_decay", "nesterov")
+    return Fused("sgd_rows_", named, lambda states: [*states] or [None])
 
 
 def fused_adagrad(numbers: Mapping[str, Any], row: bool) -> Fused:
     """Adagrad, with one state for each entry or, ``row``, for each row."""
-    return Fused("rowwise_adagrad_rows_" if row else "adagrad_rows_", _signed(numbers), list)
+    named = _signed(numbers, "lr", "weight_decay", "eps")
+    return Fused("rowwise_adagrad_rows_" if row else "adagrad_rows_", named, list)
 
 
-def fused_adam(numbers: Mapping[str, Any]) -> Fused:
+def fused_adam(numbers: Mapping[str, Any], row: bool) -> Fused | None:
     """Adam and AdamW, with AMSGrad's third state if there is one."""
-    return Fused("adam_rows_", _signed(numbers), _padded_to_three)
+    if row:
+        return None
+    named = _signed(numbers, "step", "lr", "eps", "weight_decay")
+    named["beta1"], named["beta2"] = numbers["betas"]
+    named["decoupled"] = numbers["decoupled_weight_decay"]
+    return Fused("adam_rows_", named, lambda states: [*states, *[None] * (3 - len(states))])
 
 
-def fused_rmsprop(numbers: Mapping[str, Any], centered: bool) -> Fused:
-    """RMSprop; the states are the mean square, with ``centered`` the mean, and with momentum a buffer."""
-    return Fused("rmsprop_rows_", _signed(numbers), _padded_to_three if centered else _without_mean)
+def fused_rmsprop(numbers: Mapping[str, Any], row: bool) -> Fused | None:
+    """RMSprop; with momentum the second state is a buffer, with ``centered`` the last one the mean."""
+    if row:
+        return None
+    named = _signed(numbers, "lr", "alpha", "eps", "weight_decay", "momentum")
+    centered, buffered = numbers["centered"], bool(numbers["momentum"])
+
+    def arranged(states: States) -> list[Tensor | None]:
+        return [states[0], states[-1] if centered else None, states[1] if buffered else None]
+
+    return Fused("rmsprop_rows_", named, arranged)
 
 
-def _padded_to_one(states: States) -> list[Tensor | None]:
-    return [*states] or [None]
-
-
-def _padded_to_three(states: States) -> list[Tensor | None]:
-    return [*states, *[None] * (3 - len(states))]
-
-
-def _without_mean(states: States) -> list[Tensor | None]:
-    return [states[0], None, states[1] if len(states) > 1 else None]
-
-
-def _signed(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _signed(numbers: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Kernels know no ``maximize``, but a factor of the gradient."""
-    numbers = dict(numbers)
-    return numbers | {"factor": -1.0 if numbers.pop("maximize") else 1.0}
+    return {"factor": -1.0 if numbers["maximize"] else 1.0, **{name: numbers[name] for name in names}}

@@ -14,7 +14,7 @@ __all__ = [
     "betas",
     "check_options",
     "finite",
-    "fraction",
+    "flag",
     "non_negative",
     "pair",
 ]
@@ -56,17 +56,9 @@ def non_negative(name: str, value: float | Tensor) -> float:
     return number
 
 
-def fraction(name: str, value: float | Tensor) -> float:
-    """``value`` as a Python number of at least 0 and less than 1.
-
-    Raises:
-        TypeError: it is not a number or a tensor with one element.
-        ValueError: it is a tensor with more elements, NaN, infinite or out of range.
-    """
-    number = finite(name, value)
-    if not 0 <= number < 1:
-        raise ValueError(f"{name} must be at least 0 and less than 1, got {number}")
-    return number
+def flag(name: str, value: Any) -> bool:
+    """Whether an option is on; anything has a truth value."""
+    return bool(value)
 
 
 def pair(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
@@ -83,25 +75,26 @@ def pair(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
     return finite(f"{name}[0]", value[0]), finite(f"{name}[1]", value[1])
 
 
-def betas(value: Sequence[float | Tensor]) -> tuple[float, float]:
+def betas(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
     """The decays of two moments.
 
     Raises:
         TypeError: not a sequence of numbers.
         ValueError: not two numbers of at least 0 and less than 1.
     """
-    first, second = pair("betas", value)
+    first, second = pair(name, value)
     if not (0 <= first < 1 and 0 <= second < 1):
-        raise ValueError(f"betas must be two numbers of at least 0 and less than 1, got {(first, second)}")
+        raise ValueError(f"{name} must be two numbers of at least 0 and less than 1, got {(first, second)}")
     return first, second
 
 
-def check_options(group: Mapping[str, Any], no_row_state: str | None = None) -> None:
+def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool) -> None:
     """The options that all optimizers share.
 
     Args:
         group: a parameter group.
-        no_row_state: why the optimizer cannot keep one state value per row; None: it can.
+        kind: the optimizer's name.
+        has_statistics: whether it has a state of which one value per row can do.
 
     Raises:
         ValueError: an option is unknown or not available.
@@ -116,8 +109,11 @@ def check_options(group: Mapping[str, Any], no_row_state: str | None = None) -> 
             f"state={group['state']!r} is not available; use state='full', one state value for each entry of a "
             "parameter, or state='row', one for each row"
         )
-    if group["state"] == "row" and no_row_state is not None:
-        raise ValueError(f"state='row' is not available: {no_row_state}; use state='full'")
+    if group["state"] == "row" and not has_statistics:
+        raise ValueError(
+            f"state='row' is not available: {kind} has no second moment, of which one value per row could do; use "
+            "state='full'"
+        )
     if group["differentiable"]:
         raise ValueError(
             "differentiable=True is not available; write the update out of place to differentiate through it, "

@@ -2,49 +2,81 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
     betas,
+    flag,
     non_negative,
     pair,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Rule, State
+from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["LAMB"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LAMBNumbers(Numbers):
-    """LAMB's hyperparameters as plain numbers."""
+def lamb_rule_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    step: float,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    bias_correction: bool,
+    norm_bounds: tuple[float, float] | None,
+    maximize: bool,
+    specified: Specified = EVERY,
+) -> None:
+    """One LAMB step: Adam's direction, as long as the parameter is; both norms over specified entries."""
+    beta1, beta2 = betas
+    if maximize:
+        grad = grad.neg()
+    exp_avg.lerp_(grad, 1 - beta1)
+    specified.add_square_(exp_avg_sq.mul_(beta2), grad, 1 - beta2)
+    first, second = (1 - beta1**step, 1 - beta2**step) if bias_correction else (1.0, 1.0)
+    direction = exp_avg.div(first).div_(exp_avg_sq.sqrt().div_(second**0.5).add_(eps))
+    if weight_decay != 0:
+        direction.add_(param, alpha=weight_decay)
+    length, reach = specified.norm(param), specified.norm(direction)
+    target = length if norm_bounds is None else length.clamp(*norm_bounds)
+    usable = (length > 0) & (reach > 0)
+    ratio = where(usable, target / where(usable, reach, 1), 1)
+    param.sub_(direction.mul_(ratio * lr))
 
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    bias_correction: bool
-    norm_bounds: tuple[float, float] | None
 
-    def states(self) -> tuple[State, ...]:
-        """Two moments."""
-        return (State("exp_avg"), State("exp_avg_sq", statistic=True))
+def _bounds(name: str, value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    bounds = pair(name, value)
+    if not 0 <= bounds[0] <= bounds[1]:
+        raise ValueError(f"{name} must be two numbers of at least 0 that do not descend, got {bounds}")
+    return bounds
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update of step number ``step``, counted from 1."""
-        names = ("lr", "beta1", "beta2", "eps", "weight_decay", "bias_correction", "norm_bounds", "maximize")
-        numbers = {name: getattr(self, name) for name in names}
-        return Update(partial(rules.lamb_, step=step, **numbers), whole=True)
+
+LAMB_RULE = Rule(
+    lamb_rule_,
+    limits={
+        "lr": non_negative,
+        "betas": betas,
+        "eps": non_negative,
+        "weight_decay": non_negative,
+        "bias_correction": flag,
+        "norm_bounds": _bounds,
+    },
+    states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
+    whole=True,
+)
 
 
 class LAMB(MaskedOptimizer):
@@ -98,7 +130,7 @@ class LAMB(MaskedOptimizer):
     defaults of its BERT experiments.
     """
 
-    _state_names = frozenset({"step", "exp_avg", "exp_avg_sq"})
+    rule = LAMB_RULE
 
     def __init__(
         self,
@@ -117,37 +149,4 @@ class LAMB(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "norm_bounds": norm_bounds,
-            "foreach": foreach,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> LAMBNumbers:
-        beta1, beta2 = betas(group["betas"])
-        bounds = None if group["norm_bounds"] is None else pair("norm_bounds", group["norm_bounds"])
-        if bounds is not None and not 0 <= bounds[0] <= bounds[1]:
-            raise ValueError(
-                f"norm_bounds must be two numbers of at least 0 that do not descend, got {bounds}"
-            )
-        return LAMBNumbers(
-            lr=non_negative("lr", group["lr"]),
-            eps=non_negative("eps", group["eps"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            beta1=beta1,
-            beta2=beta2,
-            bias_correction=bool(group["bias_correction"]),
-            norm_bounds=bounds,
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())

@@ -2,46 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
-
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
     betas,
     non_negative,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.lazy.linear import LinearStep
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Numbers, Rule, State
 
 __all__ = ["Lion"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LionNumbers(Numbers):
-    """Lion's hyperparameters as plain numbers."""
+def lion_rule_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    weight_decay: float,
+    maximize: bool,
+) -> None:
+    """One Lion step; the decay is decoupled."""
+    beta1, beta2 = betas
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        param.mul_(1 - lr * weight_decay)
+    param.add_(exp_avg.mul(beta1).add_(grad, alpha=1 - beta1).sign_(), alpha=-lr)
+    exp_avg.mul_(beta2).add_(grad, alpha=1 - beta2)
 
-    lr: float
-    beta1: float
-    beta2: float
-    weight_decay: float
 
-    counts_steps: ClassVar[bool] = False
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    beta1, beta2 = n["betas"]
+    if beta1 == 0 or beta2 == 0:  # the sign of 0
+        return None
+    shrink = 1 - n["lr"] * n["weight_decay"]
+    return LinearStep(((shrink, -n["lr"]), (0.0, 1.0)), factors=(beta2,), buffer=0, sign=True)
 
-    def states(self) -> tuple[State, ...]:
-        """The momentum."""
-        return (State("exp_avg"),)
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update, the same at each step."""
-        names = ("lr", "beta1", "beta2", "weight_decay", "maximize")
-        return Update(partial(rules.lion_, **{name: getattr(self, name) for name in names}))
+LION_RULE = Rule(
+    lion_rule_,
+    limits={"lr": non_negative, "betas": betas, "weight_decay": non_negative},
+    states=(State("exp_avg", "momentum"),),
+    counts_steps=False,
+    idle=_idle,
+)
 
 
 class Lion(MaskedOptimizer):
@@ -87,8 +99,7 @@ class Lion(MaskedOptimizer):
     Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.
     """
 
-    _state_names = frozenset({"exp_avg"})
-    _no_row_state = "Lion has no second moment, of which one value per row could do"
+    rule = LION_RULE
 
     def __init__(
         self,
@@ -104,26 +115,4 @@ class Lion(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> LionNumbers:
-        beta1, beta2 = betas(group["betas"])
-        return LionNumbers(
-            lr=non_negative("lr", group["lr"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            beta1=beta1,
-            beta2=beta2,
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from maskgrad.optim.numbers import Numbers
+from maskgrad.optim.rule import Hyperparameters
 
 __all__ = ["SHARED_OPTIONS", "check_group", "check_names", "check_shapes", "complete_group"]
 
@@ -103,7 +103,7 @@ def check_names(
         )
 
 
-def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Numbers, name: str) -> None:
+def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Hyperparameters, name: str) -> None:
     """Whether each state tensor that is there fits ``param``; changes nothing.
 
     Raises:

@@ -2,60 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+import math
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
     betas,
+    flag,
     non_negative,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.lazy.moments import moment_step
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["NAdam"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NAdamNumbers(Numbers):
-    """NAdam's hyperparameters as plain numbers."""
+def nadam_rule_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    step: float,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    decoupled_weight_decay: bool,
+    mu: float,
+    mu_next: float,
+    mu_product: float,
+    maximize: bool,
+    specified: Specified = EVERY,
+) -> None:
+    """One NAdam step; ``mu`` is the momentum of this step, ``mu_next`` of the next, ``mu_product`` of all so far."""
+    beta1, beta2 = betas
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        if decoupled_weight_decay:
+            param.mul_(1 - lr * weight_decay)
+        else:
+            grad = grad.add(param, alpha=weight_decay)
+    exp_avg.lerp_(grad, 1 - beta1)
+    specified.add_square_(exp_avg_sq.mul_(beta2), grad, 1 - beta2)
+    root = exp_avg_sq.div(1 - beta2**step).sqrt_().add_(eps)
+    param.addcdiv_(grad, root, value=-lr * (1.0 - mu) / (1.0 - mu_product))
+    param.addcdiv_(exp_avg, root, value=(-lr * mu_next) / (1.0 - mu_product * mu_next))
 
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    momentum_decay: float
-    decoupled: bool
 
-    def states(self) -> tuple[State, ...]:
-        """Two moments."""
-        return (State("exp_avg"), State("exp_avg_sq", statistic=True))
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    size = n["lr"] * n["mu_next"] / (1 - n["mu_product"] * n["mu_next"])
+    return moment_step(n, size=size, root=1 / math.sqrt(1 - n["betas"][1] ** n["step"]))
 
-    def scalars(self) -> dict[str, float]:
-        """The product of the momenta so far."""
-        return {"mu_product": 1.0}
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update of step number ``step``, counted from 1; ``scalars``: ``mu_product`` before it."""
-        mu, mu_next = self._momentum(step), self._momentum(step + 1)
-        product = scalars["mu_product"] * mu
-        names = ("lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "maximize")
-        numbers = {name: getattr(self, name) for name in names}
-        rule = partial(rules.nadam_, step=step, mu=mu, mu_next=mu_next, mu_product=float(product), **numbers)
-        return Update(rule, scalars={"mu_product": product})
+def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Numbers, Mapping[str, Tensor]]:
+    """The momentum of this step and of the next, and the product of all so far."""
+    mu, mu_next = (n["betas"][0] * (1 - 0.5 * 0.96 ** (t * n["momentum_decay"])) for t in (step, step + 1))
+    product = scalars["mu_product"] * mu
+    return {"mu": mu, "mu_next": mu_next, "mu_product": float(product)}, {"mu_product": product}
 
-    def _momentum(self, step: float) -> float:
-        return float(self.beta1 * (1.0 - 0.5 * (0.96 ** (step * self.momentum_decay))))
+
+NADAM_RULE = Rule(
+    nadam_rule_,
+    limits={
+        "lr": non_negative,
+        "betas": betas,
+        "eps": non_negative,
+        "weight_decay": non_negative,
+        "momentum_decay": non_negative,
+        "decoupled_weight_decay": flag,
+    },
+    states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
+    scalars={"mu_product": 1.0},
+    prepare=_prepare,
+    idle=_idle,
+)
 
 
 class NAdam(MaskedOptimizer):
@@ -109,8 +140,8 @@ class NAdam(MaskedOptimizer):
     Source: Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016; ``torch.optim.NAdam``.
     """
 
+    rule = NADAM_RULE
     _torch = torch.optim.NAdam
-    _state_names = frozenset({"step", "mu_product", "exp_avg", "exp_avg_sq"})
     _late_options = MappingProxyType({"decoupled_weight_decay": False})
 
     def __init__(
@@ -130,32 +161,4 @@ class NAdam(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> NAdamNumbers:
-        beta1, beta2 = betas(group["betas"])
-        return NAdamNumbers(
-            lr=non_negative("lr", group["lr"]),
-            eps=non_negative("eps", group["eps"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            momentum_decay=non_negative("momentum_decay", group["momentum_decay"]),
-            beta1=beta1,
-            beta2=beta2,
-            decoupled=bool(group["decoupled_weight_decay"]),
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())

@@ -16,17 +16,16 @@ from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import current_gradient
 from maskgrad.optim.batching import Batch
-from maskgrad.optim.catch_up import bring_up_to_date, settle
 from maskgrad.optim.dense import DenseGroup, Prepared
-from maskgrad.optim.engine import Update
 from maskgrad.optim.gradients import Dense, Gradient, read_gradient
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
+from maskgrad.optim.lazy.catch_up import bring_up_to_date, settle
+from maskgrad.optim.lazy.zero_gradients import update_with_zeros
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
-from maskgrad.optim.numbers import Numbers
 from maskgrad.optim.restriction import restricted
 from maskgrad.optim.rows import RowSteps
-from maskgrad.optim.zeros import update_with_zeros
+from maskgrad.optim.rule import Hyperparameters, Rule, Update
 
 __all__ = ["MaskedOptimizer", "scalar_state"]
 
@@ -34,21 +33,21 @@ __all__ = ["MaskedOptimizer", "scalar_state"]
 class MaskedOptimizer(GraphOptimizer, abc.ABC):
     """A ``torch.optim.Optimizer`` that takes dense, sparse and masked gradients, in turns if need be.
 
-    A subclass checks its numbers (``_numbers``), which say what state a parameter has and how it is updated.
-    Everything else is here or in PyTorch.
+    A subclass declares its :class:`~maskgrad.optim.rule.Rule`. Everything else is here or in PyTorch.
     """
 
-    _state_names: ClassVar[frozenset[str]]
-    """Every state that a parameter has once it has been stepped."""
-    _optional_state_names: ClassVar[frozenset[str]] = frozenset()
-    """States that only some options need."""
+    rule: ClassVar[Rule]
+    """Limits of the hyperparameters, states, and how they and the parameter are updated."""
     _late_options: ClassVar[Mapping[str, Any]] = {}
     """Hyperparameters that old checkpoints, or those of a plainer optimizer, lack, and what this means."""
-    _no_row_state: ClassVar[str | None] = None
-    """Why there is no ``state="row"``, if so."""
-
     _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
     """PyTorch's optimizer that makes the same of dense gradients."""
+
+    @abc.abstractmethod
+    def __init__(self, params: Any, options: Mapping[str, Any]) -> None:
+        """``options``: the local variables of a subclass's constructor, which are its options by their names."""
+        no_options = ("self", "params", "__class__")
+        super().__init__(params, {name: value for name, value in options.items() if name not in no_options})
 
     @functools.cached_property
     def _prepared(self) -> Prepared:
@@ -57,16 +56,11 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     knows_trained_entries: ClassVar[bool] = True
     """Frozen entries (``mg.train_only``) are left out here; nobody needs to put them back after a step."""
 
-    @staticmethod
-    @abc.abstractmethod
-    def _numbers(group: dict[str, Any]) -> Numbers:
-        """The group's hyperparameters as plain numbers, checked."""
-
-    def _numbers_now(self, param: Tensor, numbers: Numbers) -> Numbers:
+    def _numbers_now(self, param: Tensor, numbers: Hyperparameters) -> Hyperparameters:
         """The numbers of a step of ``param``, if its state changes them."""
         return numbers
 
-    def _prepare_state(self, param: Tensor, numbers: Numbers) -> list[Tensor]:
+    def _prepare_state(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
         """Bring a loaded state into the form that the rule needs; returns states beyond the declared ones."""
         return []
 
@@ -172,7 +166,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        ready: list[tuple[Tensor, Gradient, Numbers, DenseGroup | None, int]] = []
+        ready: list[tuple[Tensor, Gradient, Hyperparameters, DenseGroup | None, int]] = []
         prepared: list[DenseGroup | RowSteps] = []
         self._prepared.look(self.state)
         for position, group in enumerate(self.param_groups):
@@ -200,35 +194,37 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         batch.run()
         return loss
 
-    def _joins(self, dense: DenseGroup | None, number: int, param: Tensor, numbers: Numbers) -> bool:
+    def _joins(self, dense: DenseGroup | None, number: int, param: Tensor, numbers: Hyperparameters) -> bool:
         """Whether a dense gradient goes with the others of its group, after states were made or converted."""
         if dense is None or self._numbers_now(param, numbers) is not numbers:
             return False
         self._states(param, numbers)
         return dense.takes(number, param, param.grad)
 
-    def _dense_group(self, position: int, group: dict[str, Any], numbers: Numbers) -> DenseGroup | None:
+    def _dense_group(
+        self, position: int, group: dict[str, Any], numbers: Hyperparameters
+    ) -> DenseGroup | None:
         """Where the parameters of a group go whose gradients are dense; None: PyTorch has no such step."""
         if self._torch is None or numbers.row:
             return None
         return DenseGroup(self._torch, position, group, numbers, self.state, self.defaults, self._prepared)
 
-    def _read(self, param: Tensor, grad: AnyGradient, numbers: Numbers, name: str) -> Gradient:
+    def _read(self, param: Tensor, grad: AnyGradient, numbers: Hyperparameters, name: str) -> Gradient:
         """The gradient on the entries that are trained, after a look at it and at the states."""
         gradient = restricted(read_gradient(param, grad, name), trained_entries(param))
         check_shapes(self.state.get(param, {}), param, numbers, name)
         return gradient
 
-    def _read_group(self, group: dict[str, Any]) -> Numbers:
-        check_options(group, self._no_row_state)
-        return self._numbers(group)
+    def _read_group(self, group: dict[str, Any]) -> Hyperparameters:
+        check_options(group, type(self).__name__, self.rule.has_statistics)
+        return Hyperparameters.of(self.rule, group)
 
-    def _update(self, param: Tensor, gradient: Gradient, numbers: Numbers, batch: Batch) -> None:
+    def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch) -> None:
         """Create missing state and update ``param``, now or with the others in ``batch``."""
         numbers = self._numbers_now(param, numbers)
         states = self._states(param, numbers)
         state = self.state.get(param, {})  # no entry for who keeps no state
-        step = float(state["step"]) + 1 if numbers.counts_steps else 0.0
+        step = float(state["step"]) + 1 if numbers.rule.counts_steps else 0.0
         scalars = {name: state[name] for name in numbers.scalars()}
         update = numbers.update(step, **scalars)
         count = partial(self._count, param, gradient, numbers, update)
@@ -239,18 +235,18 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             bring_up_to_date(param)  # at no cost, unless the option was changed
             batch.add(update, param, gradient, states, count)
 
-    def _count(self, param: Tensor, gradient: Gradient, numbers: Numbers, update: Update) -> None:
+    def _count(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, update: Update) -> None:
         """Count the step that ``param`` has had, and keep the states that are one number."""
         state = self.state.get(param, {})
-        if numbers.counts_steps:
+        if numbers.rule.counts_steps:
             state["step"] += 1
         for name, value in update.scalars.items():
             state[name].copy_(value)
         self._finish(param, gradient)
 
-    def _states(self, param: Tensor, numbers: Numbers) -> list[Tensor]:
+    def _states(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
         """The state tensors in the order in which the rule takes them; what is missing is created."""
-        scalars = {"step": 0.0} if numbers.counts_steps else {}
+        scalars = {"step": 0.0} if numbers.rule.counts_steps else {}
         scalars |= numbers.scalars()
         wanted = numbers.states()
         if not (scalars or wanted):
@@ -280,7 +276,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             numbers = self._read_group(group)
             for name, param in _named(group, position):
                 entry = state["state"].get(param) or {}
-                check_names(entry, self._state_names, self._optional_state_names, name, type(self).__name__)
+                check_names(entry, self.rule.required, self.rule.optional, name, type(self).__name__)
                 check_shapes(entry, param, numbers, name)
 
 

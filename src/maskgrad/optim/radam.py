@@ -2,48 +2,91 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+import math
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
     betas,
+    flag,
     non_negative,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.lazy.moments import moment_step
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["RAdam"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RAdamNumbers(Numbers):
-    """RAdam's hyperparameters as plain numbers."""
+def radam_rule_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    step: float,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    decoupled_weight_decay: bool,
+    maximize: bool,
+    specified: Specified = EVERY,
+) -> None:
+    """One RAdam step: Adam's, rectified, once enough squares have been seen, and plain momentum until then."""
+    beta1, beta2 = betas
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        if decoupled_weight_decay:
+            param.mul_(1 - lr * weight_decay)
+        else:
+            grad = grad.add(param, alpha=weight_decay)
+    exp_avg.lerp_(grad, 1 - beta1)
+    specified.add_square_(exp_avg_sq.mul_(beta2), grad, 1 - beta2)
+    change = exp_avg.div(1 - beta1**step).mul_(lr)
+    factor = _rectification(step, beta2)
+    if factor is not None:
+        change.mul_((1 - beta2**step) ** 0.5 / exp_avg_sq.sqrt().add_(eps)).mul_(factor)
+    param.sub_(change)
 
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    decoupled: bool
 
-    def states(self) -> tuple[State, ...]:
-        """Two moments."""
-        return (State("exp_avg"), State("exp_avg_sq", statistic=True))
+def _rectification(step: float, beta2: float) -> float | None:
+    """By what the variance of the root is made up for; None: too few squares have been seen."""
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * step * (beta2**step) / (1 - beta2**step)
+    if length <= 5.0:
+        return None
+    return float(((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5)
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update of step number ``step``, counted from 1."""
-        names = ("lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "maximize")
-        return Update(partial(rules.radam_, step=step, **{name: getattr(self, name) for name in names}))
+
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    (beta1, beta2), step = n["betas"], n["step"]
+    factor = _rectification(step, beta2) if beta2 else None
+    if factor is None:  # plain momentum, without a root
+        return None
+    return moment_step(n, size=n["lr"] * factor * math.sqrt(1 - beta2**step) / (1 - beta1**step), root=1.0)
+
+
+RADAM_RULE = Rule(
+    radam_rule_,
+    limits={
+        "lr": non_negative,
+        "betas": betas,
+        "eps": non_negative,
+        "weight_decay": non_negative,
+        "decoupled_weight_decay": flag,
+    },
+    states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
+    idle=_idle,
+)
 
 
 class RAdam(MaskedOptimizer):
@@ -52,6 +95,11 @@ class RAdam(MaskedOptimizer):
     .. math::
         p \leftarrow p - \mathrm{lr}\; \frac{m}{1 - \beta_1^t} \cdot
         \begin{cases} r_t \sqrt{1 - \beta_2^t} / (\sqrt{v} + \epsilon) & \rho_t > 5 \\ 1 & \text{else} \end{cases}
+
+    .. math::
+        \rho_\infty = \tfrac{2}{1 - \beta_2} - 1, \qquad
+        \rho_t = \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t}, \qquad
+        r_t = \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\,\rho_\infty}{(\rho_\infty - 4)(\rho_\infty - 2)\,\rho_t}}
 
     with Adam's moments :math:`m` and :math:`v`, where :math:`\rho_t` says how many squares the second has seen and
     the rectification :math:`r_t` grows from 0 to 1 with it; for specified entries only: parameter and both moments
@@ -94,8 +142,8 @@ class RAdam(MaskedOptimizer):
     Source: Liu et al., "On the variance of the adaptive learning rate and beyond", ICLR 2020; ``torch.optim.RAdam``.
     """
 
+    rule = RADAM_RULE
     _torch = torch.optim.RAdam
-    _state_names = frozenset({"step", "exp_avg", "exp_avg_sq"})
     _late_options = MappingProxyType({"decoupled_weight_decay": False})
 
     def __init__(
@@ -114,30 +162,4 @@ class RAdam(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> RAdamNumbers:
-        beta1, beta2 = betas(group["betas"])
-        return RAdamNumbers(
-            lr=non_negative("lr", group["lr"]),
-            eps=non_negative("eps", group["eps"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            beta1=beta1,
-            beta2=beta2,
-            decoupled=bool(group["decoupled_weight_decay"]),
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())

@@ -2,62 +2,98 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.fused import fused_rmsprop
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
+    flag,
     non_negative,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.lazy.linear import LinearStep
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["RMSprop"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RMSpropNumbers(Numbers):
-    """RMSprop's hyperparameters as plain numbers."""
+def rmsprop_rule_(
+    param: Tensor,
+    grad: Tensor,
+    square_avg: Tensor,
+    *others: Tensor,
+    lr: float,
+    alpha: float,
+    eps: float,
+    weight_decay: float,
+    momentum: float,
+    centered: bool,
+    maximize: bool,
+    specified: Specified = EVERY,
+) -> None:
+    """One step; ``others`` are the momentum if ``momentum`` is not 0, then the mean if ``centered``."""
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    specified.add_square_(square_avg.mul_(alpha), grad, 1 - alpha)
+    if centered:
+        mean = others[-1]
+        mean.lerp_(grad, 1 - alpha)
+        root = square_avg.addcmul(mean, mean, value=-1).sqrt_().add_(eps)
+    else:
+        root = square_avg.sqrt().add_(eps)
+    if momentum > 0:
+        buffer = others[0]
+        buffer.mul_(momentum).addcdiv_(grad, root)
+        param.add_(buffer, alpha=-lr)
+    else:
+        param.addcdiv_(grad, root, value=-lr)
 
-    lr: float
-    alpha: float
-    eps: float
-    weight_decay: float
-    momentum: float
-    centered: bool
 
-    def __post_init__(self) -> None:
-        if self.row and self.centered:
-            raise ValueError(
-                "state='row' is not available with centered=True: the square of an entry's mean gradient may exceed "
-                "the mean of squares of its row; use centered=False or state='full'"
-            )
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    if n["weight_decay"] != 0 or n["eps"] == 0:
+        return None
+    factors, momentum = (n["alpha"],) * states, n["momentum"]
+    if momentum == 0:
+        return LinearStep(factors=factors)
+    return LinearStep(((1.0, -n["lr"] * momentum), (0.0, momentum)), factors=factors, buffer=1)
 
-    def states(self) -> tuple[State, ...]:
-        """Mean of squares, mean, momentum."""
-        states = [State("square_avg", statistic=True)]
-        if self.centered:
-            states.append(State("grad_avg"))
-        if self.momentum > 0:
-            states.append(State("momentum_buffer"))
-        return tuple(states)
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update, the same at each step."""
-        names = ("lr", "alpha", "eps", "weight_decay", "momentum", "maximize")
-        numbers = {name: getattr(self, name) for name in names}
-        fused = None if self.row else fused_rmsprop(numbers, self.centered)
-        return Update(partial(rules.rmsprop_, centered=self.centered, **numbers), fused)
+def _check(n: Numbers, row: bool) -> None:
+    if row and n["centered"]:
+        raise ValueError(
+            "state='row' is not available with centered=True: the square of an entry's mean gradient may exceed "
+            "the mean of squares of its row; use centered=False or state='full'"
+        )
+
+
+RMSPROP_RULE = Rule(
+    rmsprop_rule_,
+    limits={
+        "lr": non_negative,
+        "alpha": non_negative,
+        "eps": non_negative,
+        "weight_decay": non_negative,
+        "momentum": non_negative,
+        "centered": flag,
+    },
+    states=(
+        State("square_avg", "mean of squares", statistic=True),
+        State("momentum_buffer", "momentum", needs="momentum"),
+        State("grad_avg", "mean gradient: the centered form", needs="centered"),
+    ),
+    check=_check,
+    fused=fused_rmsprop,
+    idle=_idle,
+)
 
 
 class RMSprop(MaskedOptimizer):
@@ -110,9 +146,8 @@ class RMSprop(MaskedOptimizer):
     Source: Hinton, lecture 6e of "Neural networks for machine learning", 2012; ``torch.optim.RMSprop``.
     """
 
+    rule = RMSPROP_RULE
     _torch = torch.optim.RMSprop
-    _state_names = frozenset({"step", "square_avg"})
-    _optional_state_names = frozenset({"momentum_buffer", "grad_avg"})
     _late_options = MappingProxyType({"momentum": 0, "centered": False})
 
     def __init__(
@@ -132,30 +167,4 @@ class RMSprop(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-            "capturable": capturable,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> RMSpropNumbers:
-        return RMSpropNumbers(
-            lr=non_negative("lr", group["lr"]),
-            alpha=non_negative("alpha", group["alpha"]),
-            eps=non_negative("eps", group["eps"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            momentum=non_negative("momentum", group["momentum"]),
-            centered=bool(group["centered"]),
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())

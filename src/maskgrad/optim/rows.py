@@ -16,7 +16,7 @@ from torch import Tensor
 from maskgrad.kernels.selection import compiled_body, runs_compiled
 from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
 from maskgrad.optim.fused import Fused
-from maskgrad.optim.numbers import Numbers
+from maskgrad.optim.rule import Hyperparameters
 
 __all__ = ["RowSteps"]
 
@@ -34,7 +34,7 @@ def _is_of_rows(grad: Any) -> bool:
 class RowSteps:
     """The tables of a group whose rows are found, once all gradients have been looked at."""
 
-    def __init__(self, group: DenseGroup, numbers: Numbers) -> None:
+    def __init__(self, group: DenseGroup, numbers: Hyperparameters) -> None:
         self.group = group
         self.numbers = numbers
         self.names = [declared.name for declared in numbers.states()]
@@ -96,7 +96,7 @@ class RowSteps:
             param.add_(grad, alpha=self.factor)
         for known, found, values in self.found:
             state = known.state
-            step = float(state["step"]) + 1 if self.numbers.counts_steps else 0.0
+            step = float(state["step"]) + 1 if self.numbers.rule.counts_steps else 0.0
             fused = self.numbers.update(step).fused
             assert fused is not None
             states = [state[name] for name in self.names]
@@ -109,7 +109,7 @@ class RowSteps:
                 fused.kernel, known.tables[1], found, values, **fused.numbers
             )
             torch.autograd.graph.increment_version([known.param, *states])
-            if self.numbers.counts_steps:
+            if self.numbers.rule.counts_steps:
                 state["step"] += 1
 
 

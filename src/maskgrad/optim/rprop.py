@@ -2,46 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
     non_negative,
     pair,
 )
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Rule, State
 
 __all__ = ["Rprop"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RpropNumbers(Numbers):
-    """Rprop's hyperparameters as plain numbers."""
+def rprop_rule_(
+    param: Tensor,
+    grad: Tensor,
+    prev: Tensor,
+    step_size: Tensor,
+    *,
+    etas: tuple[float, float],
+    step_sizes: tuple[float, float],
+    maximize: bool,
+) -> None:
+    """One Rprop step: by an entry's own step size, whatever the size of its gradient."""
+    (eta_minus, eta_plus), (step_size_min, step_size_max) = etas, step_sizes
+    if maximize:
+        grad = grad.neg()
+    agreement = grad.mul(prev).sign_()
+    # Nested so that NaN stays NaN.
+    factor = where(agreement.gt(0), eta_plus, where(agreement.lt(0), eta_minus, agreement))
+    step_size.mul_(where(agreement.eq(0), 1, factor)).clamp_(step_size_min, step_size_max)
+    grad = where(agreement.lt(0), 0, grad)
+    param.addcmul_(grad.sign(), step_size, value=-1)
+    prev.copy_(grad)
 
-    lr: float
-    eta_minus: float
-    eta_plus: float
-    step_size_min: float
-    step_size_max: float
 
-    def states(self) -> tuple[State, ...]:
-        """Last gradient and step size."""
-        return (State("prev"), State("step_size", initial=self.lr))
+def _etas(name: str, value: Any) -> tuple[float, float]:
+    smaller, larger = pair(name, value)
+    if not 0 < smaller < 1 < larger:
+        raise ValueError(f"{name} must be a number between 0 and 1 and one above 1, got {(smaller, larger)}")
+    return smaller, larger
 
-    def update(self, step: float, **scalars: Tensor) -> Update:
-        """The update, the same at each step."""
-        names = ("eta_minus", "eta_plus", "step_size_min", "step_size_max", "maximize")
-        return Update(partial(rules.rprop_, **{name: getattr(self, name) for name in names}))
+
+def _step_sizes(name: str, value: Any) -> tuple[float, float]:
+    least, most = pair(name, value)
+    if not 0 <= least <= most:
+        raise ValueError(f"{name} must be two numbers of at least 0 that do not descend, got {(least, most)}")
+    return least, most
+
+
+RPROP_RULE = Rule(
+    rprop_rule_,
+    limits={"lr": non_negative, "etas": _etas, "step_sizes": _step_sizes},
+    states=(
+        State("prev", "last gradient, 0 at first"),
+        State("step_size", "step size of each entry, the learning rate at first", initial="lr"),
+    ),
+    is_idempotent=True,
+)
 
 
 class Rprop(MaskedOptimizer):
@@ -88,9 +112,8 @@ class Rprop(MaskedOptimizer):
     ICNN 1993; ``torch.optim.Rprop``.
     """
 
+    rule = RPROP_RULE
     _torch = torch.optim.Rprop
-    _state_names = frozenset({"step", "prev", "step_size"})
-    _no_row_state = "Rprop has no second moment: each entry has its own sign and step size"
 
     def __init__(
         self,
@@ -106,36 +129,4 @@ class Rprop(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "etas": etas,
-            "step_sizes": step_sizes,
-            "capturable": capturable,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> RpropNumbers:
-        smaller, larger = pair("etas", group["etas"])
-        if not 0 < smaller < 1 < larger:
-            raise ValueError(
-                f"etas must be a number between 0 and 1 and one above 1, got {(smaller, larger)}"
-            )
-        least, most = pair("step_sizes", group["step_sizes"])
-        if not 0 <= least <= most:
-            raise ValueError(
-                f"step_sizes must be two numbers of at least 0 that do not descend, got {(least, most)}"
-            )
-        return RpropNumbers(
-            lr=non_negative("lr", group["lr"]),
-            eta_minus=smaller,
-            eta_plus=larger,
-            step_size_min=least,
-            step_size_max=most,
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())

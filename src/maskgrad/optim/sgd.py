@@ -2,55 +2,95 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim import rules
-from maskgrad.optim.engine import Update
 from maskgrad.optim.fused import fused_sgd
 from maskgrad.optim.gradients import Dense, Gradient
-from maskgrad.optim.hyperparameters import StateOption, UnspecifiedOption, finite, non_negative
-from maskgrad.optim.numbers import Numbers, State, shared_numbers
+from maskgrad.optim.hyperparameters import (
+    StateOption,
+    UnspecifiedOption,
+    finite,
+    flag,
+    non_negative,
+)
+from maskgrad.optim.lazy.linear import LinearStep
+from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Hyperparameters, Numbers, Rule, State
 
 __all__ = ["SGD"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SGDNumbers(Numbers):
-    """SGD's hyperparameters as plain numbers."""
+def sgd_rule_(
+    param: Tensor,
+    grad: Tensor,
+    momentum_buffer: Tensor | None = None,
+    started: Tensor | None = None,
+    *,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+    maximize: bool,
+) -> None:
+    """One step; entries that are not ``started`` (None: all are) get ``grad``, without dampening, as their buffer."""
+    if maximize:
+        grad = grad.neg()
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    if momentum_buffer is not None:
+        momentum_buffer.mul_(momentum).add_(grad, alpha=1 - dampening)
+        if started is not None:
+            momentum_buffer.copy_(where(started, momentum_buffer, grad))
+            started.fill_(True)
+        grad = grad.add(momentum_buffer, alpha=momentum) if nesterov else momentum_buffer
+    param.add_(grad, alpha=-lr)
 
-    lr: float
-    momentum: float
-    dampening: float
-    weight_decay: float
-    nesterov: bool
 
-    counts_steps: ClassVar[bool] = False
+def _idle(n: Numbers, states: int) -> IdleStep | None:
+    if states > 1:  # the marker of buffers that have started decides entry by entry
+        return None
+    lr, decay, momentum = n["lr"], n["weight_decay"], n["momentum"]
+    if states == 0:
+        return LinearStep(((1 - lr * decay, 0.0), (0.0, 1.0)))
+    pushed = (1 - n["dampening"]) * decay
+    if n["nesterov"]:
+        top = (1 - lr * (decay + momentum * pushed), -lr * momentum * momentum)
+    else:
+        top = (1 - lr * pushed, -lr * momentum)
+    return LinearStep((top, (pushed, momentum)), factors=(1.0,), buffer=0)
 
-    def __post_init__(self) -> None:
-        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
-            raise ValueError(
-                f"nesterov=True needs momentum > 0 and dampening = 0, got momentum={self.momentum} and "
-                f"dampening={self.dampening}"
-            )
 
-    def states(self) -> tuple[State, ...]:
-        """The momentum, if there is any. The marker of buffers that have started comes and goes: see :class:`SGD`."""
-        return (State("momentum_buffer"),) if self.momentum != 0 else ()
+def _check(n: Numbers, row: bool) -> None:
+    if n["nesterov"] and (n["momentum"] == 0 or n["dampening"] != 0):
+        raise ValueError(
+            f"nesterov=True needs momentum > 0 and dampening = 0, got momentum={n['momentum']} and "
+            f"dampening={n['dampening']}"
+        )
 
-    def update(self, step: float = 0.0, **scalars: Tensor) -> Update:
-        """The update, the same at each step."""
-        names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
-        numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
 
-        return Update(partial(rules.sgd_, **numbers), fused_sgd(numbers))
+SGD_RULE = Rule(
+    sgd_rule_,
+    limits={
+        "lr": non_negative,
+        "momentum": non_negative,
+        "dampening": finite,
+        "weight_decay": non_negative,
+        "nesterov": flag,
+    },
+    states=(State("momentum_buffer", "the buffer, zeros at first", needs="momentum"),),
+    counts_steps=False,
+    markers=frozenset({"momentum_started"}),
+    check=_check,
+    fused=fused_sgd,
+    idle=_idle,
+)
 
 
 class SGD(MaskedOptimizer):
@@ -108,11 +148,9 @@ class SGD(MaskedOptimizer):
     ``torch.optim.SGD``.
     """
 
+    rule = SGD_RULE
     _torch = torch.optim.SGD
-    _state_names = frozenset()
-    _optional_state_names = frozenset({"momentum_buffer", "momentum_started"})
     _late_options = MappingProxyType({"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})
-    _no_row_state = "SGD has no second moment, of which one value per row could do"
 
     def __init__(
         self,
@@ -130,46 +168,22 @@ class SGD(MaskedOptimizer):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "differentiable": differentiable,
-            "fused": fused,
-            "unspecified": unspecified,
-            "state": state,
-        }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def _numbers(group: dict[str, Any]) -> SGDNumbers:
-        return SGDNumbers(
-            lr=non_negative("lr", group["lr"]),
-            momentum=non_negative("momentum", group["momentum"]),
-            dampening=finite("dampening", group["dampening"]),
-            weight_decay=non_negative("weight_decay", group["weight_decay"]),
-            nesterov=bool(group["nesterov"]),
-            **shared_numbers(group),
-        )
+        super().__init__(params, locals())
 
     def _finish(self, param: Tensor, gradient: Gradient) -> None:
         if isinstance(gradient, Dense) and param in self.state:
             self.state[param].pop("momentum_started", None)
 
-    def _numbers_now(self, param: Tensor, numbers: Numbers) -> Numbers:
+    def _numbers_now(self, param: Tensor, numbers: Hyperparameters) -> Hyperparameters:
         fresh = self.state.get(param, {}).get("momentum_buffer") is None
-        if numbers.zeros and fresh and isinstance(numbers, SGDNumbers) and numbers.dampening != 0:
-            return replace(numbers, dampening=0.0)
+        if numbers.zeros and fresh and numbers.numbers["dampening"] != 0:
+            return replace(numbers, numbers={**numbers.numbers, "dampening": 0.0})
         return numbers
 
-    def _prepare_state(self, param: Tensor, numbers: Numbers) -> list[Tensor]:
+    def _prepare_state(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
         """A dense buffer, and a marker where one is needed, from nothing, from ours, or from PyTorch's state."""
         # Where a missing gradient is a zero, all entries start together: see _numbers_now.
-        dampened = isinstance(numbers, SGDNumbers) and numbers.dampening != 0 and not numbers.zeros
+        dampened = numbers.numbers["dampening"] != 0 and not numbers.zeros
         state = self.state[param]
         buffer: Tensor | None = state.get("momentum_buffer")
         if buffer is None:

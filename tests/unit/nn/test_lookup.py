@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.nn.lookup import LookupTable
-from maskgrad.optim.pending import pending_of
+from maskgrad.optim.lazy.rows import lazy_rows_of
 
 ROWS, WIDTH = 7, 3
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -128,7 +128,7 @@ def test_saving_loading_copying_and_converting(name: str, options: dict[str, Any
     def owing() -> Made:
         made = pair("Embedding", name, options)
         train(made, 9, some)
-        assert len(pending_of(made[0].weight) or ()) > 0
+        assert len(lazy_rows_of(made[0].weight) or ()) > 0
         return made
 
     def same(a: Tensor, b: Tensor) -> None:
@@ -149,7 +149,7 @@ def test_saving_loading_copying_and_converting(name: str, options: dict[str, Any
     same(torch.load(file, weights_only=False).weight, theirs.weight)
     ours, theirs, *_ = owing()
     same(ours.float().weight, theirs.weight)
-    assert pending_of(ours.weight) is None
+    assert lazy_rows_of(ours.weight) is None
     ours, theirs, lazy, eager = owing()
     before = {"weight": torch.ones(ROWS, WIDTH, dtype=torch.float64)}
     ours.load_state_dict(before)

@@ -12,6 +12,7 @@ from torch import Tensor
 from maskgrad import optim
 from maskgrad.optim.dense import FUSED
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.rule import Hyperparameters
 from tests.unit.optim.papers import PaperLAMB, PaperLion
 
 NAN = float("nan")
@@ -98,3 +99,10 @@ def bits(t: Tensor) -> Tensor:
 def accepts(kind: Any, name: str) -> bool:
     """Whether the constructor of an optimizer has an argument of this name."""
     return name in inspect.signature(kind).parameters
+
+
+def numbers_of(name: str, **options: Any) -> Hyperparameters:
+    """The hyperparameters of an optimizer that is made with ``options``, checked."""
+    optimizer = getattr(optim, name)([torch.nn.Parameter(torch.ones(1))], **options)
+    numbers: Hyperparameters = optimizer._read_group(optimizer.param_groups[0])
+    return numbers

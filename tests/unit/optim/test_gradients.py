@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor import masked
-from maskgrad.optim.engine import Update, apply_update
+from maskgrad.optim.engine import apply_update
 from maskgrad.optim.gradients import Dense, Masked, Rows, read_gradient
+from maskgrad.optim.rule import Update
 from tests.unit.optim.kinds import coo, every_kind
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 import maskgrad as mg
 from maskgrad.optim import gradients
-from maskgrad.optim.engine import Update, apply_update
+from maskgrad.optim.engine import apply_update
 from maskgrad.optim.gradients import Rows, Slots, read_gradient
+from maskgrad.optim.rule import Update
 from tests.unit.optim.optimizers import OPTIONS, WITH_ROW_STATE
 
 NAN = float("nan")

@@ -1,0 +1,234 @@
+"""The optimizers' updates as functions, in place and without an optimizer: derived from what each one declares."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.optim.adadelta import Adadelta
+from maskgrad.optim.adagrad import Adagrad
+from maskgrad.optim.adam import Adam
+from maskgrad.optim.adamax import Adamax
+from maskgrad.optim.asgd import ASGD
+from maskgrad.optim.engine import apply_update
+from maskgrad.optim.gradients import read_gradient
+from maskgrad.optim.hyperparameters import finite, flag
+from maskgrad.optim.lamb import LAMB
+from maskgrad.optim.lion import Lion
+from maskgrad.optim.nadam import NAdam
+from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.radam import RAdam
+from maskgrad.optim.rmsprop import RMSprop
+from maskgrad.optim.rprop import Rprop
+from maskgrad.optim.rule import Hyperparameters, State
+from maskgrad.optim.sgd import SGD
+
+__all__ = [
+    "adadelta_",
+    "adagrad_",
+    "adam_",
+    "adamax_",
+    "asgd_",
+    "lamb_",
+    "lion_",
+    "nadam_",
+    "radam_",
+    "rmsprop_",
+    "rprop_",
+    "sgd_",
+]
+
+PAGE = """One {kind} step, in place, on the entries that the gradient specifies.
+
+The formula is that of :class:`maskgrad.optim.{kind}`.
+
+Args:
+    param: strided tensor, floating-point or complex, any shape; updated in place.
+    grad: MaskedTensor, or strided, COO, CSR, CSC, BSR or BSC tensor of the same shape; duplicates are
+        merged first, in float32 for halves. A stored zero is an entry.
+{arguments}
+
+Returns:
+    ``param``.
+
+Gradient:
+    None; nothing is recorded for autograd.
+
+Raises:
+    TypeError: unknown layout or unfit dtype.
+    ValueError: shapes or devices differ, a number is out of its range, NaN or infinite, or a state is missing.
+    IndexError: an index outside ``param``. Nothing has been written then.
+
+Dense equivalent: {dense}.
+
+Example:
+    >>> grad = mg.masked(torch.tensor([1., float("nan")]), torch.tensor([True, False]))
+    >>> mg.optim.functional.{name}(torch.ones(2), grad, {example})
+    tensor({result})
+
+Source: {source}
+"""
+STEP = "number of this step, counted from 1."
+STARTED = (
+    "Boolean, shape of ``param`` (of its pairs if it is complex), updated in place: entries that have a buffer; the "
+    "others start theirs with the undampened gradient. None: all have one."
+)
+
+
+def functional_form(
+    kind: type[MaskedOptimizer], example: str, result: str, first_step: Any = Parameter.empty
+) -> Callable[..., Tensor]:
+    """The update of ``kind`` as a function of parameter, gradient, states and hyperparameters.
+
+    Args:
+        kind: an optimizer.
+        example: what its example hands over after a parameter of ones and a gradient of one for the first entry.
+        result: what comes out.
+        first_step: the default of ``step``, if there is one.
+    """
+    rule, constructor = kind.rule, inspect.signature(kind).parameters
+    by_states = {state.needs for state in rule.states if state.needs and rule.limits[state.needs] is flag}
+    starts = {state.initial for state in rule.states} - set(rule.names)
+    options = [name for name in rule.limits if name not in by_states | starts]
+    page = dict(re.findall(r"^        (\w+): (.*(?:\n            .*)*)", str(kind.__doc__), re.MULTILINE))
+
+    arguments = {_argument(state): _about(state) for state in rule.states}
+    arguments |= {
+        name: f"a number that the rule keeps, {start} at first; updated in place."
+        for name, start in rule.scalars.items()
+    }
+    defaults = {_argument(state): None for state in rule.states if state.needs is not None}
+    named: dict[str, Any] = {}
+    if "step" in rule.names or rule.prepare is not None:
+        arguments["step"], named["step"] = STEP, first_step
+    arguments |= {name: page[name] for name in (*options, "maximize")}
+    named |= {name: constructor[name].default for name in (*options, "maximize")}
+    if rule.markers:
+        arguments["started"], named["started"] = STARTED, None
+    positional = [*map(_argument, rule.states), *rule.scalars]
+    signature = inspect.Signature(
+        [
+            Parameter("param", Parameter.POSITIONAL_OR_KEYWORD),
+            Parameter("grad", Parameter.POSITIONAL_OR_KEYWORD),
+            *(
+                Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name, Parameter.empty))
+                for name in positional
+            ),
+            *(Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in named.items()),
+        ]
+    )
+
+    def function(*args: Any, **kwargs: Any) -> Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        with torch.no_grad():
+            return _step(kind, bound.arguments)
+
+    name, dense = f"{kind.__name__.lower()}_", kind._torch
+    function.__name__ = function.__qualname__ = name
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__doc__ = PAGE.format(
+        kind=kind.__name__,
+        arguments="\n".join(f"    {name}: {about}" for name, about in arguments.items()),
+        dense=f"``{dense.__module__}.{dense.__name__.lower()}``" if dense else "none in PyTorch",
+        name=name,
+        example=example,
+        result=result,
+        source=re.sub(r";\s+``torch.*", ".", str(kind.__doc__).partition("Source: ")[2].strip(), flags=re.S),
+    )
+    return function
+
+
+def _argument(state: State) -> str:
+    return state.argument or state.name
+
+
+def _about(state: State) -> str:
+    shape = "shape of ``param``" + (", or (rows, 1, ..., 1) for one per row" if state.statistic else "")
+    needed = f" Needed if there is ``{state.needs}``." if state.needs is not None else ""
+    return f"{state.about}; {shape}; updated in place.{needed}"
+
+
+def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any]) -> Tensor:
+    """One step, after a look at everything that is ``given``."""
+    rule = kind.rule
+    param, states = given["param"], {state.name: given[_argument(state)] for state in rule.states}
+    present = {state.needs: states[state.name] is not None for state in rule.states if state.needs}
+    group = {**dict.fromkeys(rule.limits, 0), **present, **given}
+    for name in rule.limits.keys() - given.keys() - present.keys():
+        group[name] = inspect.signature(kind).parameters[name].default
+    row = any(_is_per_row(param, states[declared.name], declared) for declared in rule.states)
+    numbers = Hyperparameters.of(rule, group, row=row)
+    count = finite("step", given.get("step", 1))
+    if count < 1:
+        raise ValueError(f"step must be at least 1, the number of the first step, got {given['step']}")
+    started = given.get("started")
+    if started is not None:
+        if started.dtype is not torch.bool:
+            raise TypeError(f"started must be a Boolean tensor, got {started.dtype}")
+        _require_like(torch.view_as_real(param.detach()) if param.is_complex() else param, started, "started")
+    gradient = read_gradient(param, given["grad"], "param")
+    wanted = numbers.states()
+    tensors = [_checked(param, states[declared.name], declared) for declared in wanted]
+    scalars = {name: _one_number(name, given[name]) for name in rule.scalars}
+    update = numbers.update(count, **scalars)
+    apply_update(update, param, gradient, [*tensors, *([started] if started is not None and wanted else [])])
+    for name, value in update.scalars.items():
+        scalars[name].copy_(value)
+    return param  # type: ignore[no-any-return]
+
+
+def _require_like(param: Tensor, other: Tensor, name: str) -> None:
+    """ValueError unless ``other`` is strided and has the shape and device of ``param``."""
+    if other.shape != param.shape or other.device != param.device or other.layout is not param.layout:
+        raise ValueError(
+            f"{name} must be a strided tensor like param, {tuple(param.shape)} on {param.device}; got {other.layout} "
+            f"of shape {tuple(other.shape)} on {other.device}"
+        )
+
+
+def _checked(param: Tensor, state: Tensor | None, declared: State) -> Tensor:
+    name = _argument(declared)
+    if state is None:
+        raise ValueError(f"a step with these options needs {name}, e.g. torch.zeros_like(param)")
+    if not _is_per_row(param, state, declared):
+        _require_like(param, state, name)
+    elif state.device != param.device:
+        raise ValueError(f"{name} is on {state.device}, but param is on {param.device}; move one with .to()")
+    return state.detach()
+
+
+def _is_per_row(param: Tensor, state: Tensor | None, declared: State) -> bool:
+    """Whether ``state`` has one value for each row, which is another shape than the parameter's."""
+    one_per_row = declared.shape(param, row=True)
+    return state is not None and state.shape == one_per_row != param.shape
+
+
+def _one_number(name: str, state: Tensor | None) -> Tensor:
+    if state is None or state.numel() != 1:
+        found = "None" if state is None else f"a tensor of shape {tuple(state.shape)}"
+        raise ValueError(f"{name} must be a tensor with one element, got {found}")
+    return state.detach()
+
+
+TWO = "torch.zeros(2), torch.zeros(2)"
+adadelta_ = functional_form(Adadelta, f"{TWO}, eps=1.0", "[0.0465, 1.0000]")
+adagrad_ = functional_form(Adagrad, "torch.zeros(2), lr=0.1", "[0.9000, 1.0000]", first_step=1)
+adam_ = functional_form(Adam, f"{TWO}, step=1, lr=0.1", "[0.9000, 1.0000]")
+adamax_ = functional_form(Adamax, f"{TWO}, step=1, lr=0.1", "[0.9000, 1.0000]")
+asgd_ = functional_form(
+    ASGD, "torch.ones(2), torch.tensor(0.1), torch.ones(()), step=1, lr=0.1, lambd=0", "[0.9000, 1.0000]"
+)
+lamb_ = functional_form(LAMB, f"{TWO}, step=1, lr=0.1", "[0.9000, 1.0000]")
+lion_ = functional_form(Lion, "torch.zeros(2), lr=0.1", "[0.9000, 1.0000]")
+nadam_ = functional_form(NAdam, f"{TWO}, torch.ones(()), step=1, lr=0.1", "[0.8944, 1.0000]")
+radam_ = functional_form(RAdam, f"{TWO}, step=1, lr=0.1", "[0.9000, 1.0000]")
+rmsprop_ = functional_form(RMSprop, "torch.zeros(2), lr=0.1, alpha=0.75", "[0.8000, 1.0000]")
+rprop_ = functional_form(Rprop, "torch.zeros(2), torch.full((2,), 0.1)", "[0.9000, 1.0000]")
+sgd_ = functional_form(SGD, "lr=0.5", "[0.5000, 1.0000]")

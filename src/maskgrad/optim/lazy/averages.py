@@ -1,0 +1,128 @@
+"""Averages of parameters whose rows rest between the steps that move them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from maskgrad.gradients.around_step import StepObserver
+from maskgrad.gradients.merging import widened_dtype
+from maskgrad.optim.lazy.catch_up import bring_up_to_date
+from maskgrad.optim.lazy.touched_rows import touched_rows
+
+__all__ = ["LazyAverage", "LazyAverages"]
+
+_PIECE = 1 << 17  # entries at a time: their copies stay in the cache
+
+
+class LazyAverage:
+    """The average of one parameter; each row is as of some update, and the parameter has rested since."""
+
+    def __init__(self, param: Tensor) -> None:
+        self.param = param
+        self.values = param.detach().to(widened_dtype(param.dtype), copy=True)
+        self.done: float | Tensor = 0.0
+        """The logarithm of the product of all decays up to that update: of all rows, or (R,) in float64."""
+
+    @torch.no_grad()
+    def bring_up(self, total: float, rows: Tensor | None = None) -> None:
+        """Account for the updates that were missed, all rows or those in ``rows``, each listed once."""
+        weights = self.param.detach()
+        if self.values.device != weights.device:  # the module was moved
+            self.values = self.values.to(weights.device)
+            self.done = self.done if isinstance(self.done, float) else self.done.to(weights.device)
+        if isinstance(self.done, float):
+            if self.done == total or (rows is not None and len(rows) == 0):
+                return
+            if rows is not None and len(rows) < len(weights):
+                self.done = torch.full((len(weights),), self.done, dtype=torch.float64, device=weights.device)
+        if isinstance(self.done, float):
+            self.values.lerp_(weights.to(self.values.dtype), -math.expm1(total - self.done))
+            self.done = total
+        elif rows is None:
+            share = self._share(total - self.done)
+            self.values.lerp_(weights.to(self.values.dtype), share)
+            self.done = total
+        else:
+            for piece in rows.split(max(_PIECE // max(weights[0].numel(), 1), 1)):
+                share = self._share(total - self.done[piece])
+                near, far = (t.index_select(0, piece) for t in (self.values, weights))
+                self.values.index_copy_(0, piece, torch.lerp(near, far.to(near.dtype), share))
+                self.done[piece] = total
+
+    def _share(self, missed: Tensor) -> Tensor:
+        """What of the distance to the weight is covered, one number per row."""
+        share = torch.expm1(missed).neg_().to(self.values.dtype)
+        return share.view(-1, *(1 for _ in self.values.shape[1:]))
+
+
+class LazyAverages(StepObserver):
+    """Brings averages up to date with the weights that a step is about to overwrite."""
+
+    def __init__(self, averages: list[LazyAverage]) -> None:
+        self.averages = averages
+        self.total = 0.0
+        """The logarithm of the product of the decays of all updates."""
+        self.started = False
+        self.applied = False
+        self._by_param = {id(average.param): average for average in averages}
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("averages", "total", "started", "applied")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        LazyAverages.__init__(self, state["averages"])
+        self.__dict__.update(state)
+
+    def of(self, param: Tensor) -> LazyAverage | None:
+        """The average of ``param``."""
+        return self._by_param.get(id(param))
+
+    def require_weights(self, what: str) -> None:
+        """RuntimeError if the parameters hold their averages."""
+        if self.applied:
+            raise RuntimeError(
+                f"{what} while the parameters hold their averages; leave `with average.applied():` first"
+            )
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Copy the weights as they are now."""
+        for average in self.averages:
+            bring_up_to_date(average.param)
+            average.values.copy_(average.param)
+            average.done = self.total
+        self.started = True
+
+    def flush(self) -> None:
+        """Bring all rows up to date."""
+        if self.started and not self.applied:
+            for average in self.averages:
+                bring_up_to_date(average.param)
+                average.bring_up(self.total)
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Refused while the averages are in the parameters."""
+        if self.applied and any(id(p) in self._by_param for g in optimizer.param_groups for p in g["params"]):
+            self.require_weights("a step")
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """Nothing moves in a closure."""
+
+    def gradients_ready(self, optimizer: Optimizer) -> None:
+        """The rows that are about to move have rested until now."""
+        for group in optimizer.param_groups:
+            mine = [average for average in map(self.of, group["params"]) if average is not None]
+            for average in mine if self.started else ():
+                rows = touched_rows(optimizer, group, average.param)
+                if rows is None:
+                    bring_up_to_date(average.param)
+                average.bring_up(self.total, rows)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Nothing to do until the rows move again, or somebody reads."""

@@ -1,0 +1,102 @@
+"""The updates that a parameter has had, run-length encoded, so that idle rows can have them later.
+
+Hyperparameters seldom change from one step to the next: steps in a row with equal numbers are one entry. Under a
+learning-rate schedule every step is an entry of its own; who keeps a history bounds its length (see
+``rows.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from maskgrad.optim.rule import Hyperparameters, Update
+
+__all__ = ["History"]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Updates number ``start`` to ``start + count - 1`` of the history: equal numbers, steps one after the other."""
+
+    start: int
+    count: int
+    numbers: Hyperparameters
+    step: float
+    scalars: dict[str, Tensor]
+    """States that are one number, as they were before the first update of the run."""
+
+
+class History:
+    """Updates in order, the first is number 0. ``len()`` is their number, ``runs`` what is stored for them.
+
+    Example:
+        >>> from maskgrad.optim.lazy.history import History
+        >>> p = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = mg.optim.SGD([p], lr=0.1, weight_decay=0.5)
+        >>> numbers = optimizer._read_group(optimizer.param_groups[0])
+        >>> history = History()
+        >>> for _ in range(1000):
+        ...     history.append(numbers, 0, {})
+        >>> len(history), history.runs
+        (1000, 1)
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+
+    def __len__(self) -> int:
+        return self._runs[-1].start + self._runs[-1].count if self._runs else 0
+
+    @property
+    def runs(self) -> int:
+        """How many entries are stored."""
+        return len(self._runs)
+
+    def append(self, numbers: Hyperparameters, step: float, scalars: Mapping[str, Tensor]) -> None:
+        """Remember ``numbers.update(step, **scalars)``; ``scalars`` as they were before it."""
+        last = self._runs[-1] if self._runs else None
+        if last is not None and last.numbers == numbers and last.step + _stride(numbers) * last.count == step:
+            last.count += 1
+        else:
+            kept = {name: value.clone() for name, value in scalars.items()}
+            self._runs.append(_Run(len(self), 1, numbers, step, kept))
+
+    def updates(self, first: int) -> Iterator[tuple[int, Update]]:
+        """Number and update, from number ``first`` on."""
+        for run in self._runs:
+            yield from _updates(run, first)
+
+    def last_of_runs(self, first: int) -> Iterator[tuple[int, Update]]:
+        """As :meth:`updates`, but of each run only its last: for rules that a second idle step does not change."""
+        for run in self._runs:
+            yield from _updates(run, max(first, run.start + run.count - 1))
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether each of the updates changes nothing more when it is made again with gradient zero."""
+        return all(run.numbers.rule.is_idempotent for run in self._runs)
+
+    def clear(self) -> None:
+        """Forget everything: numbers start again with 0."""
+        self._runs.clear()
+
+
+def _updates(run: _Run, first: int) -> Iterator[tuple[int, Update]]:
+    stop = run.start + run.count
+    if stop <= first:
+        return
+    scalars = run.scalars
+    # A scalar state follows from the one before, so a run that has any is gone through from its start.
+    for number in range(run.start if scalars else max(run.start, first), stop):
+        update = run.numbers.update(run.step + _stride(run.numbers) * (number - run.start), **scalars)
+        scalars = {name: value.clone().copy_(update.scalars[name]) for name, value in scalars.items()}
+        if number >= first:
+            yield number, update
+
+
+def _stride(numbers: Hyperparameters) -> int:
+    """By how much the step number grows: an optimizer that counts no steps always says 0."""
+    return 1 if numbers.rule.counts_steps else 0

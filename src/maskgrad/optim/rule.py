@@ -1,0 +1,207 @@
+"""What an optimizer declares: limits of its hyperparameters, states, rule, and what a step with gradient zero does."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from maskgrad.optim.fused import Fused
+from maskgrad.optim.lazy.table import IdleStep
+
+__all__ = ["NOTHING", "Hyperparameters", "Numbers", "Rule", "State", "Update"]
+
+Numbers: TypeAlias = Mapping[str, Any]
+"""Hyperparameters by the names of the constructor, as plain numbers."""
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state tensor of the parameter's shape, or, if ``statistic`` and rows are asked for, one value per row."""
+
+    name: str
+    about: str
+    """What it is, for the page of the functional form."""
+    statistic: bool = False
+    """A second moment or the like, of which one value per row can do."""
+    initial: float | str | None = 0.0
+    """What it starts with everywhere: a value, or a hyperparameter by its name; None: as a copy of the parameter."""
+    needs: str | None = None
+    """The hyperparameter without which (False or 0) there is no such state."""
+    argument: str | None = None
+    """Its name in the functional form, if another."""
+
+    def shape(self, param: Tensor, row: bool) -> torch.Size:
+        """The shape of this state; of a parameter with one dimension or none, each entry is a row."""
+        if row and self.statistic and param.dim() > 1:
+            return torch.Size((param.shape[0], *(1 for _ in param.shape[1:])))
+        return param.shape
+
+    def create(self, param: Tensor, row: bool) -> Tensor:
+        """A new state; the two parts of a complex number start alike."""
+        start = param.detach()
+        if self.initial is None:
+            return start.clone()
+        if self.shape(param, row) != param.shape:
+            start = start.new_empty(self.shape(param, row))
+        assert not isinstance(self.initial, str)  # Hyperparameters.states() has put the number there
+        value = complex(self.initial, self.initial) if param.is_complex() else self.initial
+        return torch.full_like(start, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One update, its numbers already bound.
+
+    ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per
+    row; with those, and if ``whole``, it takes ``specified``, an object of :mod:`maskgrad.optim.specified`.
+    ``fused`` names the kernel that does the same on the rows of contiguous tables, merging duplicates, or is None.
+    ``whole`` rules compare all specified entries of a parameter, which must therefore be updated at once.
+    ``scalars`` are the states that are one number, as they are afterwards. ``idle(number of states)`` is what the
+    update does if the gradient is zero, None where there is no closed form; ``is_idempotent``: a second such update
+    changes nothing.
+    """
+
+    rule: Callable[..., None]
+    fused: Fused | None = None
+    whole: bool = False
+    scalars: Mapping[str, Tensor] = field(default_factory=dict)
+    idle: Callable[[int], IdleStep | None] = field(default=lambda _: None)
+    is_idempotent: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an optimizer updates a parameter.
+
+    Attributes:
+        update_: ``update_(param, grad, *states, **numbers)``, in place; it gets the numbers that its signature names.
+        limits: for each hyperparameter the function that checks it, given its name and value; returns a number.
+        states: in the order in which ``update_`` takes them.
+        scalars: states that are one number, and the values, or hyperparameters, with which they start.
+        counts_steps: whether there is a state ``"step"``.
+        on_device: whether the numbers among the states always live on the parameter's device.
+        markers: names of states that come and go.
+        check: refuses hyperparameters that do not fit each other; given them, and whether states are per row.
+        prepare: given hyperparameters, number of the step and scalars: the numbers of this step, and the scalars after.
+        fused: the kernel for rows, given the numbers, and whether states are per row.
+        idle: a step with gradient zero in closed form, given the numbers of the step and the number of states.
+        is_idempotent: a second step with gradient zero and the same numbers changes nothing.
+        whole: whether the rule compares all entries of a parameter.
+    """
+
+    update_: Callable[..., None]
+    limits: Mapping[str, Callable[[str, Any], Any]]
+    states: tuple[State, ...]
+    scalars: Mapping[str, float | str] = field(default_factory=dict)
+    counts_steps: bool = True
+    on_device: bool = False
+    markers: frozenset[str] = frozenset()
+    check: Callable[[Numbers, bool], None] | None = None
+    prepare: Callable[[Numbers, float, Mapping[str, Tensor]], tuple[Numbers, Mapping[str, Tensor]]] | None = (
+        None
+    )
+    fused: Callable[[Numbers, bool], Fused | None] | None = None
+    idle: Callable[[Numbers, int], IdleStep | None] = lambda *_: None
+    is_idempotent: bool = False
+    whole: bool = False
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.__dict__.setdefault("_home", (owner, name))
+
+    def __reduce__(self) -> Any:
+        """Pickled by its name: it holds functions."""
+        return getattr, self.__dict__["_home"]
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The numbers that ``update_`` takes."""
+        parameters = inspect.signature(self.update_).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "specified")
+
+    @functools.cached_property
+    def required(self) -> frozenset[str]:
+        """The names of all states that a parameter has once it has been stepped, whatever the options are."""
+        always = (state.name for state in self.states if state.needs is None)
+        return frozenset((*always, *self.scalars, *(("step",) if self.counts_steps else ())))
+
+    @functools.cached_property
+    def optional(self) -> frozenset[str]:
+        """The names of the others."""
+        return self.markers | {state.name for state in self.states if state.needs is not None}
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether one value per row can do for a state."""
+        return any(state.statistic for state in self.states)
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """The hyperparameters of a group as plain numbers, checked."""
+
+    rule: Rule
+    numbers: Numbers
+    row: bool = False
+    """One accumulator per row."""
+    on_device: bool = False
+    """The step count lives on the parameter's device, as PyTorch has it with ``capturable`` or ``fused``."""
+    zeros: bool = False
+    """An entry without a gradient has gradient zero."""
+
+    @classmethod
+    def of(cls, rule: Rule, group: Mapping[str, Any], row: bool = False) -> Hyperparameters:
+        """Those of a parameter group, which may lack the options that say nothing about the numbers.
+
+        Raises:
+            TypeError: a hyperparameter is no number.
+            ValueError: one is out of its range, or they do not fit each other.
+        """
+        numbers = {name: check(name, group[name]) for name, check in rule.limits.items()}
+        numbers["maximize"] = bool(group["maximize"])
+        row = row or group.get("state") == "row"
+        if rule.check is not None:
+            rule.check(numbers, row)
+        on_device = bool(group.get("capturable") or group.get("fused") or rule.on_device)
+        return cls(rule, numbers, row, on_device, group.get("unspecified") == "zero")
+
+    def states(self) -> tuple[State, ...]:
+        """The state tensors, in the order in which the rule takes them."""
+        numbers = self.numbers
+        return tuple(
+            replace(state, initial=numbers[state.initial]) if isinstance(state.initial, str) else state
+            for state in self.rule.states
+            if state.needs is None or numbers[state.needs]
+        )
+
+    def scalars(self) -> dict[str, float]:
+        """States that are one number for the whole parameter, and the values with which they start."""
+        numbers = self.numbers
+        return {
+            name: numbers[start] if isinstance(start, str) else start
+            for name, start in self.rule.scalars.items()
+        }
+
+    def update(self, step: float, **scalars: Tensor) -> Update:
+        """The update of step number ``step``, counted from 1 (0 if steps are not counted)."""
+        rule, numbers, after = self.rule, {**self.numbers, "step": step}, NOTHING
+        if rule.prepare is not None:
+            changed, after = rule.prepare(self.numbers, step, scalars)
+            numbers.update(changed)
+        return Update(
+            partial(rule.update_, **{name: numbers[name] for name in rule.names}),
+            rule.fused(numbers, self.row) if rule.fused is not None else None,
+            rule.whole,
+            after,
+            partial(rule.idle, numbers),
+            rule.is_idempotent,
+        )

@@ -1,0 +1,110 @@
+"""What a parameter owes its idle rows: bounded in memory, and touched only for the rows that a step needs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from maskgrad import optim
+from maskgrad.optim.lazy import rows as lazy_module
+from maskgrad.optim.lazy.rows import LazyRows, lazy_rows_of
+from tests.unit.optim.idle_rows import assert_close, beside_dense, sparse
+from tests.unit.optim.optimizers import OPTIONS
+
+Optimizers = Callable[..., Any]
+
+
+def test_a_pickled_parameter_takes_along_what_it_owes() -> None:
+    p = nn.Parameter(torch.ones(3, 1))
+    optimizer = optim.SGD([p], lr=1.0, weight_decay=0.5, unspecified="zero")
+    p.grad = sparse(torch.tensor([0]), torch.zeros(1, 1), p)
+    optimizer.step()
+    other = pickle.loads(pickle.dumps(p))
+    optim.flush(other)
+    assert other.detach().view(-1).tolist() == [0.5, 0.5, 0.5]
+    assert p.detach().view(-1).tolist() == [0.5, 1.0, 1.0]
+
+
+def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_module, "_MOST_STEPS", 16)
+    longest = 0
+
+    def watch(step: int, p: nn.Parameter, *_: Any) -> None:
+        nonlocal longest
+        longest = max(longest, len(lazy_rows_of(p) or ()))
+
+    p, q, lazy, _ = beside_dense(optim.AdamW, torch.optim.AdamW, {"lr": 0.01}, steps=100, meanwhile=watch)
+    lazy.flush()
+    assert_close(p, q, 1e-10)
+    assert longest == 15
+
+
+def test_steps_that_change_no_idle_row_are_not_counted() -> None:
+    for name, options in (
+        ("SGD", {}),
+        ("Adagrad", {"lr_decay": 0.1}),
+        ("SGD", {"lr": 0.0, "weight_decay": 0.1}),
+    ):
+        p = nn.Parameter(torch.ones(3, 1))
+        optimizer = getattr(optim, name)([p], unspecified="zero", **options)
+        for _ in range(3):
+            p.grad = sparse(torch.tensor([1]), torch.ones(1, 1), p)
+            optimizer.step()
+        lazy = lazy_rows_of(p)
+        assert isinstance(lazy, LazyRows)
+        assert len(lazy) == 0
+        assert lazy._had is None
+
+
+class Largest(TorchDispatchMode):
+    """The largest number of elements that an operation created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        storages = {
+            x.untyped_storage().data_ptr()
+            for x in tree_leaves((args, kwargs))
+            if isinstance(x, Tensor) and x.layout is torch.strided
+        }
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if (
+                isinstance(x, Tensor)
+                and x.layout is torch.strided
+                and x.untyped_storage().data_ptr() not in storages
+            ):
+                self.numel = max(self.numel, x.numel())
+        return result
+
+
+# LAMB compares norms of whole parameters: its step is a dense one.
+@pytest.mark.parametrize(
+    ("ours", "options"),
+    [(ours, options) for ours, _, options in OPTIONS.values() if ours is not optim.LAMB],
+    ids=[case for case, (ours, _, _) in OPTIONS.items() if ours is not optim.LAMB],
+)
+def test_a_step_creates_and_writes_nothing_in_proportion_to_the_table(
+    ours: Optimizers, options: dict[str, Any]
+) -> None:
+    p = nn.Parameter(torch.ones(5000, 4))
+    optimizer = ours([p], unspecified="zero", **options)
+    for step in range(8):
+        p.grad = sparse(torch.tensor([step, 2, 2]), torch.ones(3, 4), p)
+        idle = p.detach()[100:].clone()
+        if step < 2:  # the first steps create state
+            optimizer.step()
+        else:
+            with Largest() as largest:
+                optimizer.step()
+            assert 0 < largest.numel <= 64
+        assert torch.equal(p.detach()[100:], idle)
