@@ -244,8 +244,8 @@ class DenseGroup:
         self.grads[fused].append(grad)
         return True
 
-    def step(self) -> None:
-        """Step them all."""
+    def step(self, stepped: list[Tensor]) -> None:
+        """Step them all; who has been is appended to ``stepped``."""
         kind: Any = self.kind
         for fused, (known, grads) in enumerate(zip(self.parts, self.grads, strict=True)):
             if not known:
@@ -268,6 +268,7 @@ class DenseGroup:
                 param_groups=[options], state=self.state, defaults=self.defaults, lists=lists, grads=grads
             )
             _bare_step(kind)(optimizer)
+            stepped += options["params"]
 
 
 def is_simple(param: Tensor) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from maskgrad.gradients.attached import AnyGradient, keep_attached
 from maskgrad.gradients.train_only import trained_entries
+from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import current_gradient
 from maskgrad.optim.batching import Batch
@@ -28,6 +31,8 @@ from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
 
 __all__ = ["MaskedOptimizer", "scalar_state"]
+
+MOST_NAMES = 20
 
 
 class MaskedOptimizer(GraphOptimizer, abc.ABC):
@@ -185,14 +190,37 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                 if grad is not None:
                     ready.append((param, self._read(param, grad, numbers, name), numbers, dense, number))
         # Nothing was written so far.
+        self._stepped: list[Tensor] = []
         batch = Batch()
-        for param, gradient, numbers, dense, number in ready:
-            if not (isinstance(gradient, Dense) and self._joins(dense, number, param, numbers)):
-                self._update(param, gradient, numbers, batch)
-        for way in prepared:
-            way.step()
-        batch.run()
+        try:
+            # Ctrl-C waits for what consists of several operations; elsewhere one call does it, and it costs as much.
+            with uninterrupted() if ready else contextlib.nullcontext():
+                for param, gradient, numbers, dense, number in ready:
+                    if not (isinstance(gradient, Dense) and self._joins(dense, number, param, numbers)):
+                        self._update(param, gradient, numbers, batch)
+                for way in prepared:
+                    way.step(self._stepped)
+                batch.run()
+        except BaseException as error:
+            self._say_who_was_stepped(error)
+            raise
         return loss
+
+    def _say_who_was_stepped(self, error: BaseException) -> None:
+        """Add to an error in the midst of a step which parameters have had it."""
+        done = {id(param) for param in self._stepped}
+        named = [pair for i, group in enumerate(self.param_groups) for pair in _named(group, i)]
+        had = [name for name, param in named if id(param) in done]
+        text = (
+            f"the step of {type(self).__name__} was cut off: {len(had)} of {len(named)} parameters have had it"
+            f"{': ' + ', '.join(had[:MOST_NAMES]) if had else ''}{', ...' if len(had) > MOST_NAMES else ''}. "
+            "The others have not, but for the one that was being written: load the last checkpoint if a part of a step "
+            "matters"
+        )
+        if hasattr(error, "add_note"):
+            error.add_note(text)
+        else:  # Python 3.10
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _joins(self, dense: DenseGroup | None, number: int, param: Tensor, numbers: Hyperparameters) -> bool:
         """Whether a dense gradient goes with the others of its group, after states were made or converted."""
@@ -243,6 +271,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         for name, value in update.scalars.items():
             state[name].copy_(value)
         self._finish(param, gradient)
+        self._stepped.append(param)
 
     def _states(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
         """The state tensors in the order in which the rule takes them; what is missing is created."""

@@ -90,10 +90,11 @@ class RowSteps:
         self.found.append((known, found, values.detach()))
         return True
 
-    def step(self) -> None:
-        """Step them all."""
+    def step(self, stepped: list[Tensor]) -> None:
+        """Step them all; who has been is appended to ``stepped``."""
         for param, grad in self.added:
             param.add_(grad, alpha=self.factor)
+            stepped.append(param)
         for known, found, values in self.found:
             state = known.state
             step = float(state["step"]) + 1 if self.numbers.rule.counts_steps else 0.0
@@ -111,6 +112,7 @@ class RowSteps:
             torch.autograd.graph.increment_version([known.param, *states])
             if self.numbers.rule.counts_steps:
                 state["step"] += 1
+            stepped.append(known.param)
 
 
 def _factor_of_addition(fused: Fused) -> float | None:
