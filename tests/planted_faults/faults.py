@@ -96,15 +96,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "duplicates are merged in half precision",
-        "gradients/merging.py",
-        "wide = values.to(widened_dtype(values.dtype))",
-        "wide = values",
+        "gradients/gradient.py",
+        "values = self.values.to(widened_dtype(self.values.dtype))",
+        "values = self.values",
     ),
     Fault(
-        "the norm of gradients in slots is taken before duplicates are merged",
-        "gradients/merging.py",
-        "gradient.with_values(_wide(gradient.values, factor)).merged()",
-        "gradient.with_values(_wide(gradient.values, factor))",
+        "the norm of gradients is taken before duplicates are merged",
+        "gradients/clipping.py",
+        'merged = read(gradient, "a gradient").wide().merged()',
+        'merged = read(gradient, "a gradient").wide()',
     ),
     Fault(
         "Adam corrects its first moment as after one step, always",

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from maskgrad.gradients.around_step import parameters_of
 from maskgrad.gradients.attached import (
-    AnyGradient,
     attached_gradient,
     current_gradient,
     grad_dtype,
@@ -24,7 +23,7 @@ from maskgrad.gradients.attached import (
     replace_gradient,
     set_grad_dtype,
 )
-from maskgrad.gradients.merging import MergedGradient, is_half, merged_gradient
+from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, read
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.optimizer import MaskedOptimizer
 
@@ -37,8 +36,6 @@ __all__ = [
     "read_and_unscale",
     "write_unscaled",
 ]
-
-Gradient = AnyGradient
 
 
 class OnDevices:
@@ -60,16 +57,19 @@ class Unscaled:
     """A gradient that has been read, and unscaled on the side unless PyTorch's kernel is to do it in place."""
 
     param: Tensor
-    gradient: Gradient
-    merged: MergedGradient | None
+    gradient: AnyGradient
+    merged: Gradient | None = None
     """Merged, unscaled, in the dtype to be written. None: to be unscaled in place."""
+    trained: Tensor | None = None
 
     def checked(self) -> Tensor:
         """What must be finite, as real numbers."""
         if self.merged is None:
             assert isinstance(self.gradient, Tensor)
             return self.gradient
-        values = self.merged.counted_values()
+        counted = self.merged.counted(self.trained)
+        values = self.merged.values
+        values = values if counted is None else torch.where(counted, values, 0)
         return torch.view_as_real(values) if values.is_complex() else values
 
 
@@ -102,10 +102,11 @@ def read_and_unscale(optimizer: Optimizer, inverse: OnDevices) -> list[Unscaled]
             and trained is None
             and not is_half(gradient)  # rounded, it might overflow
         ):
-            found.append(Unscaled(param, gradient, None))
+            found.append(Unscaled(param, gradient))
         else:
-            merged = merged_gradient(gradient, trained, inverse.on(gradient.device))
-            found.append(Unscaled(param, gradient, merged.to(dtype)))
+            merged = read(gradient, "a gradient").wide(inverse.on(gradient.device)).merged()
+            merged = merged.with_values(merged.values.to(dtype))
+            found.append(Unscaled(param, gradient, merged, trained))
     return found
 
 
@@ -140,7 +141,7 @@ def write_unscaled(found: Iterable[Unscaled]) -> list[Widened]:
         if one.merged is None:
             continue
         param, old = one.param, one.gradient
-        new = one.merged.rebuilt(one.merged.values)
+        new = one.merged.like(old)
         if isinstance(old, Tensor) and old.layout is torch.strided and old.dtype is new.dtype:
             old.copy_(one.merged.values)
             continue

@@ -21,26 +21,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad import kernels
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.gradients.attached import AnyGradient
+from maskgrad.gradients.gradient import LAYOUTS, AnyGradient, Gradient, read
 from maskgrad.gradients.padded_rows import PaddedRows
-from maskgrad.masked_tensor import MaskedTensor, from_sparse
+from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import stored_of
-from maskgrad.sparse import increasing, positions, prod, stored
+from maskgrad.sparse import prod
 
 __all__ = ["DTYPES", "LAYOUTS", "Contribution", "Facts", "contribution_of", "nothing"]
 
 _KINDS = (Tensor, MaskedTensor, PaddedRows)
 
-LAYOUTS = (
-    torch.strided,
-    torch.sparse_coo,
-    torch.sparse_csr,
-    torch.sparse_csc,
-    torch.sparse_bsr,
-    torch.sparse_bsc,
-)
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.complex32,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -147,50 +138,23 @@ def contribution_of(gradient: AnyGradient | None, shape: torch.Size, name: str) 
         raise ValueError(f"{name} must have shape {tuple(shape)}, found {tuple(gradient.shape)}")
     if gradient.dtype not in DTYPES:
         raise TypeError(f"{name} has dtype {gradient.dtype}, which cannot be added up; convert it first")
-    gradient = gradient.detach()
-    summed = ProcessGroup.summable(gradient.dtype)
-    if isinstance(gradient, PaddedRows):
-        used = gradient.checked(name).used
-        place, dtype = LAYOUTS.index(torch.sparse_coo), DTYPES.index(gradient.dtype)
-        facts = ABSENT._replace(present=1, masked=2, layout=place, dtype=dtype, slots=gradient.capacity)
-        return _of_rows(facts, gradient.rows[used][None], gradient.values[used].to(summed), shape, name)
-    if isinstance(gradient, Tensor):
-        if gradient.layout not in LAYOUTS:
-            raise TypeError(
-                f"{name} has layout {gradient.layout}; expected one of {', '.join(map(str, LAYOUTS))}"
-            )
-        if gradient.layout is torch.strided:
-            return Contribution(_facts(gradient), gradient.to(summed))
-        if gradient.layout is torch.sparse_coo:
-            indices, values = stored(gradient)
-            return _of_rows(_facts(gradient), indices, values.to(summed), shape, name)
-        return _of_stored(_facts(gradient), from_sparse(gradient), summed, shape, name)
-    if stored_of(gradient) is not None:
-        return _of_stored(_facts(gradient, masked=1), gradient, summed, shape, name)
-    return Contribution(
-        _facts(gradient, masked=1), torch.where(gradient.mask, gradient._values.to(summed), 0), gradient.mask
+    found = read(gradient, name)
+    found = found.with_values(found.values.to(ProcessGroup.summable(gradient.dtype))).merged(ascending=True)
+    return Contribution(_facts(gradient, found), found.values, found.mask, found.rows)
+
+
+def _facts(gradient: AnyGradient, found: Gradient) -> Facts:
+    """What the others have to know of ``gradient``, from which ``found`` was read."""
+    masked, slots = (2, gradient.capacity) if isinstance(gradient, PaddedRows) else (0, 0)
+    layout, blocks = torch.sparse_coo if masked else torch.strided, (0, 0)
+    if not isinstance(gradient, PaddedRows):
+        masked, layout = int(isinstance(gradient, MaskedTensor)), gradient.layout
+    if layout in (torch.sparse_bsr, torch.sparse_bsc):
+        listed = stored_of(gradient) if isinstance(gradient, MaskedTensor) else None
+        values = gradient.values() if isinstance(gradient, Tensor) else listed.values  # type: ignore[union-attr]
+        at = len(found.shape[: found.leading]) - 1
+        blocks = tuple(values.shape[at : at + 2])
+    rows = 0 if found.rows is None else len(found.rows)
+    return Facts(
+        1, masked, LAYOUTS.index(layout), DTYPES.index(gradient.dtype), found.leading, rows, *blocks, slots
     )
-
-
-def _facts(gradient: Tensor | MaskedTensor, masked: int = 0) -> Facts:
-    place, dtype = LAYOUTS.index(gradient.layout), DTYPES.index(gradient.dtype)
-    return ABSENT._replace(present=1, masked=masked, layout=place, dtype=dtype)
-
-
-def _of_stored(
-    facts: Facts, gradient: MaskedTensor, summed: torch.dtype, shape: torch.Size, name: str
-) -> Contribution:
-    listed = stored_of(gradient)
-    assert listed is not None
-    height, width = listed.pattern.facts().blocksize or (0, 0)
-    coordinates, entries = listed.pattern.coordinates(), listed.entries.to(summed)
-    return _of_rows(facts._replace(height=height, width=width), coordinates, entries, shape, name)
-
-
-def _of_rows(facts: Facts, indices: Tensor, values: Tensor, shape: torch.Size, name: str) -> Contribution:
-    """Merge entries (n, *dense) at ``indices`` (s, n)."""
-    leading = len(indices)
-    rows = positions(indices, shape[:leading], name)
-    if not increasing(rows):
-        rows, values = kernels.merge_rows(rows, values, prod(shape[:leading]), "sum")
-    return Contribution(facts._replace(leading=leading, rows=len(rows)), values, rows=rows)

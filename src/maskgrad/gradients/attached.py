@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
+from maskgrad.gradients.gradient import AnyGradient
 from maskgrad.gradients.masked_grad import MaskedGradient
-from maskgrad.gradients.padded_rows import PaddedRows
-from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = [
     "AnyGradient",
@@ -20,8 +19,6 @@ __all__ = [
     "replace_gradient",
     "set_grad_dtype",
 ]
-
-AnyGradient = Tensor | MaskedTensor | PaddedRows
 
 _ATTRIBUTE = "_maskgrad_gradient"
 _HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in PyTorch 2.9, which PyTorch/XLA needs

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import AnyGradient, gradient_or_none, replace_gradient
-from maskgrad.gradients.merging import MergedGradient, is_half, merged_gradient
+from maskgrad.gradients.attached import gradient_or_none, replace_gradient
+from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, read
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
@@ -23,7 +23,10 @@ from maskgrad.masked_tensor import MaskedTensor
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "grad_norm"]
 
 Parameters = Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
-Gradient = AnyGradient
+Owner = tuple[Tensor, AnyGradient]
+"""A parameter and its gradient."""
+Merged = tuple[Gradient, Tensor | None]
+"""A gradient, merged, in at least float32, and which of its values count (None: all)."""
 
 
 def grad_norm(
@@ -163,7 +166,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
             raise TypeError(
                 f"a gradient has dtype {gradient.dtype}; complex numbers have no order, use mg.clip_grad_norm_"
             )
-    others = [(p, g, merged_gradient(g)) for p, g in owners if not _is_dense(g)]
+    others = [(p, g, read(g, "a gradient").wide().merged()) for p, g in owners if not _is_dense(g)]
     dense = [p for p, g in owners if _is_dense(g)]
     if dense:
         torch.nn.utils.clip_grad_value_(dense, limit, foreach=foreach)
@@ -172,13 +175,14 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
         if is_half(gradient) and not bool((part.values.abs() > limit).any()):
             continue
         bound = min(limit, torch.finfo(gradient.dtype).max)
-        replace_gradient(param, part.rebuilt(part.values.clamp(-bound, bound).to(gradient.dtype)))
+        limited = part.values.clamp(-bound, bound).to(gradient.dtype)
+        replace_gradient(param, part.with_values(limited).like(gradient))
 
 
-def _listed(parameters: Parameters) -> list[tuple[Tensor, Gradient]]:
+def _listed(parameters: Parameters) -> list[Owner]:
     """The parameters that have a gradient, with it; of a leaf MaskedTensor the values, which are what is trained."""
     given = [parameters] if isinstance(parameters, (Tensor, MaskedTensor)) else list(parameters)
-    owners: list[tuple[Tensor, Gradient]] = []
+    owners: list[Owner] = []
     for parameter in given:
         if not isinstance(parameter, (Tensor, MaskedTensor)):
             raise TypeError(f"parameters must be tensors, found {type(parameter).__name__}")
@@ -189,20 +193,25 @@ def _listed(parameters: Parameters) -> list[tuple[Tensor, Gradient]]:
     return owners
 
 
-def _is_dense(gradient: Gradient) -> bool:
+def _is_dense(gradient: AnyGradient) -> bool:
     return isinstance(gradient, Tensor) and gradient.layout is torch.strided
 
 
-def _merged(owners: list[tuple[Tensor, Gradient]]) -> list[MergedGradient | Tensor]:
+def _merged(owners: list[Owner]) -> list[Merged | Tensor]:
     """The gradients, merged; a dense one (for which there is nothing to do) as it is, if all of it is trained."""
-    return [
-        g if isinstance(g, Tensor) and _is_dense(g) and mask is None else merged_gradient(g, mask)
-        for g, mask in ((gradient, trained_entries(param)) for param, gradient in owners)
-    ]
+    found: list[Merged | Tensor] = []
+    for param, gradient in owners:
+        trained = trained_entries(param)
+        if isinstance(gradient, Tensor) and _is_dense(gradient) and trained is None:
+            found.append(gradient)
+        else:
+            merged = read(gradient, "a gradient").wide().merged()
+            found.append((merged, merged.counted(trained)))
+    return found
 
 
 def _norm(
-    merged: list[MergedGradient | Tensor], norm_type: float, error_if_nonfinite: bool, foreach: bool | None
+    merged: list[Merged | Tensor], norm_type: float, error_if_nonfinite: bool, foreach: bool | None
 ) -> Tensor:
     order = float(norm_type)
     if math.isnan(order):
@@ -214,11 +223,14 @@ def _norm(
     return torch.nn.utils.get_total_norm(present, order, error_if_nonfinite, foreach)
 
 
-def _what_counts(part: MergedGradient | Tensor, order: float) -> Tensor:
+def _what_counts(part: Merged | Tensor, order: float) -> Tensor:
     """The entries that a norm is taken of, or their norm already, in at least float32."""
-    if isinstance(part, MergedGradient):
+    if not isinstance(part, Tensor):
+        values, counted = part[0].values, part[1]
+        if counted is None:
+            return values
         # A zero in the place of what does not count is no part of a sum, but would be the least of all entries.
-        return part.counted_values() if order > 0 else part.only_counted_values()
+        return torch.where(counted, values, 0) if order > 0 else values[counted]
     values = part.detach()
     if not is_half(values) or not values.numel():
         return values
@@ -228,8 +240,8 @@ def _what_counts(part: MergedGradient | Tensor, order: float) -> Tensor:
 
 
 def _scale_down(
-    owners: list[tuple[Tensor, Gradient]],
-    merged: list[MergedGradient | Tensor],
+    owners: list[Owner],
+    merged: list[Merged | Tensor],
     limit: float,
     total: Tensor,
     foreach: bool | None,
@@ -240,11 +252,11 @@ def _scale_down(
     factor = (limit / (total + 1e-6)).clamp(max=1.0)
     for (param, gradient), part in zip(owners, merged, strict=True):
         if not _is_dense(gradient):
-            assert isinstance(part, MergedGradient)
-            replace_gradient(param, _scaled(gradient, part, factor))
+            assert not isinstance(part, Tensor)
+            replace_gradient(param, _scaled(gradient, part[0], factor))
 
 
-def _scaled(gradient: Gradient, part: MergedGradient, factor: Tensor) -> Gradient:
+def _scaled(gradient: AnyGradient, part: Gradient, factor: Tensor) -> AnyGradient:
     factor = factor.to(gradient.device)
     if isinstance(gradient, PaddedRows) and is_half(gradient):
         return gradient.with_values((gradient.values.to(factor.dtype) * factor).to(gradient.dtype))
@@ -257,4 +269,4 @@ def _scaled(gradient: Gradient, part: MergedGradient, factor: Tensor) -> Gradien
             is_coalesced=gradient.is_coalesced(),
             check_invariants=False,
         )
-    return part.rebuilt((part.values * factor).to(gradient.dtype))
+    return part.with_values((part.values * factor).to(gradient.dtype)).like(gradient)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from maskgrad.gradients.attached import AnyGradient, current_gradient, keep_attached
-from maskgrad.optim.gradients import check_gradient
+from maskgrad.gradients.gradient import check_fits
 
 __all__ = ["attach_gradient", "attached_gradient", "current_gradient"]
 
@@ -56,7 +56,7 @@ def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
     Source: PyTorch refuses ``p.grad = csr`` ("data of a different type") for a dense parameter.
     """
     if masked is not None:
-        check_gradient(param, masked, "the parameter")
+        check_fits(param, masked, "gradient of the parameter")
     if masked is None:
         param.grad = None
     keep_attached(param, masked)

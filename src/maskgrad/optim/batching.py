@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.gradients.gradient import Gradient
 from maskgrad.optim.engine import apply_update, row_tables
 from maskgrad.optim.fused import Fused
-from maskgrad.optim.gradients import Gradient, Rows
 from maskgrad.optim.rule import Update
 
 __all__ = ["Batch"]
@@ -56,9 +56,9 @@ class Batch:
     ) -> None:
         """Perform an update, at once or with :meth:`run`, and then call ``done``: a step counts when it was made."""
         fused, read = update.fused, None
-        if isinstance(gradient, Rows) and 0 < gradient.values.numel() < _LARGE:
+        if gradient.lists_rows and 0 < gradient.values.numel() < _LARGE:
             read = row_tables(update, [param.detach(), *states], gradient)
-        if read is None or not isinstance(gradient, Rows) or fused is None:
+        if read is None or gradient.rows is None or fused is None:
             apply_update(update, param, gradient, states)
             done()
             return
@@ -71,7 +71,7 @@ class Batch:
         group = self._groups.setdefault(key, _Group(fused))
         group.params.append(table)
         group.states.append(arranged)
-        group.indices.append(gradient.indices)
+        group.indices.append(gradient.rows)
         group.values.append(values)
         group.done.append(done)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows, Slots
+from maskgrad.gradients.gradient import Gradient
 from maskgrad.optim.rule import Update
 from maskgrad.optim.specified import EVERY, InSlots, Listed, Specified, UnderMask
 from maskgrad.sparse import increasing, places, prod
@@ -30,25 +30,25 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
     Each state has the parameter's shape, or one value for each row.
     """
     tensors = [param.detach(), *states]
-    if isinstance(gradient, Rows):
-        if len(gradient.indices) == 0:
+    values, mask = gradient.values, gradient.mask
+    if gradient.in_slots:
+        if param.numel() and len(values):
+            _update_slots(update, tensors, gradient)
+        return
+    if gradient.rows is not None:
+        if len(values) == 0:
             return
         if gradient.leading > 0:
             _update_rows(update, tensors, gradient)
             return
-        gradient = Dense(gradient.values.to(_compute_dtype(param, parts=False)).sum(0))
-    if isinstance(gradient, Slots):
-        if param.numel() and len(gradient.indices):
-            _update_slots(update, tensors, gradient)
-        return
-    values = gradient.values
+        values = values.to(_compute_dtype(param, parts=False)).sum(0)
     if param.is_complex():
         tensors, values = [_real(t) for t in tensors], _pairs(values, param)
-    if isinstance(gradient, Dense):
+    if mask is None:
         _update_dense(update, tensors, values)
     else:
-        mask = gradient.mask.unsqueeze(-1).expand_as(values) if param.is_complex() else gradient.mask
-        _update_masked(update, tensors, Masked(values, mask))
+        mask = mask.unsqueeze(-1).expand_as(values) if param.is_complex() else mask
+        _update_masked(update, tensors, values, mask)
 
 
 def _run(update: Update, tensors: Sequence[Tensor], values: Tensor, specified: Specified) -> None:
@@ -72,13 +72,13 @@ def _update_dense(update: Update, tensors: list[Tensor], values: Tensor) -> None
             narrow.copy_(computed)
 
 
-def _update_masked(update: Update, tensors: list[Tensor], gradient: Masked) -> None:
-    parts = (gradient.mask, gradient.values, *tensors)
+def _update_masked(update: Update, tensors: list[Tensor], values: Tensor, mask: Tensor) -> None:
+    parts = (mask, values, *tensors)
     pieces: list[Sequence[Tensor]] = [(t,) for t in parts]
     # Some ten temporary tensors are needed, and on the CPU they had better stay in the cache.
-    if tensors[0].device.type == "cpu" and not update.whole and gradient.mask.numel() > _PIECE:
+    if tensors[0].device.type == "cpu" and not update.whole and mask.numel() > _PIECE:
         if _some_per_row(tensors):
-            rows = max(_PIECE * len(gradient.mask) // gradient.mask.numel(), 1)
+            rows = max(_PIECE * len(mask) // mask.numel(), 1)
             pieces = [t.split(rows) for t in parts]
         elif all(t.is_contiguous() for t in parts):
             pieces = [t.view(-1).split(_PIECE) for t in parts]
@@ -105,7 +105,7 @@ def _touched(mask: Tensor, state: Tensor) -> Tensor:
 
 
 def row_tables(
-    update: Update, tensors: Sequence[Tensor], gradient: Rows
+    update: Update, tensors: Sequence[Tensor], gradient: Gradient
 ) -> tuple[list[Tensor], Tensor] | None:
     """What the kernel of ``update`` takes: parameter and states seen as (R, *row), and the values; None: none fits."""
     if update.fused is None or gradient.mask is not None or gradient.leading == 0:
@@ -119,7 +119,7 @@ def row_tables(
     return _as_rows(tensors, gradient.leading), values
 
 
-def _real_numbers(tensors: Sequence[Tensor], gradient: Rows) -> tuple[list[Tensor], Tensor]:
+def _real_numbers(tensors: Sequence[Tensor], gradient: Gradient) -> tuple[list[Tensor], Tensor]:
     """Parameter and states, complex ones as pairs, and the gradient's values in the dtype of the computation."""
     if tensors[0].is_complex():
         return [_real(t) for t in tensors], _pairs(gradient.values, tensors[0])
@@ -133,13 +133,14 @@ def _as_rows(tensors: Sequence[Tensor], leading: int) -> list[Tensor]:
     return [t.view(len(t) * (inner if t.shape == whole else 1), *t.shape[leading:]) for t in tensors]
 
 
-def _update_rows(update: Update, tensors: list[Tensor], gradient: Rows) -> None:
+def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> None:
+    assert gradient.rows is not None
     read = row_tables(update, tensors, gradient)
     if read is not None and update.fused is not None:
         (table, *states), values = read
         arranged: list[list[Tensor | None]] = [[table], *([state] for state in update.fused.arranged(states))]
         kernels.update_tables_(
-            update.fused.kernel, arranged, [gradient.indices], [values], **update.fused.numbers
+            update.fused.kernel, arranged, [gradient.rows], [values], **update.fused.numbers
         )
         return
     param, leading = tensors[0], gradient.leading
@@ -156,7 +157,7 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Rows) -> None:
         tables = [
             t.view(len(t), *t.shape[leading:]) if one else t for t, one in zip(tables, per_row, strict=True)
         ]
-    indices = gradient.indices
+    indices = gradient.rows
     if not increasing(indices):
         indices, values = kernels.merge_rows(indices, values, prod(sizes), "sum")
     at = (indices,) if as_rows else tuple(places(indices, sizes))
@@ -177,16 +178,17 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Rows) -> None:
         table[i] = computed.to(table.dtype)
 
 
-def _update_slots(update: Update, tensors: list[Tensor], gradient: Slots) -> None:
+def _update_slots(update: Update, tensors: list[Tensor], gradient: Gradient) -> None:
     """Rows in slots; every size follows from sizes.
 
     An unused slot does again what the first one does, and writes the same row again with the same numbers. Where all
     are unused, they write what was there.
     """
-    tables, values = _real_numbers(tensors, Rows(gradient.indices, gradient.values, 1))
+    assert gradient.rows is not None
+    tables, values = _real_numbers(tensors, gradient)
     dtype, last = _compute_dtype(tensors[0]), len(tensors[0]) - 1
-    used = gradient.indices <= last
-    rows = torch.where(used, gradient.indices, gradient.indices[:1]).clamp(max=last)
+    used = gradient.rows <= last
+    rows = torch.where(used, gradient.rows, gradient.rows[:1]).clamp(max=last)
     wide = used.view(-1, *(1 for _ in values.shape[1:]))
     values = torch.where(wide, values, values[:1])
     trained = None

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.gradient import check_fits, read
 from maskgrad.optim.adadelta import Adadelta
 from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
 from maskgrad.optim.engine import apply_update
-from maskgrad.optim.gradients import read_gradient
 from maskgrad.optim.hyperparameters import finite, flag
 from maskgrad.optim.lamb import LAMB
 from maskgrad.optim.lion import Lion
@@ -173,7 +173,8 @@ def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any]) -> Tensor:
         if started.dtype is not torch.bool:
             raise TypeError(f"started must be a Boolean tensor, got {started.dtype}")
         _require_like(torch.view_as_real(param.detach()) if param.is_complex() else param, started, "started")
-    gradient = read_gradient(param, given["grad"], "param")
+    check_fits(param, given["grad"], "gradient of param")
+    gradient = read(given["grad"], "gradient of param")
     wanted = numbers.states()
     tensors = [_checked(param, states[declared.name], declared) for declared in wanted]
     scalars = {name: _one_number(name, given[name]) for name in rule.scalars}

@@ -13,20 +13,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import AnyGradient, keep_attached
+from maskgrad.gradients.attached import keep_attached
+from maskgrad.gradients.gradient import AnyGradient, Gradient, check_fits, read
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import current_gradient
 from maskgrad.optim.batching import Batch
 from maskgrad.optim.dense import DenseGroup, Prepared
-from maskgrad.optim.gradients import Dense, Gradient, read_gradient
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.lazy.catch_up import bring_up_to_date, settle
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
-from maskgrad.optim.restriction import restricted
 from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
 
@@ -196,7 +195,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             # Ctrl-C waits for what consists of several operations; elsewhere one call does it, and it costs as much.
             with uninterrupted() if ready else contextlib.nullcontext():
                 for param, gradient, numbers, dense, number in ready:
-                    if not (isinstance(gradient, Dense) and self._joins(dense, number, param, numbers)):
+                    if not (gradient.is_full and self._joins(dense, number, param, numbers)):
                         self._update(param, gradient, numbers, batch)
                 for way in prepared:
                     way.step(self._stepped)
@@ -239,7 +238,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
 
     def _read(self, param: Tensor, grad: AnyGradient, numbers: Hyperparameters, name: str) -> Gradient:
         """The gradient on the entries that are trained, after a look at it and at the states."""
-        gradient = restricted(read_gradient(param, grad, name), trained_entries(param))
+        check_fits(param, grad, f"gradient of {name}")
+        gradient = read(grad, f"gradient of {name}").restricted(trained_entries(param))
         check_shapes(self.state.get(param, {}), param, numbers, name)
         return gradient
 

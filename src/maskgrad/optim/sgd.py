@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.gradients.gradient import Gradient
 from maskgrad.optim.fused import fused_sgd
-from maskgrad.optim.gradients import Dense, Gradient
 from maskgrad.optim.hyperparameters import (
     StateOption,
     UnspecifiedOption,
@@ -171,7 +171,7 @@ class SGD(MaskedOptimizer):
         super().__init__(params, locals())
 
     def _finish(self, param: Tensor, gradient: Gradient) -> None:
-        if isinstance(gradient, Dense) and param in self.state:
+        if gradient.is_full and param in self.state:
             self.state[param].pop("momentum_started", None)
 
     def _numbers_now(self, param: Tensor, numbers: Hyperparameters) -> Hyperparameters:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.optim import gradients
+from maskgrad.gradients import gradient as gradients
+from maskgrad.gradients.gradient import read
 from maskgrad.optim.engine import apply_update
-from maskgrad.optim.gradients import Rows, Slots, read_gradient
 from maskgrad.optim.rule import Update
 from tests.unit.optim.optimizers import OPTIONS, WITH_ROW_STATE
 
@@ -126,13 +126,15 @@ def test_the_functional_update(sizes: str) -> None:
 def test_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     param = torch.ones(4, 1)
     given = mg.PaddedRows(torch.tensor([2, 4, 0, 2]), torch.tensor([[1.0], [NAN], [2.0], [3.0]]), (4, 1))
-    read = read_gradient(param, given, "p")
-    assert isinstance(read, Rows)
-    assert read.indices.tolist() == [2, 0, 2]
+    rows = read(given, "p")
+    assert rows.lists_rows
+    assert rows.rows is not None
+    assert rows.rows.tolist() == [2, 0, 2]
     monkeypatch.setattr(gradients, "sizes_may_vary", lambda device: False)
-    slots = read_gradient(param, given, "p")
-    assert isinstance(slots, Slots)
-    assert (slots.indices.tolist(), slots.values.tolist()) == ([0, 2, 4, 4], [[2.0], [4.0], [0.0], [0.0]])
+    slots = read(given, "p")
+    assert slots.in_slots
+    assert slots.rows is not None
+    assert (slots.rows.tolist(), slots.values.tolist()) == ([0, 2, 4, 4], [[2.0], [4.0], [0.0], [0.0]])
 
     def rule(param: Tensor, grad: Tensor) -> None:
         assert not grad.isnan().any()

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from maskgrad.gradients.attached import current_gradient
-from maskgrad.optim.gradients import Rows, read_gradient
+from maskgrad.gradients.gradient import read
 from maskgrad.optim.optimizer import MaskedOptimizer
 from maskgrad.sparse import prod
 
@@ -28,11 +28,11 @@ def touched_rows(optimizer: Optimizer, group: dict[str, Any], param: Tensor) -> 
         return torch.empty(0, dtype=torch.int64, device=param.device)
     if param.dim() == 0 or not _leaves_the_rest_alone(optimizer, group):
         return None
-    read = read_gradient(param, gradient, "a parameter")
-    if not isinstance(read, Rows) or read.leading == 0:
+    found = read(gradient, "gradient of a parameter")
+    if not found.lists_rows or found.rows is None or found.leading == 0:
         return None
-    within = prod(param.shape[1 : read.leading])
-    rows = read.indices if within == 1 else read.indices.div(within, rounding_mode="floor")
+    within = prod(param.shape[1 : found.leading])
+    rows = found.rows if within == 1 else found.rows.div(within, rounding_mode="floor")
     distinct: Tensor = rows.unique()
     return distinct
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from maskgrad import kernels
+from maskgrad.gradients.gradient import Gradient
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.engine import apply_update
-from maskgrad.optim.gradients import Dense, Gradient, Masked, Rows, Slots
 from maskgrad.optim.lazy.access import computing_dtype, finer_rows
 from maskgrad.optim.lazy.rows import begin_lazy_rows, lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters, Update
-from maskgrad.sparse import increasing, prod
+from maskgrad.sparse import prod
 
 __all__ = ["update_with_zeros"]
 
@@ -42,7 +41,8 @@ def update_with_zeros(
     mask = trained_entries(param)
     per_row = any(state.shape != param.shape for state in states)
     if (
-        not isinstance(gradient, Rows)
+        gradient.rows is None
+        or gradient.in_slots
         or gradient.leading == 0
         or update.whole
         or (mask is not None and per_row)
@@ -58,7 +58,8 @@ def update_with_zeros(
     if per_row and gradient.leading > 1:
         gradient = _whole_rows(gradient, param)
     lazy.fit_rows(param, gradient.leading)
-    rows = finer_rows(gradient.indices, param, gradient.leading, lazy.leading)
+    assert gradient.rows is not None
+    rows = finer_rows(gradient.rows, param, gradient.leading, lazy.leading)
     if lazy.catch_up(param, rows) and not lazy.is_read_in_time:
         lazy.is_read_in_time = True  # once is enough
         warnings.warn(
@@ -72,36 +73,30 @@ def update_with_zeros(
         lazy.flush(param)
 
 
-def _merged(gradient: Rows, param: Tensor) -> Rows:
+def _merged(gradient: Gradient, param: Tensor) -> Gradient:
     """Each row once, ascending; halves are added in float32."""
-    indices, values = gradient.indices, gradient.values
-    values = values.to(param.dtype if param.is_complex() else computing_dtype(param))
-    if not increasing(indices):
-        number = prod(param.shape[: gradient.leading])
-        indices, values = kernels.merge_rows(indices, values, number, "sum")
-    return Rows(indices, values, gradient.leading, gradient.mask)
+    dtype = param.dtype if param.is_complex() else computing_dtype(param)
+    return gradient.with_values(gradient.values.to(dtype)).merged()
 
 
-def _whole_rows(gradient: Rows, param: Tensor) -> Rows:
+def _whole_rows(gradient: Gradient, param: Tensor) -> Gradient:
     """Pieces of rows completed with zeros: an accumulator per row looks at whole rows."""
+    assert gradient.rows is not None
     parts = prod(param.shape[1 : gradient.leading])
-    first = gradient.indices.div(parts, rounding_mode="floor")
+    first = gradient.rows.div(parts, rounding_mode="floor")
     rows, position = first.unique(return_inverse=True)
     values = gradient.values.new_zeros(len(rows), parts, *gradient.values.shape[1:])
-    values[position, gradient.indices % parts] = gradient.values
-    return Rows(rows, values.view(len(rows), *param.shape[1:]), 1)
+    values[position, gradient.rows % parts] = gradient.values
+    return Gradient(values.view(len(rows), *param.shape[1:]), param.shape, rows=rows, leading=1)
 
 
 def _everywhere(gradient: Gradient, param: Tensor, mask: Tensor | None) -> Gradient:
     """The gradient with zeros where it is unspecified, but for entries outside ``mask``."""
-    if isinstance(gradient, Rows):
-        merged = _merged(gradient, param)
-        values = merged.values.new_zeros(prod(param.shape[: merged.leading]), *merged.values.shape[1:])
-        values.index_add_(0, merged.indices, merged.values)
-        values = values.view(param.shape)
-    elif isinstance(gradient, Slots):
-        values = gradient.values.new_zeros(len(param) + 1, *param.shape[1:])
-        values = values.index_add(0, gradient.indices, gradient.values)[:-1]
-    else:
-        values = gradient.values
-    return Dense(values) if mask is None else Masked(values, mask)
+    values = gradient.values
+    if gradient.rows is not None:
+        merged = gradient if gradient.in_slots else _merged(gradient, param)
+        assert merged.rows is not None
+        free = int(gradient.in_slots)  # what stands in unused slots goes to a row behind the last
+        values = merged.values.new_zeros(merged.number_of_rows + free, *merged.values.shape[1:])
+        values = values.index_add(0, merged.rows, merged.values)[: merged.number_of_rows].view(param.shape)
+    return Gradient(values, param.shape, mask)

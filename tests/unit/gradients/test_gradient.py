@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.gradient import Gradient, check_fits, read
 from maskgrad.masked_tensor import masked
 from maskgrad.optim.engine import apply_update
-from maskgrad.optim.gradients import Dense, Masked, Rows, read_gradient
 from maskgrad.optim.rule import Update
 from tests.unit.optim.kinds import coo, every_kind
 
@@ -19,6 +19,11 @@ from tests.unit.optim.kinds import coo, every_kind
 def assign(param: Tensor, grad: Tensor) -> None:
     """A rule that writes the gradient into the parameter: what was read, and where."""
     param.copy_(grad)
+
+
+def read_gradient(param: Tensor, grad: Any, name: str) -> Gradient:
+    check_fits(param, grad, f"gradient of {name}")
+    return read(grad, f"gradient of {name}")
 
 
 def written(grad: Any, shape: tuple[int, ...]) -> Tensor:
@@ -101,13 +106,16 @@ def test_a_transposed_parameter_is_written_in_place() -> None:
         assert torch.equal(storage.t(), expected)
 
 
-def test_the_three_forms() -> None:
+def test_the_forms() -> None:
     param = torch.zeros(2, 2)
-    assert isinstance(read_gradient(param, torch.eye(2), "p"), Dense)
-    assert isinstance(read_gradient(param, masked(torch.eye(2), torch.eye(2).bool()), "p"), Masked)
+    assert read_gradient(param, torch.eye(2), "p").is_full
+    under = read_gradient(param, masked(torch.eye(2), torch.eye(2).bool()), "p")
+    assert under.mask is not None
+    assert under.rows is None
     rows = read_gradient(param, coo([[1, 1]], torch.ones(2, 2), (2, 2)), "p")
-    assert isinstance(rows, Rows)
-    assert (rows.indices.tolist(), rows.leading) == ([1, 1], 1)
+    assert rows.lists_rows
+    assert rows.rows is not None
+    assert (rows.rows.tolist(), rows.leading) == ([1, 1], 1)
 
 
 def test_gradients_are_detached() -> None:
@@ -143,9 +151,12 @@ def test_compressed_indices_that_contradict_themselves_are_refused() -> None:
         )
 
     for pointer in ([0, 2, 1], [1, 1, 2], [0, 1, 1]):
-        with pytest.raises(ValueError, match="must ascend from 0 to its 2 stored values"):
+        with pytest.raises(
+            ValueError,
+            match="must ascend from 0 to the number of stored positions, 2",
+        ):
             read_gradient(torch.zeros(2, 2), csr(pointer, [0, 1]), "p")
-    with pytest.raises(IndexError, match="dimension 1: index 5 of entry 1 is outside the size 2"):
+    with pytest.raises(IndexError, match="gradient of p: positions must lie between 0 and 1, found index 5"):
         read_gradient(torch.zeros(2, 2), csr([0, 1, 2], [0, 5]), "p")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.gradients.merging import merged_gradient
+from maskgrad.gradients.gradient import Gradient, read
 
 inf, nan = float("inf"), float("nan")
 
@@ -28,6 +28,10 @@ KINDS: dict[str, Callable[[Tensor], Tensor | mg.MaskedTensor]] = {
 }
 
 
+def merged_gradient(gradient: Tensor | mg.MaskedTensor, factor: Tensor | None = None) -> Gradient:
+    return read(gradient, "a gradient").wide(factor).merged()
+
+
 def dense_of(gradient: Tensor | mg.MaskedTensor) -> Tensor:
     return gradient.filled(0) if isinstance(gradient, mg.MaskedTensor) else gradient.to_dense()
 
@@ -37,9 +41,9 @@ def dense_of(gradient: Tensor | mg.MaskedTensor) -> Tensor:
 def test_there_and_back(kind: Callable[[Tensor], Tensor | mg.MaskedTensor], dtype: torch.dtype) -> None:
     values = torch.tensor([[0, 2, 0, 0], [3, 0, -4, 0], [0, 0, 0, 0], [1, 5, 0, 0]], dtype=dtype)
     gradient = kind(values)
-    merged = merged_gradient(gradient, factor=torch.tensor(0.5))
+    merged = merged_gradient(gradient, torch.tensor(0.5))
     assert merged.values.dtype == torch.promote_types(dtype, torch.float32)
-    back = merged.rebuilt(merged.values * 4)
+    back = merged.with_values(merged.values * 4).like(gradient)
     assert type(back) is type(gradient)
     assert back.layout == gradient.layout
     assert torch.equal(dense_of(back), (values * 2).to(merged.values.dtype))
@@ -48,10 +52,12 @@ def test_there_and_back(kind: Callable[[Tensor], Tensor | mg.MaskedTensor], dtyp
         assert isinstance(back, mg.MaskedTensor)
         assert torch.equal(back.mask, gradient.mask)
     trained = torch.tensor([[True, False, True, True], [True] * 4, [False] * 4, [False, True, True, True]])
-    part = merged_gradient(gradient, trained)
+    part = merged_gradient(gradient)
+    counted = part.counted(trained)
+    assert counted is not None
     expected = torch.where(trained, values, 0)
-    assert part.counted_values().double().sum() == expected.double().sum()
-    kept = part.only_counted_values()
+    assert torch.where(counted, part.values, 0).double().sum() == expected.double().sum()
+    kept = part.values[counted]
     assert sorted(kept[kept != 0].tolist()) == sorted(expected[expected != 0].tolist())
 
 
@@ -60,13 +66,13 @@ def test_halves_are_widened_and_multiplied_before_they_are_added() -> None:
     assert merged_gradient(t).values.tolist() == [1.0, 80000.0]
     big = torch.sparse_coo_tensor([[1, 1]], torch.tensor([3e38, 3e38]), (3,))
     assert merged_gradient(big).values.tolist() == [inf]
-    torch.testing.assert_close(merged_gradient(big, factor=torch.tensor(0.5)).values, torch.tensor([3e38]))
+    torch.testing.assert_close(merged_gradient(big, torch.tensor(0.5)).values, torch.tensor([3e38]))
 
 
 def test_nothing_stored_and_what_is_broken() -> None:
     empty = torch.sparse_coo_tensor(torch.empty(1, 0).long(), torch.empty(0, 2), (3, 2))
     assert merged_gradient(empty).values.shape == (0, 2)
-    assert merged_gradient(empty, torch.ones(3, 2).bool()).only_counted_values().shape == (0,)
+    assert merged_gradient(empty).counted(torch.ones(3, 2).bool()).shape == (0, 2)  # type: ignore[union-attr]
     outside = torch.sparse_coo_tensor([[3]], torch.ones(1), (3,), check_invariants=False)
     with pytest.raises(IndexError, match="3"):
         merged_gradient(outside)

@@ -1,0 +1,268 @@
+"""A gradient of any kind: which entries of a tensor it specifies, and their values. One class, one reader.
+
+=======================  ===========================================  ==============================================
+pattern                  entries that are specified                   read from
+=======================  ===========================================  ==============================================
+full                     every one                                    strided
+``mask``                 those under a Boolean mask                   MaskedTensor with a Boolean mask
+``rows``                 listed rows or entries, perhaps twice        COO, CSR, CSC, BSR, BSC, MaskedTensor on these,
+                                                                      PaddedRows
+``rows`` ``in_slots``    rows in a fixed number of slots              PaddedRows where no size may depend on numbers
+=======================  ===========================================  ==============================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from maskgrad import kernels
+from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
+from maskgrad.masked_tensor import MaskedTensor, from_sparse
+from maskgrad.masked_tensor.tensor import of_entries, stored_of
+from maskgrad.semantics.entries import HALVES
+from maskgrad.sparse import increasing, places, positions, prod, stored
+
+__all__ = ["LAYOUTS", "AnyGradient", "Gradient", "check_fits", "is_half", "read", "widened_dtype"]
+
+AnyGradient = Tensor | MaskedTensor | PaddedRows
+
+LAYOUTS = (
+    torch.strided,
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """Entries of a tensor of ``shape`` that are specified, and their values.
+
+    Attributes:
+        values: of the whole shape, 0 outside a mask; of rows (n, *row), 0 in unused slots and outside a mask.
+        shape: of the tensor.
+        mask: Boolean, of the whole shape: entries outside it are unspecified. None: all that are listed count.
+        rows: int64 (n,), in bounds: which rows are listed; the tensor's length in unused slots.
+        leading: the rows are those of the tensor seen as (R, *row), R being the product of its first so many sizes.
+        in_slots: whether rows stand in slots: ascending, each once.
+        each_once: whether no row is listed twice.
+    """
+
+    values: Tensor
+    shape: torch.Size
+    mask: Tensor | None = None
+    rows: Tensor | None = None
+    leading: int = 0
+    in_slots: bool = False
+    each_once: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every entry is specified."""
+        return self.rows is None and self.mask is None
+
+    @property
+    def lists_rows(self) -> bool:
+        """Whether rows are listed, as many as there are."""
+        return self.rows is not None and not self.in_slots
+
+    @property
+    def number_of_rows(self) -> int:
+        """How many rows the tensor has."""
+        return prod(self.shape[: self.leading])
+
+    def with_values(self, values: Tensor) -> Gradient:
+        """The same entries with other values."""
+        return replace(self, values=values)
+
+    def wide(self, factor: Tensor | None = None) -> Gradient:
+        """In at least float32, times ``factor`` (0-dim float32): sums of halves may not fit into halves."""
+        values = self.values.to(widened_dtype(self.values.dtype))
+        return self.with_values(values if factor is None else values * factor)
+
+    def merged(self, ascending: bool = False) -> Gradient:
+        """Each row once, in the dtype of the values; not in the order of storage if they must be ``ascending``."""
+        known = self.rows is None or self.in_slots or (self.each_once and not ascending)
+        if known or increasing(self.rows):  # type: ignore[arg-type]
+            return self
+        rows, values = kernels.merge_rows(self.rows, self.values, self.number_of_rows, "sum")  # type: ignore[arg-type]
+        return replace(self, rows=rows, values=values, each_once=True)
+
+    def counted(self, trained: Tensor | None) -> Tensor | None:
+        """Boolean, of the shape of the values: specified, and under ``trained``, of the whole shape. None: all."""
+        if self.rows is None:
+            return self.mask if trained is None else trained if self.mask is None else self.mask & trained
+        mask = None if trained is None else _rows_of(trained, self)
+        if self.in_slots:
+            used = (self.rows < self.shape[0]).view(-1, *(1 for _ in self.shape[1:])).expand_as(self.values)
+            mask = used if mask is None else mask & used
+        return mask
+
+    def restricted(self, trained: Tensor | None) -> Gradient:
+        """Without the entries outside ``trained``, Boolean, of the whole shape; None: all of it.
+
+        The cost follows the gradient.
+        """
+        if trained is None:
+            return self
+        if self.in_slots:
+            return replace(self, mask=trained)
+        if self.rows is None:
+            mask = trained if self.mask is None else self.mask & trained
+            return replace(self, values=torch.where(trained, self.values, 0), mask=mask)
+        if (
+            self.leading == 0
+        ):  # a COO tensor without sparse dimensions lists the whole tensor, perhaps more than once
+            whole = self.wide().values.sum(0)
+            mask = trained if len(self.rows) else torch.zeros_like(trained)
+            return Gradient(torch.where(trained, whole, 0), self.shape, mask)
+        row_shape = self.values.shape[1:]
+        if trained.numel() and not any(trained.stride()[self.leading :]):  # whole rows are trained or not
+            one_per_row = trained.flatten(self.leading)[..., 0] if row_shape else trained
+            kept = one_per_row[self._places(self.rows)]
+            if bool(kept.all()):
+                return self
+            return replace(self, rows=self.rows[kept], values=self.values[kept])
+        inside = trained[self._places(self.rows)]  # (n, *row)
+        if bool(inside.all()):
+            return self
+        if self.leading == 1:
+            return replace(self, values=torch.where(inside, self.values, 0), mask=trained)
+        parts = prod(row_shape)
+        entries = self.rows.unsqueeze(1) * parts + torch.arange(parts, device=self.rows.device)
+        chosen = inside.flatten(1)
+        return replace(
+            self, rows=entries[chosen], values=self.values.flatten(1)[chosen], leading=len(self.shape)
+        )
+
+    def like(self, kind: AnyGradient) -> AnyGradient:
+        """These values in a gradient of the kind, layout and pattern of ``kind``, from which this one was read."""
+        if self.rows is None:
+            if isinstance(kind, MaskedTensor):
+                return of_entries(self.values, kind.mask)
+            return self.values
+        if isinstance(kind, PaddedRows):
+            capacity = min(kind.capacity, self.shape[0])
+            return PaddedRows(self.rows, self.values, self.shape).resized(max(capacity, len(self.rows)))
+        if isinstance(kind, Tensor) and kind.layout is torch.sparse_coo:
+            indices = places(self.rows, self.shape[: self.leading])
+            return torch.sparse_coo_tensor(
+                indices, self.values, self.shape, is_coalesced=increasing(self.rows), check_invariants=False
+            )
+        masked = from_sparse(kind) if isinstance(kind, Tensor) else kind
+        listed = stored_of(masked)
+        assert listed is not None
+        again = MaskedTensor(listed.pattern.gathered(self.values), listed.pattern)
+        return again.to_sparse_tensor() if isinstance(kind, Tensor) else again
+
+    def _places(self, rows: Tensor) -> tuple[Tensor, ...]:
+        return tuple(places(rows, self.shape[: self.leading]))
+
+
+def read(gradient: AnyGradient, where: str) -> Gradient:
+    """Bring a gradient of any kind into one form, after a look at its indices; nothing is written.
+
+    Args:
+        gradient: MaskedTensor, PaddedRows, or strided, COO, CSR, CSC, BSR or BSC tensor. It is detached, not copied.
+        where: what to call it in an error.
+
+    Raises:
+        TypeError: an unknown layout.
+        ValueError: compressed indices that contradict each other.
+        IndexError: an index outside the shape.
+    """
+    gradient = gradient.detach()
+    if isinstance(gradient, PaddedRows):
+        return _read_padded(gradient, where)
+    if isinstance(gradient, Tensor):
+        if gradient.layout is torch.strided:
+            return Gradient(gradient, gradient.shape)
+        if gradient.layout is torch.sparse_coo:
+            indices, values = stored(gradient)
+            return _of_places(indices, values, gradient.shape, where)
+        if gradient.layout not in LAYOUTS:
+            known = ", ".join(map(str, LAYOUTS))
+            raise TypeError(
+                f"{where} has layout {gradient.layout}; expected a MaskedTensor or one of {known}"
+            )
+        try:
+            gradient = from_sparse(gradient)
+        except (ValueError, IndexError) as error:
+            raise type(error)(f"{where}: {error}") from None
+    listed = stored_of(gradient)
+    if listed is None:
+        nothing = False if gradient.dtype is torch.bool else 0
+        return Gradient(gradient.filled(nothing), gradient.shape, gradient.mask)
+    found = _of_places(listed.pattern.coordinates(), listed.entries, gradient.shape, where)
+    return replace(found, each_once=True)
+
+
+def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:
+    """What can be checked without a look at the entries.
+
+    Raises:
+        TypeError: not a tensor, an unknown layout, or a dtype that the parameter cannot take.
+        ValueError: another shape or device than the parameter's.
+    """
+    if not isinstance(gradient, (Tensor, MaskedTensor, PaddedRows)):
+        raise TypeError(
+            f"{where} must be a tensor, a MaskedTensor or PaddedRows, got {type(gradient).__name__}"
+        )
+    if type(gradient).__name__ == "MaskedTensor" and not isinstance(gradient, MaskedTensor):
+        raise TypeError(
+            f"{where} is a torch.masked tensor, whose mask nobody here reads; use mg.from_torch_masked(grad)"
+        )
+    if gradient.shape != param.shape:
+        raise ValueError(
+            f"{where} has shape {tuple(gradient.shape)}, but the parameter has shape {tuple(param.shape)}; "
+            "the shapes must be equal"
+        )
+    if isinstance(gradient, Tensor) and gradient.layout not in LAYOUTS:
+        known = ", ".join(map(str, LAYOUTS))
+        raise TypeError(f"{where} has layout {gradient.layout}; expected a MaskedTensor or one of {known}")
+    if gradient.device != param.device:
+        raise ValueError(
+            f"{where} is on {gradient.device}, but the parameter is on {param.device}; move one with .to()"
+        )
+    dtype = gradient.dtype
+    if not (dtype.is_floating_point or (dtype.is_complex and param.is_complex())):
+        raise TypeError(f"{where} has dtype {dtype}, which cannot update a parameter of dtype {param.dtype}")
+
+
+def is_half(gradient: AnyGradient) -> bool:
+    """Whether it is float16 or bfloat16."""
+    return gradient.dtype in HALVES
+
+
+def widened_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Float32 for halves, complex64 for complex halves; every other dtype as it is."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _of_places(indices: Tensor, values: Tensor, shape: torch.Size, where: str) -> Gradient:
+    leading = len(indices)
+    return Gradient(values, shape, rows=positions(indices, shape[:leading], where), leading=leading)
+
+
+def _read_padded(gradient: PaddedRows, where: str) -> Gradient:
+    if sizes_may_vary(gradient.device):
+        used = gradient.checked(where).used
+        rows = gradient.rows[used].to(torch.int64)
+        return Gradient(gradient.values[used], gradient.shape, rows=rows, leading=1)
+    merged = gradient.with_values(gradient.values.to(widened_dtype(gradient.dtype))).merged()
+    return Gradient(merged.values, merged.shape, rows=merged.rows, leading=1, in_slots=True, each_once=True)
+
+
+def _rows_of(whole: Tensor, gradient: Gradient) -> Tensor:
+    """The rows of a tensor of the whole shape that ``gradient`` lists, (n, *row)."""
+    assert gradient.rows is not None
+    if gradient.leading == 0:
+        return whole.expand_as(gradient.values)
+    if gradient.in_slots:
+        return whole.index_select(0, gradient.rows.clamp(max=max(len(whole) - 1, 0)))
+    return whole[gradient._places(gradient.rows)]
