@@ -14,9 +14,9 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
-from maskgrad.distributed.division_of_labour import Division, refuse_sparse_gradient
 from maskgrad.distributed.exchange import Way
 from maskgrad.distributed.overlap import OverlappedExchange
+from maskgrad.distributed.partition import ParameterPartition, refuse_sparse_gradient
 from maskgrad.distributed.process_group import ProcessGroup
 
 __all__ = ["DataParallel"]
@@ -29,7 +29,7 @@ class DataParallel(nn.Module, Joinable):
         self,
         module: nn.Module,
         ranks: ProcessGroup,
-        division: Division,
+        parts: ParameterPartition,
         exchange: Way,
         overlap: bool,
         init_sync: bool,
@@ -40,23 +40,23 @@ class DataParallel(nn.Module, Joinable):
         nn.Module.__init__(self)
         Joinable.__init__(self)
         self.module = module
-        self._group, self._division = ranks.group, division
+        self._group, self._division = ranks.group, parts
         self._overlap, self.require_backward_grad_sync = overlap, True
         self._notice: list[Any] = []
         own = ProcessGroup(_new_group(ranks, timeout), "the exchange of gradients")
         # In a tuple: neither a second copy in state_dict() nor one more level of modules.
         self._dense: tuple[DistributedDataParallel, ...] = ()
-        if division.dense:
+        if parts.dense:
             flat = _PlainOutputs(module)
-            flat._ddp_params_and_buffers_to_ignore = _names_for_ddp(module, division)  # type: ignore[assignment]
+            flat._ddp_params_and_buffers_to_ignore = _names_for_ddp(module, parts)  # type: ignore[assignment]
             self._dense = (
                 DistributedDataParallel(flat, process_group=ranks.group, init_sync=init_sync, **ddp_options),
             )
-            for name, param in division.dense.items():
+            for name, param in parts.dense.items():
                 param.register_hook(lambda gradient, name=name: refuse_sparse_gradient(name, gradient))
         if init_sync:
             self._send_from(own, 0)
-        self._exchange = OverlappedExchange(division.exchanged, own, exchange, overlap, bucket_bytes)
+        self._exchange = OverlappedExchange(parts.exchanged, own, exchange, overlap, bucket_bytes)
 
     @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]  # what is inside is compiled
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,8 +194,8 @@ class _PlainOutputs(nn.Module):
         return pytree.tree_flatten(self.module(*args, **kwargs))
 
 
-def _names_for_ddp(module: nn.Module, division: Division) -> list[str]:
-    left_out = {id(p) for p in (*division.exchanged.values(), *division.local.values())}
+def _names_for_ddp(module: nn.Module, parts: ParameterPartition) -> list[str]:
+    left_out = {id(p) for p in (*parts.exchanged.values(), *parts.local.values())}
     return [
         f"module.{name}" for name, p in module.named_parameters(remove_duplicate=False) if id(p) in left_out
     ]

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from maskgrad.distributed.agreement import raise_everywhere
-from maskgrad.distributed.contributions import Facts, contribution_of, nothing
+from maskgrad.distributed.local_gradients import Facts, local_gradient, nothing
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.distributed.settlement import Settlement, settle
+from maskgrad.distributed.reduction_plan import ReductionPlan, reduction_plan
 from maskgrad.distributed.transfers import DenseTransfer, Item, SparseTransfer
 from maskgrad.gradients.attached import AnyGradient
 
@@ -74,7 +74,7 @@ class Exchange:
         self.parts = [nothing() for _ in slots]
         if refusal is None:
             try:
-                self.parts = [contribution_of(s.gradient, s.shape, s.name) for s in slots]
+                self.parts = [local_gradient(s.gradient, s.shape, s.name) for s in slots]
             except Exception as error:  # raised on all ranks when they have heard of it
                 self._refusal = error
         self._works: list[Any] = []
@@ -110,8 +110,8 @@ class Exchange:
         present = (
             self.group.size - sum(row[2] for row in told) if self._divide_by_present else self.group.size
         )
-        self.settlements: list[Settlement | None] = [
-            settle(
+        self.reduction_plans: list[ReductionPlan | None] = [
+            reduction_plan(
                 [Facts(*row[i * width : (i + 1) * width]) for row in numbers],
                 slot.shape,
                 self.op,
@@ -127,10 +127,10 @@ class Exchange:
         for device in sorted(devices, key=str):
             dense: list[Item] = []
             sparse: list[Item] = []
-            for slot, part, settled in zip(self.slots, self.parts, self.settlements, strict=True):
-                if settled is None or self.group.transport(slot.device) != device:
+            for slot, part, plan in zip(self.slots, self.parts, self.reduction_plans, strict=True):
+                if plan is None or self.group.transport(slot.device) != device:
                     continue
-                (sparse if settled.listed else dense).append((slot, part, settled))
+                (sparse if plan.listed else dense).append((slot, part, plan))
             if dense:
                 self._sent.append(DenseTransfer(self.group, device, dense))
             if sparse:

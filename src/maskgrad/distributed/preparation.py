@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from maskgrad.distributed.agreement import agree
 from maskgrad.distributed.all_reduction import checked_choice
-from maskgrad.distributed.division_of_labour import Division, divided
 from maskgrad.distributed.exchange import Way
+from maskgrad.distributed.partition import ParameterPartition, partition
 from maskgrad.distributed.process_group import ProcessGroup
 
 if TYPE_CHECKING:
@@ -74,24 +74,24 @@ def prepare(
         >>> module = torch.nn.Sequential(torch.nn.Embedding(5, 2, sparse=True), torch.nn.Linear(2, 1))
         >>> model = mg.distributed.prepare(module)
         >>> model(torch.tensor([1, 1])).sum().backward()
-        >>> module[0].weight.grad.is_sparse, module[1].weight.grad.is_sparse
-        (True, False)
+        >>> module[0].weight.grad.layout, module[1].weight.grad.layout
+        (torch.sparse_coo, torch.strided)
         >>> torch.distributed.destroy_process_group()
 
     Source: ``torch.nn.parallel.DistributedDataParallel``, whose reducer takes sparse gradients of two classes only.
     """
     ranks = ProcessGroup(group, "prepare")
     refusal: Exception | None = None
-    division, plan = Division(), ""
+    parts, plan = ParameterPartition(), ""
     try:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, found {type(module).__name__}")
         checked_choice("exchange", exchange, ("auto", "dense", "sparse"))
-        division = divided(module, sparse)
+        parts = partition(module, sparse)
         own = {"exchange": exchange, "overlap": overlap, "init_sync": init_sync, "timeout": timeout}
         options = {**own, "exchange_bucket_mb": exchange_bucket_mb, **ddp_options}
         plan = "; ".join(
-            [*(f"{name}={_shown(options[name])}" for name in sorted(options)), division.described()]
+            [*(f"{name}={_shown(options[name])}" for name in sorted(options)), parts.described()]
         )
     except (TypeError, ValueError) as error:  # the other ranks are told
         refusal = error
@@ -103,7 +103,7 @@ def prepare(
     return DataParallel(
         module,
         ranks,
-        division,
+        parts,
         exchange,
         overlap,
         init_sync,

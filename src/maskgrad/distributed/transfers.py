@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.distributed.contributions import Contribution
+from maskgrad.distributed.local_gradients import LocalGradient
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
-from maskgrad.distributed.settlement import Settlement
+from maskgrad.distributed.reduction_plan import ReductionPlan
 from maskgrad.gradients.attached import AnyGradient
 from maskgrad.masked_tensor.tensor import of_entries
 from maskgrad.sparse import prod
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DenseTransfer", "Item", "SparseTransfer"]
 
 _BUCKET_BYTES = 32 << 20
-Item = tuple["Slot", Contribution, Settlement]
+Item = tuple["Slot", LocalGradient, ReductionPlan]
 
 
 class DenseTransfer:
@@ -39,9 +39,9 @@ class DenseTransfer:
         buckets: list[list[Item]] = []
         filled = 0
         for item in sorted(items, key=lambda one: str(one[2].summed)):  # a stable sort: the same on all ranks
-            slot, _, settled = item
-            size = prod(slot.shape) * settled.summed.itemsize
-            if not buckets or buckets[-1][0][2].summed is not settled.summed or filled + size > _BUCKET_BYTES:
+            slot, _, plan = item
+            size = prod(slot.shape) * plan.summed.itemsize
+            if not buckets or buckets[-1][0][2].summed is not plan.summed or filled + size > _BUCKET_BYTES:
                 buckets.append([])
                 filled = 0
             buckets[-1].append(item)
@@ -51,11 +51,11 @@ class DenseTransfer:
 
     def _add_up(self, bucket: list[Item], device: torch.device) -> None:
         values, counts = [], []
-        for slot, brought, settled in bucket:
-            part = brought.with_leading(settled.leading, slot.shape)
-            values.append(part.whole_values(slot.shape, settled.summed, slot.device).reshape(-1).to(device))
-            if settled.partial:
-                counts.append(_counted(slot, part, settled).reshape(-1).to(device))
+        for slot, brought, plan in bucket:
+            part = brought.with_leading(plan.leading, slot.shape)
+            values.append(part.whole_values(slot.shape, plan.summed, slot.device).reshape(-1).to(device))
+            if plan.partial:
+                counts.append(_counted(slot, part, plan).reshape(-1).to(device))
         # Concatenation copies, also one tensor: the gradient itself must not change before all have answered.
         flat = torch.cat(values)
         self._group.add(flat, self._works)
@@ -64,7 +64,7 @@ class DenseTransfer:
         sizes = [prod(slot.shape) for slot, _, _ in bucket]
         for (slot, _, _), total in zip(bucket, flat.split(sizes), strict=True):
             self._totals[id(slot)] = total
-        partial = [(slot, _places(slot, settled)) for slot, _, settled in bucket if settled.partial]
+        partial = [(slot, _places(slot, plan)) for slot, _, plan in bucket if plan.partial]
         for (slot, _), count in zip(partial, tally.split([n for _, n in partial]), strict=True):
             self._counts[id(slot)] = count
 
@@ -72,21 +72,21 @@ class DenseTransfer:
         """The results, by the identity of their slots."""
         self._group.wait(self._works)
         found: dict[int, AnyGradient] = {}
-        for slot, _, settled in self.items:
+        for slot, _, plan in self.items:
             total = self._totals.pop(id(slot)).to(slot.device)
-            count = self._counts.pop(id(slot)).to(slot.device) if settled.partial else None
-            if settled.layout is torch.strided:
+            count = self._counts.pop(id(slot)).to(slot.device) if plan.partial else None
+            if plan.layout is torch.strided:
                 count = None if count is None else count.view(slot.shape)
-                values = settled.divided(total.view(slot.shape), count)
+                values = plan.divided(total.view(slot.shape), count)
                 found[id(slot)] = (
-                    of_entries(values, count > 0) if settled.masked and count is not None else values
+                    of_entries(values, count > 0) if plan.masked and count is not None else values
                 )
                 continue
             assert count is not None
             rows = count.nonzero().view(-1)
-            values = total.view(len(count), *slot.shape[settled.leading :])[rows]
-            found[id(slot)] = settled.of_rows(
-                rows, settled.divided(values, _beside(count[rows], values)), slot.shape
+            values = total.view(len(count), *slot.shape[plan.leading :])[rows]
+            found[id(slot)] = plan.of_rows(
+                rows, plan.divided(values, _beside(count[rows], values)), slot.shape
             )
         return found
 
@@ -100,12 +100,12 @@ class SparseTransfer:
         message = torch.cat(
             [
                 piece
-                for slot, part, settled in items
-                for piece in _packed(part.with_leading(settled.leading, slot.shape), slot, settled)
+                for slot, part, plan in items
+                for piece in _packed(part.with_leading(plan.leading, slot.shape), slot, plan)
             ]
         ).to(device)
         lengths = [
-            sum(_length(slot, settled, settled.counts[rank]) for slot, _, settled in items)
+            sum(_length(slot, plan, plan.counts[rank]) for slot, _, plan in items)
             for rank in range(group.size)
         ]
         longest = max(lengths)
@@ -124,34 +124,34 @@ class SparseTransfer:
         """The results, by the identity of their slots."""
         self._group.wait(self._works)
         found: dict[int, AnyGradient] = {}
-        for slot, _, settled in self.items:
+        for slot, _, plan in self.items:
             rows, values = [], []
-            row = tuple(slot.shape[settled.leading :])
-            for rank, number in enumerate(settled.counts):
-                listed, rest = from_bytes(self._messages[rank], _index_dtype(slot, settled), (number,))
-                piece, self._messages[rank] = from_bytes(rest, settled.summed, (number, *row))
+            row = tuple(slot.shape[plan.leading :])
+            for rank, number in enumerate(plan.counts):
+                listed, rest = from_bytes(self._messages[rank], _index_dtype(slot, plan), (number,))
+                piece, self._messages[rank] = from_bytes(rest, plan.summed, (number, *row))
                 rows.append(listed)
                 values.append(piece)
             listed, piece = torch.cat(rows).long().to(slot.device), torch.cat(values).to(slot.device)
-            number = prod(slot.shape[: settled.leading])
+            number = prod(slot.shape[: plan.leading])
             distinct, total = kernels.merge_rows(listed, piece, number, "sum")
             count = None
-            if settled.divisor == 0:
+            if plan.divisor == 0:
                 _, count = kernels.merge_rows(listed, torch.ones_like(listed), number, "sum")
                 count = _beside(count, total)
-            found[id(slot)] = settled.of_rows(distinct, settled.divided(total, count), slot.shape)
+            found[id(slot)] = plan.of_rows(distinct, plan.divided(total, count), slot.shape)
         return found
 
 
-def _places(slot: Slot, settled: Settlement) -> int:
+def _places(slot: Slot, plan: ReductionPlan) -> int:
     """Of how many places it is counted which ranks specify them."""
-    return prod(slot.shape if settled.layout is torch.strided else slot.shape[: settled.leading])
+    return prod(slot.shape if plan.layout is torch.strided else slot.shape[: plan.leading])
 
 
-def _counted(slot: Slot, part: Contribution, settled: Settlement) -> Tensor:
-    if settled.layout is torch.strided:
+def _counted(slot: Slot, part: LocalGradient, plan: ReductionPlan) -> Tensor:
+    if plan.layout is torch.strided:
         return part.specified(slot.shape, slot.device)
-    number = _places(slot, settled)
+    number = _places(slot, plan)
     return (
         torch.zeros(number, dtype=torch.int32, device=slot.device)
         if part.rows is None
@@ -164,18 +164,18 @@ def _beside(count: Tensor, values: Tensor) -> Tensor:
     return count.view(-1, *(1,) * (values.dim() - 1))
 
 
-def _index_dtype(slot: Slot, settled: Settlement) -> torch.dtype:
-    return torch.int32 if prod(slot.shape[: settled.leading]) < 2**31 else torch.int64
+def _index_dtype(slot: Slot, plan: ReductionPlan) -> torch.dtype:
+    return torch.int32 if prod(slot.shape[: plan.leading]) < 2**31 else torch.int64
 
 
-def _packed(part: Contribution, slot: Slot, settled: Settlement) -> list[Tensor]:
+def _packed(part: LocalGradient, slot: Slot, plan: ReductionPlan) -> list[Tensor]:
     if part.rows is None or part.values is None:
         return [torch.empty(0, dtype=torch.uint8, device=slot.device)]
-    return [as_bytes(part.rows.to(_index_dtype(slot, settled))), as_bytes(part.values.to(settled.summed))]
+    return [as_bytes(part.rows.to(_index_dtype(slot, plan))), as_bytes(part.values.to(plan.summed))]
 
 
-def _length(slot: Slot, settled: Settlement, number: int) -> int:
+def _length(slot: Slot, plan: ReductionPlan, number: int) -> int:
     """Bytes of ``number`` rows as :func:`_packed` writes them."""
-    indices = number * _index_dtype(slot, settled).itemsize
-    values = number * prod(slot.shape[settled.leading :]) * settled.summed.itemsize
+    indices = number * _index_dtype(slot, plan).itemsize
+    values = number * prod(slot.shape[plan.leading :]) * plan.summed.itemsize
     return indices + -indices % 16 + values + -values % 16

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.contributions import DTYPES, LAYOUTS, Facts
+from maskgrad.distributed.local_gradients import DTYPES, LAYOUTS, Facts
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.gradients.attached import AnyGradient
 from maskgrad.gradients.padded_rows import PaddedRows
@@ -21,10 +21,10 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.patterns import CoordinatePattern
 from maskgrad.sparse import places, prod
 
-__all__ = ["Settlement", "settle"]
+__all__ = ["ReductionPlan", "reduction_plan"]
 
 
-class Settlement(NamedTuple):
+class ReductionPlan(NamedTuple):
     """What is to become of one slot."""
 
     layout: torch.layout
@@ -71,7 +71,9 @@ class Settlement(NamedTuple):
         return found if self.masked else found.to_sparse_tensor()
 
 
-def settle(facts: list[Facts], shape: torch.Size, op: str, way: str, present: int) -> Settlement | None:
+def reduction_plan(
+    facts: list[Facts], shape: torch.Size, op: str, way: str, present: int
+) -> ReductionPlan | None:
     """The decision for one slot, of which each rank told its :class:`Facts`; None if no rank has anything.
 
     Args:
@@ -95,7 +97,7 @@ def settle(facts: list[Facts], shape: torch.Size, op: str, way: str, present: in
     divisor = {"sum": 1, "avg": present, "mean": 0}[op]
     if whole:  # then every entry is a row by itself
         none, partial = (0,) * len(facts), not dense or not divisor
-        return Settlement(
+        return ReductionPlan(
             torch.strided, not dense, None, dtype, len(shape), none, False, divisor, None, partial
         )
     layouts = {kind[1:] for kind in kinds}
@@ -105,7 +107,7 @@ def settle(facts: list[Facts], shape: torch.Size, op: str, way: str, present: in
     padded = all(f.masked == 2 for f in facts if f.present)
     # Sizes that do not depend on the numbers, here as in the look-up.
     slots = min(sum(f.slots for f in facts), shape[0]) if padded else None
-    return Settlement(layout, masked, blocksize, dtype, leading, counts, listed, divisor, slots, True)
+    return ReductionPlan(layout, masked, blocksize, dtype, leading, counts, listed, divisor, slots, True)
 
 
 def _lists_are_shorter(counts: tuple[int, ...], shape: torch.Size, leading: int, dtype: torch.dtype) -> bool:

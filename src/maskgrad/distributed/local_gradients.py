@@ -28,7 +28,7 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.sparse import prod
 
-__all__ = ["DTYPES", "LAYOUTS", "Contribution", "Facts", "contribution_of", "nothing"]
+__all__ = ["DTYPES", "LAYOUTS", "Facts", "LocalGradient", "local_gradient", "nothing"]
 
 _KINDS = (Tensor, MaskedTensor, PaddedRows)
 
@@ -62,7 +62,7 @@ ABSENT = Facts(*[0] * len(Facts._fields))
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class LocalGradient:
     """A gradient that has been read; see the table above for what is None when."""
 
     facts: Facts
@@ -70,7 +70,7 @@ class Contribution:
     mask: Tensor | None = None
     rows: Tensor | None = None
 
-    def with_leading(self, leading: int, shape: torch.Size) -> Contribution:
+    def with_leading(self, leading: int, shape: torch.Size) -> LocalGradient:
         """The same, listing rows of the first ``leading`` dimensions, which are not fewer."""
         before = self.facts.leading
         if self.rows is None or before == leading:
@@ -112,12 +112,12 @@ class Contribution:
         return torch.zeros(number, dtype=torch.int32, device=self.rows.device).index_fill_(0, self.rows, 1)
 
 
-def nothing() -> Contribution:
+def nothing() -> LocalGradient:
     """What a rank without a gradient brings."""
-    return Contribution(ABSENT)
+    return LocalGradient(ABSENT)
 
 
-def contribution_of(gradient: AnyGradient | None, shape: torch.Size, name: str) -> Contribution:
+def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -> LocalGradient:
     """Read a gradient, after a look at everything that can be wrong with it.
 
     Args:
@@ -140,7 +140,7 @@ def contribution_of(gradient: AnyGradient | None, shape: torch.Size, name: str) 
         raise TypeError(f"{name} has dtype {gradient.dtype}, which cannot be added up; convert it first")
     found = read(gradient, name)
     found = found.with_values(found.values.to(ProcessGroup.summable(gradient.dtype))).merged(ascending=True)
-    return Contribution(_facts(gradient, found), found.values, found.mask, found.rows)
+    return LocalGradient(_facts(gradient, found), found.values, found.mask, found.rows)
 
 
 def _facts(gradient: AnyGradient, found: Gradient) -> Facts:

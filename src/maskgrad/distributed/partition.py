@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from maskgrad.distributed.gradients import is_distributed_tensor
 from maskgrad.distributed.sharding import is_sharded
 
-__all__ = ["Division", "divided"]
+__all__ = ["ParameterPartition", "partition"]
 
 _LOCAL = "_ddp_params_and_buffers_to_ignore"
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class ParameterPartition:
     """Parameters that need a gradient, by name; a shared one by its first name."""
 
     dense: dict[str, Tensor] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Division:
         return "; ".join(parts)
 
 
-def divided(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None) -> Division:
+def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None) -> ParameterPartition:
     """Divide the parameters of ``module``.
 
     Layers of ``torch.nn`` without ``sparse=True`` have dense gradients. What a class from elsewhere does with its own
@@ -66,7 +66,7 @@ def divided(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None
         for name in getattr(owner, _LOCAL, ()):
             whole = f"{prefix}.{name}" if prefix else name
             own |= {id(everything[whole])} if whole in everything else set()
-    found = Division()
+    found = ParameterPartition()
     for key, name in names.items():
         p = everything[name]
         if key in own or is_distributed_tensor(p) or is_sharded(p):

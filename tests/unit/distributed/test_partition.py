@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import maskgrad as mg
-from maskgrad.distributed.division_of_labour import divided
+from maskgrad.distributed.partition import partition
 
 
 class Own(nn.Module):
@@ -43,7 +43,7 @@ EXCHANGED = {"own.rows", "table.weight", "bag.weight"}
 
 
 def test_what_gradients_are_known_to_be() -> None:
-    found = divided(model(), None)
+    found = partition(model(), None)
     assert set(found.dense) == DENSE
     assert set(found.exchanged) == EXCHANGED
     assert set(found.local) == {"sharded.weight"}
@@ -52,9 +52,9 @@ def test_what_gradients_are_known_to_be() -> None:
 def test_what_is_named_is_exchanged() -> None:
     net: Any = model()
     for named in (["head.0", "own.layer.bias"], [net.head[0], net.own.layer.bias]):
-        found = divided(net, named)
+        found = partition(net, named)
         assert set(found.exchanged) == EXCHANGED | {"head.0.weight", "head.0.bias", "own.layer.bias"}
-    assert set(divided(net, "head").exchanged) == EXCHANGED | {
+    assert set(partition(net, "head").exchanged) == EXCHANGED | {
         name for name in DENSE if name.startswith("head")
     }
 
@@ -62,12 +62,14 @@ def test_what_is_named_is_exchanged() -> None:
 def test_what_a_module_says_is_its_own() -> None:
     net: Any = model()
     net.own._ddp_params_and_buffers_to_ignore = ["layer.weight"]
-    assert set(divided(net, None).local) == {"sharded.weight", "own.layer.weight"}
+    assert set(partition(net, None).local) == {"sharded.weight", "own.layer.weight"}
 
 
 def test_all_ranks_describe_the_same_in_the_same_words() -> None:
-    assert divided(model(), None).described() == divided(model(), None).described()
-    assert "parameter 'table.weight' of shape (4, 2) and torch.float32" in divided(model(), None).described()
+    assert partition(model(), None).described() == partition(model(), None).described()
+    assert (
+        "parameter 'table.weight' of shape (4, 2) and torch.float32" in partition(model(), None).described()
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,4 +82,4 @@ def test_all_ranks_describe_the_same_in_the_same_words() -> None:
 )
 def test_names_are_checked(named: list[Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
-        divided(model(), named)
+        partition(model(), named)
