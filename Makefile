@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all test-newest test-minors test-xla lint bench record docs dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla lint bench record docs dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,10 +41,12 @@ test: $(VENV)/.stamp-dev  ## run what a change may break: every operation and la
 test-all: $(VENV)/.stamp-dev  ## run all tests, with all samples
 	$(BIN)/python -m pytest --effort full $(one_process_per_core)
 
-test-newest:  ## `make test` on whatever pip installs today, PyTorch and all others; installs some gigabytes
+install-newest:
 	@$(PYTHON) -c $(NEW_ENOUGH)
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[$(dev_extras)]'
+
+test-newest: install-newest  ## `make test` on whatever pip installs today, PyTorch and all others; installs some gigabytes
 	@$(call which_versions,.venv-newest)
 	.venv-newest/bin/python $(light_run)
 

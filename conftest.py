@@ -4,6 +4,7 @@ The blocks of one page share their names, from top to bottom, as a reader would 
 prompts (``>>>``) is a doctest, one without is simply executed. Tests proper have ``tests/conftest.py``.
 """
 
+import os
 import sys
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
 from importlib.util import find_spec
@@ -13,6 +14,10 @@ from typing import Any
 import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+# Processes that have a core each: with teams of threads they would wait for each other's. Read when torch is imported.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import maskgrad as mg
 from tests.unit.optim.kinds import KINDS
 from tests.unit.optim.lazy.test_zero_gradients import exactness
-from tests.unit.optim.optimizers import every_optimizer
+from tests.unit.optim.optimizers import every_plain_optimizer
 
 STEPS = 1000
 
@@ -34,7 +34,7 @@ WAYS: dict[str, Any] = {
 }
 
 
-@every_optimizer
+@every_plain_optimizer
 def test_it_is_the_dense_result(ours: Any, theirs: Any, options: dict[str, Any]) -> None:
     chance, generator = random.Random(0), torch.Generator().manual_seed(0)
     start = torch.randn(6, 4, dtype=torch.float64, generator=generator)

@@ -1,0 +1,17 @@
+"""The compiled loops run on a team of threads here: what a race would change must not depend on who runs the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    """Processes of pytest-xdist have one thread each: see conftest.py at the top."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(before, 2))
+    yield
+    torch.set_num_threads(before)
