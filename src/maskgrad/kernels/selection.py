@@ -208,6 +208,15 @@ def may_look_at(*tensors: Tensor) -> bool:
     return all(map(is_plain, tensors)) and not is_transformed()
 
 
+def runs_eagerly(kernel: str, number_of_values: int) -> bool:
+    """:func:`runs_compiled` for tensors that are known to be plain, in the memory of the CPU and of a fitting dtype."""
+    if torch.compiler.is_compiling() or is_transformed():
+        return False
+    forced = _forced()
+    enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].least)
+    return enough and numba_works()
+
+
 def is_transformed() -> bool:
     """Whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is at work."""
     return bool(

@@ -28,7 +28,7 @@ from maskgrad.optim.lazy.rows import lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["DenseGroup", "Prepared"]
+__all__ = ["DenseGroup", "Prepared", "same"]
 
 #: Whose steps PyTorch has in one pass on CPUs.
 FUSED = frozenset({torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad})
@@ -48,6 +48,7 @@ class DenseParameter:
 
     __slots__ = (
         "address",
+        "call",
         "contiguous",
         "cpu",
         "dtype",
@@ -63,6 +64,7 @@ class DenseParameter:
         self.param = param
         self.state = state
         self.tables: Any = None  # for the loops over rows: maskgrad.optim.rows
+        self.call: Any = None
         self.tensors = tuple(state.values())
         self.dtype = param.dtype
         self.cpu = param.device.type == "cpu"
@@ -112,6 +114,7 @@ class Prepared:
         known: parameters that have been looked at, by the position of their group, the names of the states that this
             wants, and their position in it.
         states: the state of each parameter, as it was then: somebody may have put another in its place.
+        groups: the steps of each group, as long as its options are the same.
         lists: of each group and way, what PyTorch's step reads from the states, and of which parameters.
         whole: of each group, under its options, all of whose parameters went one way in the last step, these.
     """
@@ -119,6 +122,7 @@ class Prepared:
     def __init__(self) -> None:
         self.known: dict[tuple[int, tuple[str, ...]], dict[int, DenseParameter]] = {}
         self.states: list[Any] = []
+        self.groups: dict[int, Any] = {}
         self.lists: dict[tuple[int, bool], _Lists] = {}
         self.whole: dict[tuple[int, tuple[str, ...], bool], _Whole] = {}
 
@@ -127,6 +131,7 @@ class Prepared:
         states = state.values()
         if len(states) != len(self.states) or not all(map(operator.is_, states, self.states)):
             self.known.clear()
+            self.groups.clear()
             self.lists.clear()
             self.whole.clear()
             self.states = list(states)
@@ -146,7 +151,7 @@ class _Whole:
 
     def gradients(self, params: list[Any]) -> list[Tensor] | None:
         """Their gradients, if everything is as it was; None: ask one by one."""
-        if not _same(params, self.params):
+        if not same(params, self.params):
             return None
         grads = [param.grad for param in params]
         now = itertools.chain.from_iterable([state.values() for state in self.states])
@@ -158,7 +163,7 @@ class _Whole:
             and all(map(Tensor.is_contiguous, params))
             and [*map(Tensor.data_ptr, params)] == self.addresses
             and [*map(SHAPE, params)] == self.shapes == [*map(SHAPE, grads)]
-            and _same([*now], self.tensors)
+            and same([*now], self.tensors)
             and all(is_simple(p) for p, own in zip(params, map(vars, params), strict=True) if own)
         )
         return grads if usual else None
@@ -202,8 +207,12 @@ class DenseGroup:
         unasked = group.get("fused") is None and group.get("foreach") is None
         self.can_fuse = kind in FUSED and (self.asked or unasked)
         self.key = (position, self.wanted, self.can_fuse)
-        self.is_usual = False
         self.known = prepared.known.setdefault((position, self.wanted), {})
+        self.begin()
+
+    def begin(self) -> None:
+        """Before a step: no gradient has been seen."""
+        self.is_usual = False
         self.parts: tuple[list[DenseParameter], list[DenseParameter]] = [], []
         self.grads: tuple[list[Tensor], list[Tensor]] = [], []
 
@@ -261,7 +270,7 @@ class DenseGroup:
                 if options["foreach"] is None:
                     options["foreach"] = sum(one.shape.numel() for one in known) < LARGE * len(known)
             lists = self.prepared.lists.get((self.position, bool(fused)))
-            if lists is None or not _same(known, lists.known):
+            if lists is None or not same(known, lists.known):
                 lists = self.prepared.lists[self.position, bool(fused)] = _Lists(known)
             optimizer: Any = object.__new__(_prepared_kind(kind))
             optimizer.__dict__.update(
@@ -276,7 +285,8 @@ def is_simple(param: Tensor) -> bool:
     return not has_trained_entries(param) and lazy_rows_of(param) is None and attached_gradient(param) is None
 
 
-def _same(some: list[Any], others: list[Any]) -> bool:
+def same(some: list[Any], others: list[Any]) -> bool:
+    """Whether they hold the same objects in the same order."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 

@@ -20,7 +20,7 @@ from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import current_gradient
 from maskgrad.optim.batching import Batch
-from maskgrad.optim.dense import DenseGroup, Prepared
+from maskgrad.optim.dense import DenseGroup, Prepared, same
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.lazy.catch_up import bring_up_to_date, settle
@@ -32,6 +32,20 @@ from maskgrad.optim.rule import Hyperparameters, Rule, Update
 __all__ = ["MaskedOptimizer", "scalar_state"]
 
 MOST_NAMES = 20
+
+
+class PreparedGroup:
+    """A group of parameters under options that have been checked, and the ways in which it can be stepped."""
+
+    def __init__(
+        self, group: dict[str, Any], options: list[Any], numbers: Hyperparameters, dense: DenseGroup | None
+    ) -> None:
+        self.group, self.options, self.numbers, self.dense = group, options, numbers, dense
+        self.ways: list[DenseGroup | RowSteps] = [] if dense is None else [dense, RowSteps(dense, numbers)]
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 class MaskedOptimizer(GraphOptimizer, abc.ABC):
@@ -174,9 +188,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         prepared: list[DenseGroup | RowSteps] = []
         self._prepared.look(self.state)
         for position, group in enumerate(self.param_groups):
-            numbers = self._read_group(group)
-            dense = self._dense_group(position, group, numbers)
-            ways: list[DenseGroup | RowSteps] = [] if dense is None else [dense, RowSteps(dense, numbers)]
+            kept = self._prepared_group(position, group)
+            numbers, dense, ways = kept.numbers, kept.dense, kept.ways
             prepared += ways
             if dense is not None and dense.takes_all():
                 continue
@@ -228,13 +241,23 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         self._states(param, numbers)
         return dense.takes(number, param, param.grad)
 
-    def _dense_group(
-        self, position: int, group: dict[str, Any], numbers: Hyperparameters
-    ) -> DenseGroup | None:
-        """Where the parameters of a group go whose gradients are dense; None: PyTorch has no such step."""
-        if self._torch is None or numbers.row:
-            return None
-        return DenseGroup(self._torch, position, group, numbers, self.state, self.defaults, self._prepared)
+    def _prepared_group(self, position: int, group: dict[str, Any]) -> PreparedGroup:
+        """What is known of a group, checked again if an option has changed."""
+        options = [value for name, value in group.items() if name != "params"]
+        kept: PreparedGroup | None = self._prepared.groups.get(position)
+        if kept is None or kept.group is not group or not same(kept.options, options):
+            numbers = self._read_group(group)
+            dense = None
+            if self._torch is not None and not numbers.row:  # PyTorch has such a step
+                dense = DenseGroup(
+                    self._torch, position, group, numbers, self.state, self.defaults, self._prepared
+                )
+            kept = PreparedGroup(group, options, numbers, dense)
+            if not any(isinstance(part, Tensor) for value in options for part in _parts(value)):
+                self._prepared.groups[position] = kept  # what a tensor holds may change without a trace
+        for way in kept.ways:
+            way.begin()
+        return kept
 
     def _read(self, param: Tensor, grad: AnyGradient, numbers: Hyperparameters, name: str) -> Gradient:
         """The gradient on the entries that are trained, after a look at it and at the states."""

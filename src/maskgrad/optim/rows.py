@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import compiled_body, runs_compiled
+from maskgrad.kernels.selection import compiled_body, runs_eagerly
 from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
 from maskgrad.optim.fused import Fused
 from maskgrad.optim.rule import Hyperparameters
@@ -38,28 +38,30 @@ class RowSteps:
         self.group = group
         self.numbers = numbers
         self.names = [declared.name for declared in numbers.states()]
-        self.fused: Fused | None = None
-        self.factor: float | None = None
+        self.fused = None if numbers.zeros or numbers.rule.scalars else numbers.fused(1.0)
+        self.factor = None if self.fused is None else _factor_of_addition(self.fused)
+        later = None if self.fused is None else numbers.fused(7.0)
+        self.is_constant = later is not None and later.numbers == self.fused.numbers  # type: ignore[union-attr]
+        self.begin()
+
+    def begin(self) -> None:
+        """Before a step: no gradient has been seen."""
         self.is_open: bool | None = None  # not asked yet
         self.found: list[tuple[DenseParameter, Any, Tensor]] = []
         self.added: list[tuple[Tensor, Tensor]] = []
 
-    def _open(self) -> None:
-        """When the first gradient of rows is seen: are they few tables, and is there a loop for the rule?"""
-        numbers = self.numbers
-        listed = sum(_is_of_rows(param.grad) for param in self.group.group["params"])
-        if listed <= MANY and not (numbers.zeros or numbers.scalars()):
-            self.fused = numbers.update(1.0).fused
-        self.is_open = self.fused is not None
-        if self.fused is not None:
-            self.factor = _factor_of_addition(self.fused)
+    def _open(self) -> bool:
+        """When the first gradient of rows is seen: is there a loop for the rule, and are they few tables?"""
+        params = self.group.group["params"]
+        few = len(params) <= MANY or sum(_is_of_rows(param.grad) for param in params) <= MANY
+        return self.fused is not None and few
 
     def takes(self, number: int, param: Tensor, grad: Any) -> bool:
         """Whether ``param`` is stepped here; nothing is written yet."""
         if not _is_of_rows(grad):
             return False
         if self.is_open is None:
-            self._open()
+            self.is_open = self._open()
         if not self.is_open:
             return False
         assert self.fused is not None
@@ -67,24 +69,27 @@ class RowSteps:
         if known is None or not (known.cpu and known.contiguous and known.dtype in SINGLE):
             return False
         indices, values = grad._indices(), grad._values()
+        number_of_values, height = values.numel(), known.shape[0]
         if (
-            not runs_compiled(self.fused.kernel, param, indices, values)
-            or grad.shape != param.shape
+            not number_of_values
+            or grad.shape != known.shape
             or values.dtype is not known.dtype
             or indices.dtype is not torch.int64
-            or not values.numel()
             or not values.is_contiguous()
-            or not compiled_body("sorting", "fits")(len(values), len(param))
+            or not runs_eagerly(self.fused.kernel, number_of_values)
         ):
             return False
+        indices = indices[0]
         # PyTorch's addition takes a stride of 0, which an expanded gradient may have, at its word, and adds nothing.
-        if self.factor is not None and values.numel() <= ADDED and values.stride() == param.stride():
-            if compiled_body("sorting", "are_inside")(indices[0], len(param)):
+        if self.factor is not None and number_of_values <= ADDED and values.stride() == param.stride():
+            if compiled_body("sorting", "are_inside")(indices, height):
                 self.added.append((param, grad.detach()))
                 return True
             return False  # the engine says which index is wrong
+        if not compiled_body("sorting", "fits")(values.shape[0], height):
+            return False
         try:
-            found = compiled_body("sorting", "runs")(indices[0], len(param))
+            found = compiled_body("sorting", "runs")(indices, height)
         except IndexError:
             return False
         self.found.append((known, found, values.detach()))
@@ -97,22 +102,34 @@ class RowSteps:
             stepped.append(param)
         for known, found, values in self.found:
             state = known.state
-            step = float(state["step"]) + 1 if self.numbers.rule.counts_steps else 0.0
-            fused = self.numbers.update(step).fused
-            assert fused is not None
             states = [state[name] for name in self.names]
-            # the memory of a state may have moved, with share_memory_() for example
-            addresses = [t.data_ptr() for t in states]
-            if known.tables is None or known.tables[0] != addresses:
-                tables = [[known.param.detach()], *([t] for t in fused.arranged(states))]
-                known.tables = addresses, compiled_body("updates", "prepared")(tables)
-            compiled_body("updates", "update_prepared")(
-                fused.kernel, known.tables[1], found, values, **fused.numbers
-            )
+            tables = self._tables(known, states)
+            if self.is_constant:
+                if known.call is None or known.call[0] is not self:
+                    known.call = self, *self._bound(tables, 1.0)
+                call = known.call[1:]
+            else:
+                call = self._bound(tables, float(state["step"]) + 1)
+            compiled_body("updates", "update_prepared")(tables, found, values.view(-1).numpy(), *call)
             torch.autograd.graph.increment_version([known.param, *states])
             if self.numbers.rule.counts_steps:
                 state["step"] += 1
             stepped.append(known.param)
+
+    def _tables(self, known: DenseParameter, states: list[Tensor]) -> Any:
+        """Where parameter and states lie; the memory of a state may have moved, with share_memory_() for example."""
+        assert self.fused is not None
+        addresses = [t.data_ptr() for t in states]
+        if known.tables is None or known.tables[0] != addresses:
+            tables = [[known.param.detach()], *([t] for t in self.fused.arranged(states))]
+            known.tables = addresses, compiled_body("updates", "prepared")(tables)
+            known.call = None
+        return known.tables[1]
+
+    def _bound(self, tables: Any, step: float) -> Any:
+        fused = self.numbers.fused(step)
+        assert fused is not None
+        return compiled_body("updates", "bound")(fused.kernel, tables, **fused.numbers)
 
 
 def _factor_of_addition(fused: Fused) -> float | None:

@@ -191,6 +191,16 @@ class Hyperparameters:
             for name, start in self.rule.scalars.items()
         }
 
+    def fused(self, step: float) -> Fused | None:
+        """The kernel of step number ``step`` for rows, of a rule without states that are one number."""
+        rule = self.rule
+        if rule.fused is None:
+            return None
+        numbers = {**self.numbers, "step": step}
+        if rule.prepare is not None:
+            numbers.update(rule.prepare(self.numbers, step, NOTHING)[0])
+        return rule.fused(numbers, self.row)
+
     def update(self, step: float, **scalars: Tensor) -> Update:
         """The update of step number ``step``, counted from 1 (0 if steps are not counted)."""
         rule, numbers, after = self.rule, {**self.numbers, "step": step}, NOTHING

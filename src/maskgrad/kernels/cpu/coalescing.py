@@ -44,7 +44,7 @@ def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "su
         _merge, array(values.contiguous().view(-1)), found.keys, found.places, found.starts, width,
         REDUCTIONS.index(reduce), wide, merged.view(-1).numpy(), tasks=found.rows.shape[0], elements=values.numel(),
     )  # fmt: skip
-    return found.rows, merged.to(values.dtype).view(-1, *row)
+    return torch.from_numpy(found.rows), merged.to(values.dtype).view(-1, *row)
 
 
 @compiled

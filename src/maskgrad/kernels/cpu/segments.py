@@ -35,7 +35,11 @@ def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     found = runs(indices, num_rows)
     order = torch.empty(indices.shape[0], dtype=torch.int64)
     _places(found.keys, found.places, order.numpy())
-    return torch.from_numpy(found.starts)[: found.rows.shape[0] + 1].clone(), order, found.rows
+    return (
+        torch.from_numpy(found.starts)[: found.rows.shape[0] + 1].clone(),
+        order,
+        torch.from_numpy(found.rows),
+    )
 
 
 def segment_sum(

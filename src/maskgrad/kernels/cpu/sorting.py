@@ -11,11 +11,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import compiled
-from maskgrad.kernels.cpu.memory import empty
 
 __all__ = ["Runs", "fits", "runs"]
 
@@ -24,12 +22,12 @@ DIGIT = 12  # bits a pass, at most; its 4096 counters stay in the first-level ca
 
 
 class Runs(NamedTuple):
-    """Run k: the entries ``keys[starts[k]:starts[k + 1]] & places``, in their order, all of index ``rows[k]``."""
+    """Run k: the entries ``keys[starts[k]:starts[k + 1]] & places``, in order, all of index ``rows[k]``; arrays."""
 
     keys: Any
     places: Any
     starts: Any
-    rows: Tensor
+    rows: Any
 
 
 def fits(n: int, num_rows: int) -> bool:
@@ -41,25 +39,29 @@ def runs(indices: Tensor, num_rows: int) -> Runs:
     """The runs of equal ``indices`` (n,), which must all lie in [0, num_rows) (else IndexError, nothing written)."""
     n = indices.shape[0]
     places, bits = _bits(n), _bits(num_rows)
-    work, rows = np.empty((2, n + 1), np.uint64), empty(n, torch.int64)
+    work, rows = np.empty((2, n + 1), np.uint64), np.empty(n, np.int64)
     digit = max(min(DIGIT, places), 1)  # counters that outnumber the entries cost more than a pass
     passes = -(-bits // digit)
     outside, number, last = _runs(
-        indices.detach().contiguous().numpy(), num_rows, places, passes, -(-bits // max(passes, 1)), work, rows.numpy()
-    )  # fmt: skip
+        _plain(indices), num_rows, places, passes, -(-bits // max(passes, 1)), work, rows
+    )
     if outside >= 0:
         raise IndexError(
             f"indices must lie in [0, {num_rows}), the rows of the table, "
             f"but indices[{outside}] is {int(indices[outside])}"
         )
-    rows = rows[:number] if 2 * number > n else rows[:number].clone()
+    rows = rows[:number] if 2 * number > n else rows[:number].copy()
     return Runs(work[last, :n], np.uint64((1 << places) - 1), work[1 - last].view(np.int64), rows)
 
 
 def are_inside(indices: Tensor, num_rows: int) -> bool:
     """Whether all ``indices`` (n,) lie in [0, num_rows)."""
-    inside: bool = _are_inside(indices.detach().contiguous().numpy(), num_rows)
+    inside: bool = _are_inside(_plain(indices), num_rows)
     return inside
+
+
+def _plain(indices: Tensor) -> Any:
+    return (indices if indices.is_contiguous() else indices.contiguous()).numpy()  # integers: no gradient
 
 
 @compiled

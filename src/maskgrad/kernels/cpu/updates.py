@@ -98,7 +98,8 @@ def update_tables(
     found = _runs([len(p) for p in params], indices)
     gradients = [v.detach().to(params[0].dtype).reshape(-1) for v in values]
     gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
-    update_prepared(name, prepared(tables), found, gradient, marks, **numbers)
+    ready = prepared(tables)
+    update_prepared(ready, found, array(gradient), *bound(name, ready, marks, **numbers))
     return True
 
 
@@ -123,19 +124,28 @@ def prepared(tables: Sequence[Sequence[Tensor | None]]) -> Tables:
     return Tables(np.array(bases, np.int64), np.array(firsts, np.int64), width, params[0].dtype, present)
 
 
-def update_prepared(
-    name: str, tables: Tables, found: Runs, gradient: Tensor, marks: Tensor | None = None, **numbers: Any
-) -> None:
-    """Update the rows that were ``found``; ``gradient`` is contiguous, of the dtype of the tables."""
+def bound(
+    name: str, tables: Tables, marks: Tensor | None = None, **numbers: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    """The loop of a kernel, and its last arguments: the numbers in the type of the tables."""
     loop, arguments = _RULES[name](_Numbers(tables.dtype, numbers), *tables.present)
-    if marks is not None:
-        arguments = (array(marks), *arguments)
-    elif name == "sgd_rows_":
-        arguments = (np.empty(0, np.uint8), *arguments)
+    if name == "sgd_rows_":
+        arguments = (_NO_MARKS if marks is None else array(marks), *arguments)
+    return loop, arguments
+
+
+def update_prepared(
+    tables: Tables, found: Runs, gradient: Any, loop: Any, arguments: tuple[Any, ...]
+) -> None:
+    """Update the rows that were ``found``; ``gradient`` is a 1-D array of the dtype of the tables."""
+    number = len(found.rows)
     run(
-        loop, tables.bases, tables.firsts, array(found.rows), array(gradient.view(-1)), found.keys, found.places,
-        found.starts, tables.width, *arguments, tasks=len(found.rows), elements=3 * tables.width * len(found.keys),
+        loop, tables.bases, tables.firsts, found.rows, gradient, found.keys, found.places, found.starts, tables.width,
+        *arguments, tasks=number, elements=3 * tables.width * len(found.keys),
     )  # fmt: skip
+
+
+_NO_MARKS = np.empty(0, np.uint8)
 
 
 def _fusable(
