@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,10 @@ from maskgrad.optim.rule import Hyperparameters, Rule, Update
 __all__ = ["MaskedOptimizer", "scalar_state"]
 
 MOST_NAMES = 20
+
+
+Ready = tuple[Tensor, Gradient, Hyperparameters, DenseGroup | None, int]
+"""A parameter with its gradient, for the engine unless it is found to be dense; the number is its place in the group."""
 
 
 class PreparedGroup:
@@ -184,7 +187,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        ready: list[tuple[Tensor, Gradient, Hyperparameters, DenseGroup | None, int]] = []
+        ready: list[Ready] = []
         prepared: list[DenseGroup | RowSteps] = []
         self._prepared.look(self.state)
         for position, group in enumerate(self.param_groups):
@@ -203,20 +206,29 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                     ready.append((param, self._read(param, grad, numbers, name), numbers, dense, number))
         # Nothing was written so far.
         self._stepped: list[Tensor] = []
-        batch = Batch()
         try:
-            # Ctrl-C waits for what consists of several operations; elsewhere one call does it, and it costs as much.
-            with uninterrupted() if ready else contextlib.nullcontext():
-                for param, gradient, numbers, dense, number in ready:
-                    if not (gradient.is_full and self._joins(dense, number, param, numbers)):
-                        self._update(param, gradient, numbers, batch)
+            if (
+                ready
+            ):  # what consists of several operations: Ctrl-C waits, which costs as much as a small step
+                with uninterrupted():
+                    self._write(ready, prepared)
+            else:
                 for way in prepared:
                     way.step(self._stepped)
-                batch.run()
         except BaseException as error:
             self._say_who_was_stepped(error)
             raise
         return loss
+
+    def _write(self, ready: list[Ready], prepared: list[DenseGroup | RowSteps]) -> None:
+        """Update all parameters, those of ``ready`` with what was read."""
+        batch = Batch()
+        for param, gradient, numbers, dense, number in ready:
+            if not (gradient.is_full and self._joins(dense, number, param, numbers)):
+                self._update(param, gradient, numbers, batch)
+        for way in prepared:
+            way.step(self._stepped)
+        batch.run()
 
     def _say_who_was_stepped(self, error: BaseException) -> None:
         """Add to an error in the midst of a step which parameters have had it."""
@@ -243,7 +255,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
 
     def _prepared_group(self, position: int, group: dict[str, Any]) -> PreparedGroup:
         """What is known of a group, checked again if an option has changed."""
-        options = [value for name, value in group.items() if name != "params"]
+        options = [*group.values()]
         kept: PreparedGroup | None = self._prepared.groups.get(position)
         if kept is None or kept.group is not group or not same(kept.options, options):
             numbers = self._read_group(group)
@@ -253,7 +265,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                     self._torch, position, group, numbers, self.state, self.defaults, self._prepared
                 )
             kept = PreparedGroup(group, options, numbers, dense)
-            if not any(isinstance(part, Tensor) for value in options for part in _parts(value)):
+            values = [value for name, value in group.items() if name != "params"]
+            if not any(isinstance(part, Tensor) for value in values for part in _parts(value)):
                 self._prepared.groups[position] = kept  # what a tensor holds may change without a trace
         for way in kept.ways:
             way.begin()

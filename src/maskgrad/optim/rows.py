@@ -21,7 +21,7 @@ from maskgrad.optim.rule import Hyperparameters
 __all__ = ["RowSteps"]
 
 #: Up to so many values of a gradient, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
-ADDED = 1 << 19
+ADDED = 1 << 17
 #: Tables that the engine steps in one pass gain more than each does alone.
 MANY = 4
 
@@ -79,17 +79,16 @@ class RowSteps:
             or not runs_eagerly(self.fused.kernel, number_of_values)
         ):
             return False
-        indices = indices[0]
         # PyTorch's addition takes a stride of 0, which an expanded gradient may have, at its word, and adds nothing.
         if self.factor is not None and number_of_values <= ADDED and values.stride() == param.stride():
             if compiled_body("sorting", "are_inside")(indices, height):
-                self.added.append((param, grad.detach()))
+                self.added.append((param, grad))
                 return True
             return False  # the engine says which index is wrong
         if not compiled_body("sorting", "fits")(values.shape[0], height):
             return False
         try:
-            found = compiled_body("sorting", "runs")(indices, height)
+            found = compiled_body("sorting", "runs")(indices[0], height)
         except IndexError:
             return False
         self.found.append((known, found, values.detach()))

@@ -34,6 +34,11 @@ def compiled(function: F) -> F:
     return numba.njit(nogil=True, cache=True, error_model="numpy")(function)  # type: ignore[return-value]
 
 
+def inlined(function: F) -> F:
+    """Part of the functions that call it: a call would count references to each array that it is given."""
+    return numba.njit(nogil=True, error_model="numpy", inline="always")(function)  # type: ignore[return-value]
+
+
 def reordered(function: F) -> F:
     """As :func:`compiled`, for sums whose terms may be added in any order fixed at compile time."""
     return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=_REORDER)(function)  # type: ignore[return-value]

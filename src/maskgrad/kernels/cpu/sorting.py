@@ -55,8 +55,8 @@ def runs(indices: Tensor, num_rows: int) -> Runs:
 
 
 def are_inside(indices: Tensor, num_rows: int) -> bool:
-    """Whether all ``indices`` (n,) lie in [0, num_rows)."""
-    inside: bool = _are_inside(_plain(indices), num_rows)
+    """Whether all ``indices`` (1, n) lie in [0, num_rows)."""
+    inside: bool = _are_inside(_plain(indices)[0], num_rows)
     return inside
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 
-from maskgrad.kernels.cpu.compiler import compiled, pointer, prefetch
+from maskgrad.kernels.cpu.compiler import compiled, inlined, pointer, prefetch
 
 __all__ = ["adagrad", "adam", "number_through", "rmsprop", "rowwise_adagrad", "sgd"]
 
@@ -34,70 +34,65 @@ def number_through(indices: Any, counts: Any, sizes: Any) -> int:
     return outside
 
 
-@compiled
+@inlined
 def _table_of(row: int, firsts: Any, table: int) -> int:
     while row >= firsts[table + 1]:
         table += 1
     return table
 
 
-@compiled
-def _row(base: int, row: int, width: int, like: Any) -> Any:
-    return carray(pointer(base + row * width * like.itemsize), width, like.dtype)
+@inlined
+def _row(address: Any, width: int, dtype: Any) -> Any:
+    """A row by its address. A slice would be counted as a reference, twice for each row."""
+    return carray(pointer(address), width, dtype)
 
 
-@compiled
-def _fetch(base: int, row: Any, size: int) -> None:
-    """Ask for the ``size`` bytes of a row."""
-    start = base + row * size
-    for address in range(start, start + size, LINE):
-        prefetch(address)
-    prefetch(start + size - 1)  # rows need not start with a line
+@inlined
+def _ask(start: Any, size: Any) -> None:
+    """Ask for the ``size`` bytes of a row; it may end in one line more, which is waited for."""
+    for offset in range(0, size, LINE):
+        prefetch(start + offset)
 
 
-@compiled
-def _fetch_later(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, kinds: int, k: int,
+@inlined
+def _ask_ahead(
+    bases: Any, firsts: Any, rows: Any, memory: Any, keys: Any, places: Any, starts: Any, size: Any, kinds: int, k: int,
     hi: int, table: int,
 ) -> int:  # fmt: skip
     """Ask for what row k + AHEAD will need, of ``kinds`` tables and its gradients; return in which table it lies."""
-    k += AHEAD
-    if k >= hi:
-        return table
-    table = _table_of(rows[k], firsts, table)
-    size = width * v.itemsize
-    for i in range(starts[k], min(starts[k + 1], starts[k] + AHEAD)):
-        _fetch(v.ctypes.data, np.int64(keys[i] & places), size)
-    for i in range(kinds):
-        _fetch(bases[i, table], rows[k] - firsts[table], size)
+    later = k + AHEAD
+    if later < hi:
+        table = _table_of(rows[later], firsts, table)
+        for i in range(starts[later], min(starts[later + 1], starts[later] + AHEAD)):
+            _ask(memory + np.int64(keys[i] & places) * size, size)
+        for i in range(kinds):
+            _ask(bases[i, table] + (rows[later] - firsts[table]) * size, size)
     return table
 
 
-@compiled
+@inlined
 def _merge_run(
-    v: Any, keys: Any, places: Any, start: int, stop: int, width: int, factor: Any, wide: Any, g: Any
-) -> None:
+    memory: Any, size: Any, dtype: Any, keys: Any, places: Any, start: int, stop: int, width: int, factor: Any,
+    wide: Any, g: Any,
+) -> None:  # fmt: skip
     """Let g = factor * the sum of the run: rounded once, whatever its length."""
-    at = np.int64(keys[start] & places) * width
-    a = v[at : at + width]
+    a = _row(memory + np.int64(keys[start] & places) * size, width, dtype)
     if stop - start == 1:
         for j in range(width):
             g[j] = factor * a[j]
     elif stop - start == 2:
-        at = np.int64(keys[start + 1] & places) * width
-        b = v[at : at + width]
+        b = _row(memory + np.int64(keys[start + 1] & places) * size, width, dtype)
         for j in range(width):
             g[j] = factor * (a[j] + b[j])
     else:
         for j in range(width):
             wide[j] = a[j]
         for i in range(start + 1, stop):
-            at = np.int64(keys[i] & places) * width
-            b = v[at : at + width]
+            b = _row(memory + np.int64(keys[i] & places) * size, width, dtype)
             for j in range(width):
                 wide[j] += b[j]
         for j in range(width):
-            g[j] = factor * v.dtype.type(wide[j])
+            g[j] = factor * dtype.type(wide[j])
 
 
 @compiled
@@ -108,19 +103,20 @@ def sgd(
     """SGD; ``fresh`` marks the rows of an only table whose buffer has not been started."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
     table, later = 0, 0
+    memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _fetch_later(
-            bases, firsts, rows, v, keys, places, starts, width, 2 if buffered else 1, k, hi, later
+        later = _ask_ahead(
+            bases, firsts, rows, memory, keys, places, starts, size, 2 if buffered else 1, k, hi, later
         )
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
-        p = _row(bases[0, table], row, width, v)
+        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table] + row * size, width, dtype)
         if decay != 0:
             for j in range(width):
                 g[j] += decay * p[j]
         if buffered:
-            b = _row(bases[1, table], row, width, v)
+            b = _row(bases[1, table] + row * size, width, dtype)
             if fresh.size and fresh[row] != 0:
                 fresh[row] = 0
                 for j in range(width):
@@ -142,13 +138,14 @@ def adagrad(
     """Adagrad, one state for each entry."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
     table, later = 0, 0
+    memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _fetch_later(bases, firsts, rows, v, keys, places, starts, width, 2, k, hi, later)
+        later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 2, k, hi, later)
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
-        p = _row(bases[0, table], row, width, v)
-        s = _row(bases[1, table], row, width, v)
+        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table] + row * size, width, dtype)
+        s = _row(bases[1, table] + row * size, width, dtype)
         if decay != 0:
             for j in range(width):
                 g[j] += decay * p[j]
@@ -165,17 +162,18 @@ def rowwise_adagrad(
     """Adagrad, one state for each row: the mean of its squares."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
     table, later = 0, 0
+    memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _fetch_later(bases, firsts, rows, v, keys, places, starts, width, 1, k, hi, later)
+        later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 1, k, hi, later)
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
-        p = _row(bases[0, table], row, width, v)
+        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table] + row * size, width, dtype)
         squares = np.float64(0)
         for j in range(width):
             g[j] += decay * p[j] if decay != 0 else 0
             squares += np.float64(g[j]) * np.float64(g[j])
-        state = _row(bases[1, table], row, 1, v)
+        state = _row(bases[1, table] + row * v.itemsize, 1, dtype)
         state[0] += v.dtype.type(squares / width)
         scale = lr / (np.sqrt(state[0]) + eps)
         for j in range(width):
@@ -191,16 +189,17 @@ def adam(
     """Adam; ``new1`` is 1 - beta1, ``root2`` the root of the second bias correction, ``shrink`` AdamW's decay."""
     g, wide = np.full(width, rate), np.empty(width, np.float64)
     table, later = 0, 0
+    memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _fetch_later(
-            bases, firsts, rows, v, keys, places, starts, width, 4 if amsgrad else 3, k, hi, later
+        later = _ask_ahead(
+            bases, firsts, rows, memory, keys, places, starts, size, 4 if amsgrad else 3, k, hi, later
         )
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
-        p = _row(bases[0, table], row, width, v)
-        m = _row(bases[1, table], row, width, v)
-        s = _row(bases[2, table], row, width, v)
+        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table] + row * size, width, dtype)
+        m = _row(bases[1, table] + row * size, width, dtype)
+        s = _row(bases[2, table] + row * size, width, dtype)
         if decay != 0:
             for j in range(width):
                 g[j] += decay * p[j]
@@ -209,7 +208,7 @@ def adam(
             s[j] = beta2 * s[j] + new2 * g[j] * g[j]
             g[j] = s[j]
         if amsgrad:
-            t = _row(bases[3, table], row, width, v)
+            t = _row(bases[3, table] + row * size, width, dtype)
             for j in range(width):
                 t[j] = t[j] if t[j] > s[j] or t[j] != t[j] else s[j]
                 g[j] = t[j]
@@ -225,13 +224,14 @@ def rmsprop(
     """RMSprop; where it is not centered or has no buffer, the parameter stands in (and is fetched once more)."""
     g, wide, spread = np.full(width, lr), np.empty(width, np.float64), np.full(width, lr)
     table, later = 0, 0
+    memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _fetch_later(bases, firsts, rows, v, keys, places, starts, width, 4, k, hi, later)
+        later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 4, k, hi, later)
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(v, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
-        p = _row(bases[0, table], row, width, v)
-        s = _row(bases[1, table], row, width, v)
+        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
+        p = _row(bases[0, table] + row * size, width, dtype)
+        s = _row(bases[1, table] + row * size, width, dtype)
         if decay != 0:
             for j in range(width):
                 g[j] += decay * p[j]
@@ -239,14 +239,14 @@ def rmsprop(
             s[j] = alpha * s[j] + new * g[j] * g[j]
             spread[j] = s[j]
         if centered:
-            a = _row(bases[2, table], row, width, v)
+            a = _row(bases[2, table] + row * size, width, dtype)
             for j in range(width):
                 a[j] += new * (g[j] - a[j])
                 spread[j] -= a[j] * a[j]
         for j in range(width):
             g[j] /= np.sqrt(spread[j]) + eps
         if buffered:
-            b = _row(bases[3, table], row, width, v)
+            b = _row(bases[3, table] + row * size, width, dtype)
             for j in range(width):
                 b[j] = momentum * b[j] + g[j]
                 g[j] = b[j]

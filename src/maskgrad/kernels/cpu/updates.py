@@ -96,7 +96,7 @@ def update_tables(
     if not _fusable(params, tables[1:], values):
         return False
     found = _runs([len(p) for p in params], indices)
-    gradients = [v.detach().to(params[0].dtype).reshape(-1) for v in values]
+    gradients = [v.detach().to(params[0].dtype).reshape(-1).contiguous() for v in values]
     gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
     ready = prepared(tables)
     update_prepared(ready, found, array(gradient), *bound(name, ready, marks, **numbers))
