@@ -75,6 +75,8 @@ class Goal:
 _MASKED = "torch.masked"
 _TABLE = "1000000x64"
 _MILLION = "1000000 entries*"
+#: steps on 64, 512, 4,096, 65,536 and 262,144 rows
+_STEPS = {"SGD": (0.5, 0.95, 0.95, 0.95, 0.95), "Adagrad": (1, 1, 3, 5, 8), "Adam": (1, 1, 4, 7, 10)}
 
 GOALS: tuple[Goal, ...] = (
     Goal("reductions", "mean(1)", _MASKED, ">=", 20, note=""),
@@ -104,9 +106,37 @@ GOALS: tuple[Goal, ...] = (
     Goal("storage", "softmax(1)", "torch.sparse", ">=", 5, shape="*", density=None, note=_MILLION),
     Goal("storage", "*", _MASKED, ">=", 20, density=0.01),
     Goal("storage", "*", "maskgrad, Boolean mask", ">=", 20, density=0.01),
-    Goal("updates", "Adagrad", "torch.optim", ">=", 8, work="step", shape=_TABLE, density=None),
-    Goal("updates", "Adam", "torch.optim", ">=", 12, work="step", shape=_TABLE, density=None),
-    Goal("updates", "SGD", "torch.optim", ">=", 2, work="step", shape=_TABLE, density=None),
+    *(
+        Goal(
+            "updates",
+            name,
+            "torch.optim",
+            ">=",
+            bound,
+            work="step",
+            shape="*",
+            density=None,
+            note=f"{rows} rows*",
+        )
+        for name, bounds in _STEPS.items()
+        for rows, bound in zip((64, 512, 4096, 65536, 262144), bounds, strict=True)
+    ),
+    Goal(
+        "updates",
+        "*",
+        "rows-moved",
+        "<=",
+        1.5,
+        "cost",
+        work="step",
+        shape=_TABLE,
+        density=None,
+        note="262144 rows*",
+    ),
+    *(
+        Goal("steps", "*", f"torch.optim-{way}", ">=", 0.95, work="step", shape="*", density=None)
+        for way in ("fused", "foreach", "single")
+    ),
     Goal("updates", "Adagrad", "torch.optim", ">=", 4, work="lookup*", shape=_TABLE, density=None),
     Goal("updates", "Adagrad", "fbgemm", ">=", 2, work="lookup*", shape=_TABLE, density=None),
     Goal(

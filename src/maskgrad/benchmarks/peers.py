@@ -25,6 +25,10 @@ PEERS = {
     "bare-values": "the operation on the stored values alone, without a pattern; a yardstick",
     "torch.optim": "PyTorch's optimizer on a sparse gradient (SparseAdam for Adam)",
     "torch.optim-dense": "PyTorch's optimizer on a dense gradient",
+    "torch.optim-fused": "PyTorch's optimizer on dense gradients, fused=True",
+    "torch.optim-foreach": "PyTorch's optimizer on dense gradients, foreach=True",
+    "torch.optim-single": "PyTorch's optimizer on dense gradients, foreach=False: its default on a CPU",
+    "rows-moved": "the same rows read and written, nothing computed; a yardstick",
     "double-loop": "torch.autograd.grad for each output of each sample",
     "is-grads-batched": "torch.autograd.grad with all outputs as a batch of cotangents",
     "vmap-jacrev": "torch.func on the model in functional form, for one sample",
@@ -35,7 +39,7 @@ PEERS = {
 }
 
 #: those that do less than the task
-YARDSTICKS = frozenset(("dense", "memory-copy", "bare-values"))
+YARDSTICKS = frozenset(("dense", "memory-copy", "bare-values", "rows-moved"))
 
 
 @functools.cache

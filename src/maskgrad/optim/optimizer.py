@@ -34,7 +34,7 @@ MOST_NAMES = 20
 
 
 Ready = tuple[Tensor, Gradient, Hyperparameters, DenseGroup | None, int]
-"""A parameter with its gradient, for the engine unless it is found to be dense; the number is its place in the group."""
+"""A parameter with its gradient, for the engine unless it is dense, and its place in the group."""
 
 
 class PreparedGroup:

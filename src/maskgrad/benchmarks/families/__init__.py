@@ -16,6 +16,7 @@ from maskgrad.benchmarks.families import (
     reductions,
     small,
     softmax,
+    steps,
     storage,
     updates,
 )
@@ -37,6 +38,7 @@ FAMILIES: tuple[Family, ...] = (
     coalescing.FAMILY,
     storage.FAMILY,
     updates.FAMILY,
+    steps.FAMILY,
     batched.FAMILY,
     per_sample.FAMILY,
 )

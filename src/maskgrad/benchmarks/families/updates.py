@@ -19,12 +19,15 @@ import maskgrad as mg
 from maskgrad.benchmarks.case import OURS, Case, Contender, Contest, LeftOutError
 from maskgrad.benchmarks.families import fbgemm_tables
 from maskgrad.benchmarks.families.coalescing import repeated
+from maskgrad.benchmarks.moving import moving
 from maskgrad.benchmarks.plan import Family, Point
 
 __all__ = ["FAMILY"]
 
 NAME = "updates"
 TABLE, WIDTH = 1_000_000, 64
+#: of few rows
+WIDTHS = {64: 16, 512: 32}
 STEP, WHOLE = "step", "lookup + backward + step"
 LR, DECAY = 0.1, 0.01
 #: rows of which some get no gradient, looked at after the first step
@@ -43,6 +46,8 @@ class Rule:
     sparse: Optimizer | None = None
     dense: Optimizer | None = None
     fbgemm: str | None = None
+    #: how many a step reads and writes, the parameter among them
+    tables: int = 0
     #: what the first step does to rows without a gradient: maskgrad's meaning, and the dense optimizer's
     idle: float = 1.0
     idle_dense: float = 1.0
@@ -57,7 +62,7 @@ def _adamw(p: Tensor, g: Tensor) -> Tensor:
 
 
 _RULES = {
-    "SGD": Rule("SGD", lambda p, g: p - LR * g, {}, torch.optim.SGD, torch.optim.SGD, "EXACT_SGD"),
+    "SGD": Rule("SGD", lambda p, g: p - LR * g, {}, torch.optim.SGD, torch.optim.SGD, "EXACT_SGD", 1),
     "Adagrad": Rule(
         "Adagrad",
         lambda p, g: p - LR * g / (g.abs() + 1e-10),
@@ -65,6 +70,7 @@ _RULES = {
         torch.optim.Adagrad,
         torch.optim.Adagrad,
         "EXACT_ADAGRAD",
+        2,
     ),
     "Adagrad row-wise": Rule(
         "Adagrad",
@@ -73,7 +79,7 @@ _RULES = {
         fbgemm="EXACT_ROWWISE_ADAGRAD",
     ),
     "RMSprop": Rule("RMSprop", lambda p, g: p - LR * g / (0.1 * g.abs() + 1e-8), dense=torch.optim.RMSprop),
-    "Adam": Rule("Adam", _adam, {}, torch.optim.SparseAdam, torch.optim.Adam),
+    "Adam": Rule("Adam", _adam, {}, torch.optim.SparseAdam, torch.optim.Adam, tables=3),
     "AdamW skip": Rule(
         "AdamW",
         _adamw,
@@ -111,7 +117,16 @@ def _case(rows: int, name: str, work: str, pattern: str) -> Case:
     def prepare() -> Contest:
         return _contest(_RULES[name], rows, work, pattern)
 
-    return Case(NAME, name, work, (TABLE, WIDTH), None, "float32", prepare, f"{rows} rows, {pattern}")
+    return Case(
+        NAME,
+        name,
+        work,
+        (TABLE, WIDTHS.get(rows, WIDTH)),
+        None,
+        "float32",
+        prepare,
+        f"{rows} rows, {pattern}",
+    )
 
 
 @dataclass(frozen=True)
@@ -122,29 +137,32 @@ class _Batch:
 
     def gradient(self) -> Tensor:
         """As the backward pass of an embedding leaves it: sparse, duplicates not merged."""
-        return torch.sparse_coo_tensor(self.ids[None], self.arriving, (TABLE, WIDTH), check_invariants=False)
+        size = (TABLE, self.arriving.shape[1])
+        return torch.sparse_coo_tensor(self.ids[None], self.arriving, size, check_invariants=False)
 
 
-_shared: dict[str, Tensor] = {}
+_shared: dict[int, Tensor] = {}
 
 
-def _start() -> Tensor:
+def _start(width: int) -> Tensor:
     """The table that all begin with; making it takes a second, so it is kept while the family runs."""
-    if "start" not in _shared:
-        _shared["start"] = torch.randn(TABLE, WIDTH, generator=torch.Generator().manual_seed(9))
-    return _shared["start"]
+    if width not in _shared:
+        _shared.clear()
+        _shared[width] = torch.randn(TABLE, width, generator=torch.Generator().manual_seed(9))
+    return _shared[width]
 
 
 def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Contest:
     _require(rule)
     ids = repeated(rows, pattern)
     # of one sign: a sum that almost cancels would be divided by its own rounding error
-    arriving = torch.rand(rows, WIDTH, generator=torch.Generator().manual_seed(10)) + 0.5
+    width = WIDTHS.get(rows, WIDTH)
+    arriving = torch.rand(rows, width, generator=torch.Generator().manual_seed(10)) + 0.5
     # two batches in turn, in different parts of the table
     batches = [_Batch(ids, arriving), _Batch((ids + TABLE // 2) % TABLE, arriving.flip(0))]
-    start, first = _start(), batches[0]
+    start, first = _start(width), batches[0]
     touched, place = torch.unique(first.ids, return_inverse=True)
-    merged = torch.zeros(len(touched), WIDTH, dtype=torch.float64)
+    merged = torch.zeros(len(touched), width, dtype=torch.float64)
     merged.index_add_(0, place, first.arriving.double())
     expected = rule.first_step(start[touched].double(), merged)
     idle = torch.arange(0, TABLE, TABLE // WATCHED)
@@ -180,6 +198,14 @@ def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Contest:
     if dense is not None and rows <= _LARGEST_BESIDE_DENSE and (work == WHOLE or sparse is None):
         decay = {"weight_decay": DECAY} if "weight_decay" in rule.options else {}
         contenders["torch.optim-dense"] = lambda: contender(dense, True, rule.idle_dense, decay)
+    if work == STEP and rule.tables:
+
+        def rows_moved() -> Contender:
+            return Contender(
+                moving(rule.tables, TABLE, width, [(batch.ids, batch.arriving) for batch in batches]), None
+            )
+
+        contenders["rows-moved"] = rows_moved
     if fbgemm is not None and work == WHOLE:
 
         def fbgemm_table() -> Contender:
@@ -252,10 +278,10 @@ def _training(
 
 FAMILY = Family(
     NAME,
-    f"optimizers on a table of {TABLE:,} x {WIDTH}",
+    f"optimizers on some rows of a table of {TABLE:,}",
     size_is="rows that get a gradient, duplicates counted",
     cases=_cases,
-    sizes=(65_536, 4_096, 262_144),
+    sizes=(65_536, 64, 512, 4_096, 262_144),
     quick_size=4_096,
     forget=_shared.clear,
 )

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numba import carray  # type: ignore[attr-defined]
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, prefetch
+from maskgrad.kernels.cpu.compiler import array, compiled, decode, inlined, pointer, prefetch
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import run
@@ -53,8 +54,8 @@ def _better(a: Any, b: Any, largest: bool) -> Any:
     return a != a or (a > b if largest else a < b)
 
 
-@compiled
-def _ask(base: int, row: Any, size: int) -> None:
+@inlined
+def _ask(base: Any, row: Any, size: Any) -> None:
     """For a row before it is needed: places at random are what a processor cannot foresee, and would wait for."""
     start = base + row * size
     for address in range(start, start + min(size, MOST), LINE):
@@ -83,7 +84,8 @@ def _merge(
             out[k] = s
         return
     acc = np.full(width, wide)
-    base, size, last = v.ctypes.data, width * v.itemsize, starts[hi]
+    base, target = np.int64(v.ctypes.data), np.int64(out.ctypes.data)
+    size, last = np.int64(width * v.itemsize), starts[hi]
     asked = starts[lo]
     for k in range(lo, hi):
         start, stop = starts[k], starts[k + 1]
@@ -91,9 +93,10 @@ def _merge(
         while asked < min(start + AHEAD, last):
             _ask(base, np.int64(keys[asked] & places), size)
             asked += 1
-        first = np.int64(keys[start] & places) * width
-        # Slices from 0, not sums of indices: only then are the loops free of checks, and become vector code.
-        a, result = v[first : first + width], out[k * width : (k + 1) * width]
+        # Rows from 0, not sums of indices: only then are the loops free of checks, and become vector code. By their
+        # addresses: slices would be counted as references.
+        a = carray(pointer(base + np.int64(keys[start] & places) * size), width, v.dtype)
+        result = carray(pointer(target + k * width * out.itemsize), width, out.dtype)
         if stop - start == 1:
             for j in range(width):
                 result[j] = decode(a[j])
@@ -101,14 +104,12 @@ def _merge(
             for j in range(width):
                 result[j] = decode(a[j])
             for i in range(start + 1, stop):
-                at = np.int64(keys[i] & places) * width
-                b = v[at : at + width]
+                b = carray(pointer(base + np.int64(keys[i] & places) * size), width, v.dtype)
                 for j in range(width):
                     if _better(decode(b[j]), result[j], reduce == _AMAX):
                         result[j] = decode(b[j])
         elif stop - start == 2 and reduce == _SUM:
-            at = np.int64(keys[start + 1] & places) * width
-            b = v[at : at + width]
+            b = carray(pointer(base + np.int64(keys[start + 1] & places) * size), width, v.dtype)
             for j in range(width):
                 result[j] = decode(a[j]) + decode(b[j])
         else:
@@ -117,8 +118,7 @@ def _merge(
             for i in range(start + 1, stop):
                 if i + AHEAD < stop:
                     _ask(base, np.int64(keys[i + AHEAD] & places), size)
-                at = np.int64(keys[i] & places) * width
-                b = v[at : at + width]
+                b = carray(pointer(base + np.int64(keys[i] & places) * size), width, v.dtype)
                 for j in range(width):
                     acc[j] += decode(b[j])
             if reduce == _MEAN:
