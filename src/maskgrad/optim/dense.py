@@ -147,24 +147,27 @@ class _Whole:
         self.states = [one.state for one in known]
         self.tensors = [t for one in known for t in one.tensors]
         self.addresses = [one.address for one in known]
+        self.dtype = {one.dtype for one in known}
         self.shapes = [one.shape for one in known]
+        self.numbers = [one.shape.numel() for one in known]
 
     def gradients(self, params: list[Any]) -> list[Tensor] | None:
         """Their gradients, if everything is as it was; None: ask one by one."""
-        if not same(params, self.params):
+        if len(self.dtype) > 1 or not same(params, self.params):
             return None
         grads = [param.grad for param in params]
         now = itertools.chain.from_iterable([state.values() for state in self.states])
         usual = (
             {*map(type, grads)} == {Tensor}
             and {*map(LAYOUT, grads)} == {STRIDED}
-            and all(map(operator.is_, map(DTYPE, grads), map(DTYPE, params)))
+            and {*map(DTYPE, grads)} == {*map(DTYPE, params)} == self.dtype
             and all(map(Tensor.is_contiguous, grads))
             and all(map(Tensor.is_contiguous, params))
             and [*map(Tensor.data_ptr, params)] == self.addresses
-            and [*map(SHAPE, params)] == self.shapes == [*map(SHAPE, grads)]
+            and [*map(SHAPE, params)] == self.shapes
+            and [*map(Tensor.numel, grads)] == self.numbers  # the shape was its parameter's when it was put there
             and same([*now], self.tensors)
-            and all(is_simple(p) for p, own in zip(params, map(vars, params), strict=True) if own)
+            and (not any(map(vars, params)) or all(map(is_simple, params)))
         )
         return grads if usual else None
 
