@@ -31,6 +31,10 @@ COLORS = {
     "indexing": "#56B4E9",
     "dense": "#000000",
     "torch.optim-dense": "#000000",
+    "torch.optim-fused": "#000000",
+    "torch.optim-foreach": "#E69F00",
+    "torch.optim-single": "#D55E00",
+    "rows-moved": "#CC79A7",
     "bare-values": "#000000",
     "memory-copy": "#CC79A7",
 }
@@ -93,6 +97,17 @@ def _sparse(rows: Rows) -> Figure | None:
         if row.family in ("storage", "coalescing") and not row.peer.startswith(OURS):
             groups.setdefault(f"{row.operation}, {row.shape}, {row.note}", {})[row.peer] = row.ratio
     return _dots(groups, "Stored entries: time beside maskgrad's", width=10.5)
+
+
+def _steps(rows: Rows) -> Figure | None:
+    """Optimizers of whole models with dense gradients."""
+    groups: Groups = {}
+    for row in rows:
+        if row.family == "steps" and row.peer != OURS:
+            groups.setdefault(f"{row.operation}, {row.note.split()[0]} of {row.shape}", {})[row.peer] = (
+                row.ratio
+            )
+    return _dots(groups, "Dense gradients: close to the fastest of PyTorch's ways, whichever it is")
 
 
 def _dots(groups: Groups, title: str, width: float = 8.5) -> Figure | None:
@@ -256,4 +271,5 @@ PICTURES: dict[str, Callable[[Rows], Figure | None]] = {
     "roofline": _roofline,
     "sparse": _sparse,
     "updates": _updates,
+    "steps": _steps,
 }

@@ -35,6 +35,8 @@ FUSED = frozenset({torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.o
 STRIDED = torch.strided
 LAYOUT, DTYPE, SHAPE = map(operator.attrgetter, ("layout", "dtype", "shape"))
 SINGLE = (torch.float32, torch.float64)
+#: Whose steps are fastest one by one, however small the parameters are.
+ONE_BY_ONE = frozenset({torch.optim.ASGD})
 #: From so many values of a parameter on, going through all parameters with each operation leaves the cache.
 LARGE = 1 << 17
 NO_STATE: Mapping[str, Tensor] = {}
@@ -165,7 +167,8 @@ class _Whole:
             and all(map(Tensor.is_contiguous, params))
             and [*map(Tensor.data_ptr, params)] == self.addresses
             and [*map(SHAPE, params)] == self.shapes
-            and [*map(Tensor.numel, grads)] == self.numbers  # the shape was its parameter's when it was put there
+            and [*map(Tensor.numel, grads)]
+            == self.numbers  # the shape was its parameter's when it was put there
             and same([*now], self.tensors)
             and (not any(map(vars, params)) or all(map(is_simple, params)))
         )
@@ -271,7 +274,8 @@ class DenseGroup:
                 options["capturable"] = False
                 options |= {name: _plain(options[name]) for name in TENSORS if name in options}
                 if options["foreach"] is None:
-                    options["foreach"] = sum(one.shape.numel() for one in known) < LARGE * len(known)
+                    small = sum(one.shape.numel() for one in known) < LARGE * len(known)
+                    options["foreach"] = small and kind not in ONE_BY_ONE
             lists = self.prepared.lists.get((self.position, bool(fused)))
             if lists is None or not same(known, lists.known):
                 lists = self.prepared.lists[self.position, bool(fused)] = _Lists(known)
