@@ -27,7 +27,9 @@ def rows() -> list[Row]:
     for size in (4096, 65536):
         step = replace(OURS, family="updates", operation="SGD", work="step", note=f"{size} rows, each twice")
         found += with_peers(step, "torch.optim")
-    found += with_peers(replace(OURS, family="steps", operation="SGD", note="8 parameters"), "torch.optim-fused")
+    found += with_peers(
+        replace(OURS, family="steps", operation="SGD", note="8 parameters"), "torch.optim-fused"
+    )
     return found + with_peers(replace(OURS, family="storage", note="COO"), "torch.sparse")
 
 
