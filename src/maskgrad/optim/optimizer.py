@@ -41,10 +41,19 @@ class PreparedGroup:
     """A group of parameters under options that have been checked, and the ways in which it can be stepped."""
 
     def __init__(
-        self, group: dict[str, Any], options: list[Any], numbers: Hyperparameters, dense: DenseGroup | None
+        self,
+        group: dict[str, Any],
+        options: list[Any],
+        state: Mapping[Tensor, Any],
+        numbers: Hyperparameters,
+        dense: DenseGroup | None,
     ) -> None:
-        self.group, self.options, self.numbers, self.dense = group, options, numbers, dense
+        self.group, self.options, self.state, self.numbers, self.dense = group, options, state, numbers, dense
         self.ways: list[DenseGroup | RowSteps] = [] if dense is None else [dense, RowSteps(dense, numbers)]
+
+    def fits(self, group: dict[str, Any], options: list[Any], state: Mapping[Tensor, Any]) -> bool:
+        """Whether the objects are the same: options are replaced, not changed."""
+        return group is self.group and state is self.state and same(self.options, options)
 
 
 def _parts(value: Any) -> tuple[Any, ...]:
@@ -257,14 +266,14 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         """What is known of a group, checked again if an option has changed."""
         options = [*group.values()]
         kept: PreparedGroup | None = self._prepared.groups.get(position)
-        if kept is None or kept.group is not group or not same(kept.options, options):
+        if kept is None or not kept.fits(group, options, self.state):
             numbers = self._read_group(group)
             dense = None
             if self._torch is not None and not numbers.row:  # PyTorch has such a step
                 dense = DenseGroup(
                     self._torch, position, group, numbers, self.state, self.defaults, self._prepared
                 )
-            kept = PreparedGroup(group, options, numbers, dense)
+            kept = PreparedGroup(group, options, self.state, numbers, dense)
             values = [value for name, value in group.items() if name != "params"]
             if not any(isinstance(part, Tensor) for value in values for part in _parts(value)):
                 self._prepared.groups[position] = kept  # what a tensor holds may change without a trace

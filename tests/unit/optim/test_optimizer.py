@@ -225,3 +225,32 @@ def test_tied_weights_give_a_dense_gradient() -> None:
     assert embedding.weight.grad.layout is torch.strided
     Adagrad([embedding.weight], lr=0.1).step()
     torch.testing.assert_close(embedding.weight - old, -0.1 * embedding.weight.grad.sign())
+
+
+def test_another_state_is_noticed() -> None:
+    p = nn.Parameter(torch.ones(2))
+    optimizer = optim.SGD([p], lr=0.1, momentum=0.9)
+    optimizer.step()  # nothing to do, but the group has been looked at
+    optimizer.state = type(optimizer.state)(dict)
+    p.grad = torch.ones(2)
+    optimizer.step()
+    assert optimizer.state[p]["momentum_buffer"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("option", ["lr", "betas"])
+def test_options_in_tensors_may_change_in_place(option: str) -> None:
+    p, q = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    values = {"lr": torch.tensor(0.1), "betas": (torch.tensor(0.9), 0.99)}
+    ours, theirs = optim.Adam([p], **values), optim.Adam([q], lr=0.1, betas=(0.9, 0.99))  # type: ignore[arg-type]
+    for step in range(3):
+        p.grad = q.grad = torch.tensor([1.0, -step])
+        ours.step()
+        theirs.step()
+        tensor, group = values[option], theirs.param_groups[0]
+        if option == "lr":
+            tensor.mul_(0.5)  # type: ignore[attr-defined]
+            group["lr"] *= 0.5
+        else:
+            tensor[0].mul_(0.5)  # type: ignore[index]
+            group["betas"] = (group["betas"][0] * 0.5, 0.99)
+    torch.testing.assert_close(p, q)
