@@ -16,7 +16,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.rule import Numbers, Rule, State, penalized
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adadelta"]
@@ -36,10 +36,7 @@ def adadelta_rule_(
     specified: Specified = EVERY,
 ) -> None:
     """One Adadelta step."""
-    if maximize:
-        grad = grad.neg()
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = penalized(param, grad, weight_decay, maximize)
     specified.add_square_(square_avg.mul_(rho), grad, 1 - rho)
     delta = acc_delta.add(eps).sqrt_().div_(square_avg.add(eps).sqrt_()).mul(grad)
     specified.add_square_(acc_delta.mul_(rho), delta, 1 - rho)

@@ -15,7 +15,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import NOTHING, Numbers, Rule, State
+from maskgrad.optim.rule import NOTHING, Numbers, Rule, State, penalized
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adagrad"]
@@ -33,10 +33,7 @@ def adagrad_rule_(
     specified: Specified = EVERY,
 ) -> None:
     """One Adagrad step; ``lr`` is the already decayed one."""
-    if maximize:
-        grad = grad.neg()
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = penalized(param, grad, weight_decay, maximize)
     specified.add_square_(state_sum, grad, 1)
     param.addcdiv_(grad, state_sum.sqrt().add_(eps), value=-lr)
 

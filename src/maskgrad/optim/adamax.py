@@ -13,7 +13,7 @@ from maskgrad.optim.hyperparameters import (
     non_negative,
 )
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Rule, State
+from maskgrad.optim.rule import Rule, State, penalized
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adamax"]
@@ -35,10 +35,7 @@ def adamax_rule_(
 ) -> None:
     """One Adamax step."""
     beta1, beta2 = betas
-    if maximize:
-        grad = grad.neg()
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = penalized(param, grad, weight_decay, maximize)
     exp_avg.lerp_(grad, 1 - beta1)
     largest = specified.row_amax(grad.abs().add_(eps), exp_inf)
     exp_inf.copy_(maximum(exp_inf.mul_(beta2), largest))

@@ -17,7 +17,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.rule import Numbers, Rule, State, penalized
 
 __all__ = ["ASGD"]
 
@@ -34,10 +34,7 @@ def asgd_rule_(
     maximize: bool,
 ) -> None:
     """One step with learning rate ``eta``, which enters the average ``ax`` with weight ``mu``."""
-    if maximize:
-        grad = grad.neg()
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = penalized(param, grad, weight_decay, maximize)
     param.mul_(1 - lambd * eta)
     param.add_(grad, alpha=-eta)
     if mu == 1:

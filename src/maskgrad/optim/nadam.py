@@ -20,7 +20,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.moments import moment_step
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.rule import Numbers, Rule, State, penalized
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["NAdam"]
@@ -46,13 +46,10 @@ def nadam_rule_(
 ) -> None:
     """One NAdam step; ``mu`` is the momentum of this step, ``mu_next`` of the next, ``mu_product`` of all so far."""
     beta1, beta2 = betas
-    if maximize:
-        grad = grad.neg()
-    if weight_decay != 0:
-        if decoupled_weight_decay:
-            param.mul_(1 - lr * weight_decay)
-        else:
-            grad = grad.add(param, alpha=weight_decay)
+    if decoupled_weight_decay and weight_decay != 0:
+        param.mul_(1 - lr * weight_decay)
+        weight_decay = 0.0
+    grad = penalized(param, grad, weight_decay, maximize)
     exp_avg.lerp_(grad, 1 - beta1)
     specified.add_square_(exp_avg_sq.mul_(beta2), grad, 1 - beta2)
     root = exp_avg_sq.div(1 - beta2**step).sqrt_().add_(eps)

@@ -18,7 +18,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State
+from maskgrad.optim.rule import Numbers, Rule, State, penalized
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["RMSprop"]
@@ -39,10 +39,7 @@ def rmsprop_rule_(
     specified: Specified = EVERY,
 ) -> None:
     """One step; ``others`` are the momentum if ``momentum`` is not 0, then the mean if ``centered``."""
-    if maximize:
-        grad = grad.neg()
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = penalized(param, grad, weight_decay, maximize)
     specified.add_square_(square_avg.mul_(alpha), grad, 1 - alpha)
     if centered:
         mean = others[-1]

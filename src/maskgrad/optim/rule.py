@@ -16,7 +16,7 @@ from torch import Tensor
 from maskgrad.optim.fused import Fused
 from maskgrad.optim.lazy.table import IdleStep
 
-__all__ = ["NOTHING", "Hyperparameters", "Numbers", "Rule", "State", "Update"]
+__all__ = ["NOTHING", "Hyperparameters", "Numbers", "Rule", "State", "Update", "penalized"]
 
 Numbers: TypeAlias = Mapping[str, Any]
 """Hyperparameters by the names of the constructor, as plain numbers."""
@@ -215,3 +215,10 @@ class Hyperparameters:
             partial(rule.idle, numbers),
             rule.is_idempotent,
         )
+
+
+def penalized(param: Tensor, grad: Tensor, weight_decay: float, maximize: bool) -> Tensor:
+    """The gradient of what is minimised: with its sign, and that of an L2 penalty on ``param``."""
+    if maximize:
+        grad = grad.neg()
+    return grad.add(param, alpha=weight_decay) if weight_decay != 0 else grad

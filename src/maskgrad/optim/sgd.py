@@ -21,7 +21,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Hyperparameters, Numbers, Rule, State
+from maskgrad.optim.rule import Hyperparameters, Numbers, Rule, State, penalized
 
 __all__ = ["SGD"]
 
@@ -40,10 +40,7 @@ def sgd_rule_(
     maximize: bool,
 ) -> None:
     """One step; entries that are not ``started`` (None: all are) get ``grad``, without dampening, as their buffer."""
-    if maximize:
-        grad = grad.neg()
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = penalized(param, grad, weight_decay, maximize)
     if momentum_buffer is not None:
         momentum_buffer.mul_(momentum).add_(grad, alpha=1 - dampening)
         if started is not None:

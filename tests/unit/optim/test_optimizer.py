@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from maskgrad import optim
 from maskgrad.masked_tensor import masked
 from maskgrad.optim import Adagrad, attach_gradient, attached_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
