@@ -47,6 +47,9 @@ def _goal_name(goal: Goal, concerned: Sequence[Row]) -> str:
     name = names[0] if len(names) == 1 else f"{len(names)} operations"
     if goal.work != "*":
         name += f", {concerned[0].work}"
+    notes = {row.note.partition(",")[0] for row in concerned}
+    if goal.note not in ("*", "") and len(notes) == 1:
+        name += f", {notes.pop()}"
     return _cell(name)
 
 
