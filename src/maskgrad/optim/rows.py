@@ -20,7 +20,7 @@ from maskgrad.optim.rule import Hyperparameters
 
 __all__ = ["RowSteps"]
 
-#: Up to so many values of a gradient, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
+#: Up to so many values of a gradient for each thread, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
 ADDED = 1 << 17
 #: Tables that the engine steps in one pass gain more than each does alone.
 MANY = 4
@@ -80,7 +80,8 @@ class RowSteps:
         ):
             return False
         # PyTorch's addition takes a stride of 0, which an expanded gradient may have, at its word, and adds nothing.
-        if self.factor is not None and number_of_values <= ADDED and values.stride() == param.stride():
+        few = self.factor is not None and number_of_values <= ADDED * torch.get_num_threads()
+        if few and values.stride() == param.stride():
             if compiled_body("sorting", "are_inside")(indices, height):
                 self.added.append((param, grad))
                 return True
