@@ -20,7 +20,7 @@ from maskgrad.optim.rule import Hyperparameters
 
 __all__ = ["RowSteps"]
 
-#: Up to so many values of a gradient for each thread, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
+#: Up to so many values for each thread, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
 ADDED = 1 << 17
 #: Tables that the engine steps in one pass gain more than each does alone.
 MANY = 4
