@@ -51,14 +51,14 @@ nitpick_ignore = [
 ]  # PyTorch's pages have none for it either
 nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
-    ("py:.*", r"maskgrad\.optim\.(optimizer|engine|gradients|hyperparameters|rules)\..*"),
-    ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|division_of_labour|sharding\.table)\..*"),
+    ("py:.*", r"maskgrad\.optim\.(optimizer|engine|dense_only|hyperparameters|rule)\..*"),
+    ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|partition|sharding\.table)\..*"),
     # not on PyTorch's pages, or spelled as in the source
     ("py:class", r"torch\.(distributed\.distributed_c10d|nn\.modules\.batchnorm|_C)\..*|nn\.Module|Way"),
     ("py:exc", "GradcheckError"),
     (
         "py:.*",
-        r"maskgrad\.(nn\.lookup|compilation)\..*|torch\.nn\.modules\.sparse\..*|torch\.autograd\.function\.Function",
+        r"maskgrad\.(nn\.(lookup|convolution\._Choosing)|compilation).*|torch\.nn\.modules\.sparse\..*|torch\.autograd\.function\.Function",
     ),
     # optional packages, imported by those who call maskgrad.interop; PyTorch's pages have none for its MaskedTensor
     ("py:class", r"(pa|pd|pl|sp)\..*|TorchMasked"),

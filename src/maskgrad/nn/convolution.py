@@ -53,7 +53,7 @@ class Conv1d(_Choosing, nn.Conv1d):
         specified: ``"center"`` (default): with half a window of padding, a padded sequence keeps its length, and gives
             the numbers that it gives alone. ``"any"``, as torch's module, or ``"all"``: see
             :func:`maskgrad.nn.functional.conv1d`.
-        *args, **kwargs: those of ``torch.nn.Conv1d``.
+        args, kwargs: those of ``torch.nn.Conv1d``.
 
     Gradient:
         The other factor, for each product in an entry that is specified.
@@ -84,7 +84,7 @@ class Conv2d(_Choosing, nn.Conv2d):
         specified: ``"center"`` (default): with half a window of padding, a padded image keeps its size, and gives
             the numbers that it gives alone. ``"any"``, as torch's module, or ``"all"``: see
             :func:`maskgrad.nn.functional.conv2d`.
-        *args, **kwargs: those of ``torch.nn.Conv2d``.
+        args, kwargs: those of ``torch.nn.Conv2d``.
 
     Gradient:
         The other factor, for each product in an entry that is specified.
@@ -115,7 +115,7 @@ class Conv3d(_Choosing, nn.Conv3d):
         specified: ``"center"`` (default): with half a window of padding, a padded volume keeps its size, and gives
             the numbers that it gives alone. ``"any"``, as torch's module, or ``"all"``: see
             :func:`maskgrad.nn.functional.conv3d`.
-        *args, **kwargs: those of ``torch.nn.Conv3d``.
+        args, kwargs: those of ``torch.nn.Conv3d``.
 
     Gradient:
         The other factor, for each product in an entry that is specified.

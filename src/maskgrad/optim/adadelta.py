@@ -113,7 +113,7 @@ class Adadelta(MaskedOptimizer):
     Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012; ``torch.optim.Adadelta``.
     """
 
-    rule = ADADELTA_RULE
+    _rule = ADADELTA_RULE
     _torch = torch.optim.Adadelta
 
     def __init__(

@@ -118,7 +118,7 @@ class Adagrad(MaskedOptimizer):
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12 (2011); ``torch.optim.Adagrad``.
     """
 
-    rule = ADAGRAD_RULE
+    _rule = ADAGRAD_RULE
     _torch = torch.optim.Adagrad
 
     def __init__(

@@ -135,7 +135,7 @@ class Adam(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015; ``torch.optim.Adam``, ``torch.optim.SparseAdam``.
     """
 
-    rule = ADAM_RULE
+    _rule = ADAM_RULE
     _torch: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
     _late_options = MappingProxyType({"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False})
 

@@ -100,7 +100,7 @@ class Adamax(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015, section 7.1; ``torch.optim.Adamax``.
     """
 
-    rule = ADAMAX_RULE
+    _rule = ADAMAX_RULE
     _torch = torch.optim.Adamax
 
     def __init__(

@@ -126,7 +126,7 @@ class ASGD(MaskedOptimizer):
     (1992); ``torch.optim.ASGD``.
     """
 
-    rule = ASGD_RULE
+    _rule = ASGD_RULE
     _torch = torch.optim.ASGD
 
     def __init__(

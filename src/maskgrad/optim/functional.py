@@ -92,7 +92,7 @@ def functional_form(
         result: what comes out.
         first_step: the default of ``step``, if there is one.
     """
-    rule, constructor = kind.rule, inspect.signature(kind).parameters
+    rule, constructor = kind._rule, inspect.signature(kind).parameters
     by_states = {state.needs for state in rule.states if state.needs and rule.limits[state.needs] is flag}
     starts = {state.initial for state in rule.states} - set(rule.names)
     options = [name for name in rule.limits if name not in by_states | starts]
@@ -157,7 +157,7 @@ def _about(state: State) -> str:
 
 def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any]) -> Tensor:
     """One step, after a look at everything that is ``given``."""
-    rule = kind.rule
+    rule = kind._rule
     param, states = given["param"], {state.name: given[_argument(state)] for state in rule.states}
     present = {state.needs: states[state.name] is not None for state in rule.states if state.needs}
     group = {**dict.fromkeys(rule.limits, 0), **present, **given}

@@ -130,7 +130,7 @@ class LAMB(MaskedOptimizer):
     defaults of its BERT experiments.
     """
 
-    rule = LAMB_RULE
+    _rule = LAMB_RULE
 
     def __init__(
         self,

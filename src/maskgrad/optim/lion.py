@@ -99,7 +99,7 @@ class Lion(MaskedOptimizer):
     Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.
     """
 
-    rule = LION_RULE
+    _rule = LION_RULE
 
     def __init__(
         self,

@@ -137,7 +137,7 @@ class NAdam(MaskedOptimizer):
     Source: Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016; ``torch.optim.NAdam``.
     """
 
-    rule = NADAM_RULE
+    _rule = NADAM_RULE
     _torch = torch.optim.NAdam
     _late_options = MappingProxyType({"decoupled_weight_decay": False})
 

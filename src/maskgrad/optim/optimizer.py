@@ -66,7 +66,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     A subclass declares its :class:`~maskgrad.optim.rule.Rule`. Everything else is here or in PyTorch.
     """
 
-    rule: ClassVar[Rule]
+    _rule: ClassVar[Rule]
     """Limits of the hyperparameters, states, and how they and the parameter are updated."""
     _late_options: ClassVar[Mapping[str, Any]] = {}
     """Hyperparameters that old checkpoints, or those of a plainer optimizer, lack, and what this means."""
@@ -289,8 +289,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return gradient
 
     def _read_group(self, group: dict[str, Any]) -> Hyperparameters:
-        check_options(group, type(self).__name__, self.rule.has_statistics)
-        return Hyperparameters.of(self.rule, group)
+        check_options(group, type(self).__name__, self._rule.has_statistics)
+        return Hyperparameters.of(self._rule, group)
 
     def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch) -> None:
         """Create missing state and update ``param``, now or with the others in ``batch``."""
@@ -350,7 +350,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             numbers = self._read_group(group)
             for name, param in _named(group, position):
                 entry = state["state"].get(param) or {}
-                check_names(entry, self.rule.required, self.rule.optional, name, type(self).__name__)
+                check_names(entry, self._rule.required, self._rule.optional, name, type(self).__name__)
                 check_shapes(entry, param, numbers, name)
 
 

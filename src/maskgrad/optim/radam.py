@@ -139,7 +139,7 @@ class RAdam(MaskedOptimizer):
     Source: Liu et al., "On the variance of the adaptive learning rate and beyond", ICLR 2020; ``torch.optim.RAdam``.
     """
 
-    rule = RADAM_RULE
+    _rule = RADAM_RULE
     _torch = torch.optim.RAdam
     _late_options = MappingProxyType({"decoupled_weight_decay": False})
 

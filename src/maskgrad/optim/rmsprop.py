@@ -143,7 +143,7 @@ class RMSprop(MaskedOptimizer):
     Source: Hinton, lecture 6e of "Neural networks for machine learning", 2012; ``torch.optim.RMSprop``.
     """
 
-    rule = RMSPROP_RULE
+    _rule = RMSPROP_RULE
     _torch = torch.optim.RMSprop
     _late_options = MappingProxyType({"momentum": 0, "centered": False})
 

@@ -112,7 +112,7 @@ class Rprop(MaskedOptimizer):
     ICNN 1993; ``torch.optim.Rprop``.
     """
 
-    rule = RPROP_RULE
+    _rule = RPROP_RULE
     _torch = torch.optim.Rprop
 
     def __init__(

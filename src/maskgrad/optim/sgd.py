@@ -145,7 +145,7 @@ class SGD(MaskedOptimizer):
     ``torch.optim.SGD``.
     """
 
-    rule = SGD_RULE
+    _rule = SGD_RULE
     _torch = torch.optim.SGD
     _late_options = MappingProxyType({"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})
 

@@ -106,7 +106,7 @@ def test_the_marker_of_started_buffers_has_no_closed_form() -> None:
 
 
 def test_rules_that_rest_after_one_step() -> None:
-    assert {ours.__name__ for ours, _, _ in OPTIONS.values() if ours.rule.is_idempotent} == {"Rprop"}
+    assert {ours.__name__ for ours, _, _ in OPTIONS.values() if ours._rule.is_idempotent} == {"Rprop"}
     update, tensors = bound("Rprop", {}, 5.0)
     zeros = torch.zeros(4, 3, dtype=torch.float64)
     update.rule(tensors[0], zeros, *tensors[1:])
