@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.lazy.catch_up import bring_up_to_date, settle
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
+from maskgrad.optim.parameters import check_parameter, name_of, named, with_values
 from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
 
@@ -107,12 +108,12 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             TypeError: a parameter is itself sparse, or not of a floating-point or complex dtype.
             ValueError: a hyperparameter is out of its range, or what PyTorch refuses.
         """
-        param_group["params"] = _with_values(param_group["params"])
+        param_group["params"] = with_values(param_group["params"])
         super().add_param_group(param_group)
         try:
             self._read_group(param_group)
-            for name, param in _named(param_group, len(self.param_groups) - 1):
-                _check_parameter(param, name)
+            for name, param in named(param_group, len(self.param_groups) - 1):
+                check_parameter(param, name)
         except BaseException:
             self.param_groups.pop()
             raise
@@ -156,7 +157,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         chosen = own
         if params is not None:
             chosen = list(
-                _with_values([params] if isinstance(params, Tensor | MaskedTensor) else list(params))
+                with_values([params] if isinstance(params, Tensor | MaskedTensor) else list(params))
             )
             strangers = {id(param) for param in chosen} - {id(param) for param in own}
             if strangers:
@@ -209,7 +210,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                 grad = param.grad
                 if grad is not None and any(way.takes(number, param, grad) for way in ways):
                     continue
-                name = _name(group, position, number)
+                name = name_of(group, position, number)
                 grad = current_gradient(param, name)
                 if grad is not None:
                     ready.append((param, self._read(param, grad, numbers, name), numbers, dense, number))
@@ -242,10 +243,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     def _say_who_was_stepped(self, error: BaseException) -> None:
         """Add to an error in the midst of a step which parameters have had it."""
         done = {id(param) for param in self._stepped}
-        named = [pair for i, group in enumerate(self.param_groups) for pair in _named(group, i)]
-        had = [name for name, param in named if id(param) in done]
+        params = [pair for i, group in enumerate(self.param_groups) for pair in named(group, i)]
+        had = [name for name, param in params if id(param) in done]
         text = (
-            f"the step of {type(self).__name__} was cut off: {len(had)} of {len(named)} parameters have had it"
+            f"the step of {type(self).__name__} was cut off: {len(had)} of {len(params)} parameters have had it"
             f"{': ' + ', '.join(had[:MOST_NAMES]) if had else ''}{', ...' if len(had) > MOST_NAMES else ''}. "
             "The others have not, but for the one that was being written: load the last checkpoint if a part of a step "
             "matters"
@@ -348,54 +349,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             complete_group(group, before, {**SHARED_OPTIONS, **self._late_options})
             check_group(group, before, defaults, type(self).__name__)
             numbers = self._read_group(group)
-            for name, param in _named(group, position):
+            for name, param in named(group, position):
                 entry = state["state"].get(param) or {}
                 check_names(entry, self._rule.required, self._rule.optional, name, type(self).__name__)
                 check_shapes(entry, param, numbers, name)
-
-
-def _name(group: dict[str, Any], position: int, number: int) -> str:
-    """The words by which an error message calls a parameter of a group."""
-    names: Sequence[str] | None = group.get("param_names")
-    return f"parameter {names[number]!r}" if names else f"parameter {number} of group {position}"
-
-
-def _named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter of a group, with its name."""
-    for number, param in enumerate(group["params"]):
-        yield _name(group, position, number), param
-
-
-def _with_values(params: Any) -> Any:
-    """Parameters, in which MaskedTensors (perhaps with a name) are replaced by the values that they train."""
-    if isinstance(params, Tensor):
-        return params
-    if isinstance(params, MaskedTensor):
-        return [params._values]
-    if isinstance(params, set):  # PyTorch refuses it: the order of a set is nobody's promise
-        return params
-
-    def values(param: Any) -> Any:
-        if isinstance(param, MaskedTensor):
-            return param._values
-        if isinstance(param, tuple) and len(param) == 2 and isinstance(param[1], MaskedTensor):
-            return param[0], param[1]._values
-        return param
-
-    return [values(param) for param in params]
-
-
-def _check_parameter(param: Tensor, name: str) -> None:
-    if param.layout is not torch.strided:
-        raise TypeError(
-            f"{name} is itself a sparse tensor ({param.layout}); mg.optim updates dense parameters and MaskedTensors "
-            "of any layout: x = mg.from_sparse(parameter.detach()).requires_grad_(), and mg.optim gets x. Or keep a "
-            "dense parameter and use mg.masked(parameter, mask).to_sparse() in the model"
-        )
-    if not (param.is_floating_point() or param.is_complex()):
-        raise TypeError(
-            f"{name} has dtype {param.dtype}; only floating-point and complex parameters can be trained"
-        )
 
 
 def scalar_state(value: float, device: torch.device | None) -> Tensor:
