@@ -216,11 +216,11 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` of halves, computed in float32 and rounded once."""
 
     def rounded_once(*args: Any, **kwargs: Any) -> Any:
-        given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor) and a.dtype in HALVES]
+        dtype = function(*args, **kwargs).dtype
         args, kwargs = torch.utils._pytree.tree_map_only(
             torch.Tensor, lambda t: t.float() if t.dtype in HALVES else t, (args, kwargs)
         )
-        return function(*args, **kwargs).to(given[0].dtype)
+        return function(*args, **kwargs).to(dtype)
 
     return rounded_once
 
