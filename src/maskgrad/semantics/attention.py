@@ -136,14 +136,20 @@ def attend(
             mask = torch.where(mask, added, -torch.inf)
     parts = (values_of(query), values_of(key), values_of(value))
     result = F.scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropout_p, scale=scale)
-    if result.requires_grad and not dropout_p and may_look_at(result):
-        node: Any = result.grad_fn  # not in a graph, which knows none
-        if "ScaledDotProduct" in node.name():
-            result = _Twice.apply(result, *parts, mask, scale)  # type: ignore[no-untyped-call]
+    # not in a graph, which knows no nodes
+    if result.requires_grad and not dropout_p and may_look_at(result) and _is_fused(result.grad_fn):
+        result = _Twice.apply(result, *parts, mask, scale)  # type: ignore[no-untyped-call]
     if may_look_at(result) and not bool(torch.isfinite(result.detach().sum())):
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
     return Entries(result, sums_of(served, taking_part, value).expand(result.shape))
+
+
+def _is_fused(node: Any) -> bool:
+    """Whether a fused kernel gave the result; since PyTorch 2.14 one without heads, too, with a dimension added."""
+    if "Squeeze" in node.name():
+        node = node.next_functions[0][0]
+    return "ScaledDotProduct" in node.name()
 
 
 class _Twice(torch.autograd.Function):
