@@ -10,13 +10,13 @@ import torch
 from numba import carray  # type: ignore[attr-defined]
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import compiled, pointer, prefetch
+from maskgrad.kernels.cpu.compiler import ask, compiled, pointer
 from maskgrad.kernels.cpu.sorting import runs
 from maskgrad.kernels.cpu.threads import run
 
 __all__ = ["moving"]
 
-AHEAD, LINE = 8, 64
+AHEAD = 8
 
 
 def moving(
@@ -45,12 +45,6 @@ def moving(
 
 
 @compiled
-def _ask(start: Any, size: Any) -> None:
-    for offset in range(0, size, LINE):
-        prefetch(start + offset)
-
-
-@compiled
 def _move(
     bases: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, lo: int, hi: int
 ) -> None:
@@ -58,9 +52,9 @@ def _move(
     for k in range(lo, hi):
         if k + AHEAD < hi:
             for i in range(starts[k + AHEAD], starts[k + AHEAD + 1]):
-                _ask(memory + np.int64(keys[i] & places) * size, size)
+                ask(memory + np.int64(keys[i] & places) * size, size)
             for t in range(bases.size):
-                _ask(bases[t] + rows[k + AHEAD] * size, size)
+                ask(bases[t] + rows[k + AHEAD] * size, size)
         for t in range(bases.size - 1):
             to = carray(pointer(bases[t] + rows[k] * size), width, v.dtype)
             source = carray(pointer(bases[t + 1] + rows[k] * size), width, v.dtype)

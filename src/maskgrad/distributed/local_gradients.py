@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.gradients.gradient import LAYOUTS, AnyGradient, Gradient, read
+from maskgrad.gradients.gradient import AnyGradient, Gradient, read
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import stored_of
+from maskgrad.patterns.conversion import BLOCKED, LAYOUTS
 from maskgrad.sparse import prod
 
 __all__ = ["DTYPES", "LAYOUTS", "Facts", "LocalGradient", "local_gradient", "nothing"]
@@ -145,16 +146,16 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
 
 def _facts(gradient: AnyGradient, found: Gradient) -> Facts:
     """What the others have to know of ``gradient``, from which ``found`` was read."""
-    masked, slots = (2, gradient.capacity) if isinstance(gradient, PaddedRows) else (0, 0)
-    layout, blocks = torch.sparse_coo if masked else torch.strided, (0, 0)
-    if not isinstance(gradient, PaddedRows):
-        masked, layout = int(isinstance(gradient, MaskedTensor)), gradient.layout
-    if layout in (torch.sparse_bsr, torch.sparse_bsc):
-        listed = stored_of(gradient) if isinstance(gradient, MaskedTensor) else None
-        values = gradient.values() if isinstance(gradient, Tensor) else listed.values  # type: ignore[union-attr]
-        at = len(found.shape[: found.leading]) - 1
-        blocks = tuple(values.shape[at : at + 2])
-    rows = 0 if found.rows is None else len(found.rows)
-    return Facts(
-        1, masked, LAYOUTS.index(layout), DTYPES.index(gradient.dtype), found.leading, rows, *blocks, slots
+    rows, dtype = 0 if found.rows is None else len(found.rows), DTYPES.index(gradient.dtype)
+    facts = ABSENT._replace(present=1, dtype=dtype, leading=found.leading, rows=rows)
+    if isinstance(gradient, PaddedRows):
+        return facts._replace(masked=2, layout=LAYOUTS.index(torch.sparse_coo), slots=gradient.capacity)
+    facts = facts._replace(
+        masked=int(isinstance(gradient, MaskedTensor)), layout=LAYOUTS.index(gradient.layout)
     )
+    if gradient.layout not in BLOCKED:
+        return facts
+    listed = stored_of(gradient) if isinstance(gradient, MaskedTensor) else None
+    values = gradient.values() if listed is None else listed.values
+    height, width = values.shape[found.leading - 1 : found.leading + 1]
+    return facts._replace(height=height, width=width)

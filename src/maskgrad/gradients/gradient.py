@@ -22,21 +22,13 @@ from maskgrad import kernels
 from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
+from maskgrad.patterns.conversion import LAYOUTS
 from maskgrad.semantics.entries import HALVES
 from maskgrad.sparse import increasing, places, positions, prod, stored
 
-__all__ = ["LAYOUTS", "AnyGradient", "Gradient", "check_fits", "is_half", "read", "widened_dtype"]
+__all__ = ["AnyGradient", "Gradient", "check_fits", "is_half", "read", "widened_dtype"]
 
 AnyGradient = Tensor | MaskedTensor | PaddedRows
-
-LAYOUTS = (
-    torch.strided,
-    torch.sparse_coo,
-    torch.sparse_csr,
-    torch.sparse_csc,
-    torch.sparse_bsr,
-    torch.sparse_bsc,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +107,7 @@ class Gradient:
         if self.rows is None:
             mask = trained if self.mask is None else self.mask & trained
             return replace(self, values=torch.where(trained, self.values, 0), mask=mask)
-        if (
-            self.leading == 0
-        ):  # a COO tensor without sparse dimensions lists the whole tensor, perhaps more than once
+        if self.leading == 0:  # COO without sparse dimensions: the whole tensor, perhaps more than once
             whole = self.wide().values.sum(0)
             mask = trained if len(self.rows) else torch.zeros_like(trained)
             return Gradient(torch.where(trained, whole, 0), self.shape, mask)
@@ -147,8 +137,9 @@ class Gradient:
                 return of_entries(self.values, kind.mask)
             return self.values
         if isinstance(kind, PaddedRows):
-            capacity = min(kind.capacity, self.shape[0])
-            return PaddedRows(self.rows, self.values, self.shape).resized(max(capacity, len(self.rows)))
+            capacity = max(min(kind.capacity, self.shape[0]), len(self.rows))
+            listed_at_most = min(kind.listed, len(self.rows))
+            return PaddedRows(self.rows, self.values, self.shape, listed_at_most).resized(capacity)
         if isinstance(kind, Tensor) and kind.layout is torch.sparse_coo:
             indices = places(self.rows, self.shape[: self.leading])
             return torch.sparse_coo_tensor(
@@ -185,11 +176,7 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
         if gradient.layout is torch.sparse_coo:
             indices, values = stored(gradient)
             return _of_places(indices, values, gradient.shape, where)
-        if gradient.layout not in LAYOUTS:
-            known = ", ".join(map(str, LAYOUTS))
-            raise TypeError(
-                f"{where} has layout {gradient.layout}; expected a MaskedTensor or one of {known}"
-            )
+        _check_layout(gradient, where)
         try:
             gradient = from_sparse(gradient)
         except (ValueError, IndexError) as error:
@@ -222,9 +209,8 @@ def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:
             f"{where} has shape {tuple(gradient.shape)}, but the parameter has shape {tuple(param.shape)}; "
             "the shapes must be equal"
         )
-    if isinstance(gradient, Tensor) and gradient.layout not in LAYOUTS:
-        known = ", ".join(map(str, LAYOUTS))
-        raise TypeError(f"{where} has layout {gradient.layout}; expected a MaskedTensor or one of {known}")
+    if isinstance(gradient, Tensor):
+        _check_layout(gradient, where)
     if gradient.device != param.device:
         raise ValueError(
             f"{where} is on {gradient.device}, but the parameter is on {param.device}; move one with .to()"
@@ -232,6 +218,12 @@ def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:
     dtype = gradient.dtype
     if not (dtype.is_floating_point or (dtype.is_complex and param.is_complex())):
         raise TypeError(f"{where} has dtype {dtype}, which cannot update a parameter of dtype {param.dtype}")
+
+
+def _check_layout(gradient: Tensor, where: str) -> None:
+    if gradient.layout not in LAYOUTS:
+        known = ", ".join(map(str, LAYOUTS))
+        raise TypeError(f"{where} has layout {gradient.layout}; expected a MaskedTensor or one of {known}")
 
 
 def is_half(gradient: AnyGradient) -> bool:

@@ -59,7 +59,7 @@ BODIES = ("reference", "cpu", "cuda")
 KERNELS: dict[str, Kernel] = {}
 
 _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("maskgrad_kernels", default=None)
-_PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
@@ -179,7 +179,7 @@ def _why_not_on_cuda(record: Kernel, values: Tensor, *others: Tensor | None) -> 
         return f"{record.name} has no body for CUDA devices"
     for tensor in (values, *others):
         if tensor is not None and not (
-            type(tensor) in _PLAIN
+            type(tensor) in PLAIN
             and tensor.device == values.device
             and tensor.layout == torch.strided
             and not (tensor.is_conj() or tensor.is_neg())
@@ -192,7 +192,7 @@ def _why_not_on_cuda(record: Kernel, values: Tensor, *others: Tensor | None) -> 
 
 def is_plain(x: Tensor) -> bool:
     """An ordinary tensor in the memory of the CPU: no subclass, no other layout, no lazy view."""
-    return type(x) in _PLAIN and x.is_cpu and x.layout == torch.strided and not (x.is_conj() or x.is_neg())
+    return type(x) in PLAIN and x.is_cpu and x.layout == torch.strided and not (x.is_conj() or x.is_neg())
 
 
 def may_look_at(*tensors: Tensor) -> bool:
@@ -210,7 +210,7 @@ def may_look_at(*tensors: Tensor) -> bool:
 
 def runs_eagerly(kernel: str, number_of_values: int) -> bool:
     """:func:`runs_compiled` for tensors that are known to be plain, in the memory of the CPU and of a fitting dtype."""
-    if torch.compiler.is_compiling() or is_transformed():
+    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or is_transformed():
         return False
     forced = _forced()
     enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].least)

@@ -21,7 +21,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.moments import moment_step
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State, penalized
+from maskgrad.optim.rule import Numbers, Rule, State, decayed
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adam", "AdamW", "SparseAdam"]
@@ -45,12 +45,8 @@ def adam_rule_(
 ) -> None:
     """One Adam step, AdamW's if ``decoupled``; with ``max_exp_avg_sq`` AMSGrad's."""
     beta1, beta2 = betas
-    if decoupled_weight_decay and weight_decay != 0:
-        param.mul_(1 - lr * weight_decay)
-        weight_decay = 0.0
-    grad = penalized(param, grad, weight_decay, maximize)
-    exp_avg.lerp_(grad, 1 - beta1)
-    specified.add_square_(exp_avg_sq.mul_(beta2), grad, 1 - beta2)
+    grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
+    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
     spread = exp_avg_sq
     if max_exp_avg_sq is not None:
         max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))

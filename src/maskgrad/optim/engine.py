@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.gradients.gradient import Gradient
+from maskgrad.gradients.gradient import Gradient, widened_dtype
+from maskgrad.optim.lazy.access import computing_dtype
 from maskgrad.optim.rule import Update
 from maskgrad.optim.specified import EVERY, InSlots, Listed, Specified, UnderMask
 from maskgrad.sparse import increasing, places, prod
@@ -41,7 +42,7 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
         if gradient.leading > 0:
             _update_rows(update, tensors, gradient)
             return
-        values = values.to(_compute_dtype(param, parts=False)).sum(0)
+        values = values.to(widened_dtype(param.dtype)).sum(0)
     if param.is_complex():
         tensors, values = [_real(t) for t in tensors], _pairs(values, param)
     if mask is None:
@@ -64,7 +65,7 @@ def _some_per_row(tensors: Sequence[Tensor]) -> bool:
 
 
 def _update_dense(update: Update, tensors: list[Tensor], values: Tensor) -> None:
-    dtype = _compute_dtype(tensors[0])
+    dtype = computing_dtype(tensors[0])
     wide = tensors if tensors[0].dtype is dtype else [_widen(t, dtype) for t in tensors]
     _run(update, wide, values if values.dtype is dtype else values.to(dtype), EVERY)
     if wide is not tensors:
@@ -87,7 +88,7 @@ def _update_masked(update: Update, tensors: list[Tensor], values: Tensor, mask: 
 
 
 def _update_masked_piece(update: Update, tensors: list[Tensor], values: Tensor, mask: Tensor) -> None:
-    dtype = _compute_dtype(tensors[0])
+    dtype = computing_dtype(tensors[0])
     copies = [t.clone() if _widen(t, dtype) is t else _widen(t, dtype) for t in tensors]
     _run(update, copies, values.to(dtype), UnderMask(mask))
     for old, computed in zip(tensors, copies, strict=True):
@@ -123,7 +124,7 @@ def _real_numbers(tensors: Sequence[Tensor], gradient: Gradient) -> tuple[list[T
     """Parameter and states, complex ones as pairs, and the gradient's values in the dtype of the computation."""
     if tensors[0].is_complex():
         return [_real(t) for t in tensors], _pairs(gradient.values, tensors[0])
-    return [*tensors], gradient.values.to(_compute_dtype(tensors[0]))
+    return [*tensors], gradient.values.to(computing_dtype(tensors[0]))
 
 
 def _as_rows(tensors: Sequence[Tensor], leading: int) -> list[Tensor]:
@@ -145,7 +146,7 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> N
         return
     param, leading = tensors[0], gradient.leading
     sizes, inner = param.shape[:leading], prod(param.shape[1:leading])
-    dtype = _compute_dtype(param)
+    dtype = computing_dtype(param)
     tables, values = _real_numbers(tensors, gradient)
     per_row = [t.shape != tables[0].shape for t in tables]
     # A table can be seen as (R, *row) without a copy unless its memory order is unusual (a transposed
@@ -186,7 +187,7 @@ def _update_slots(update: Update, tensors: list[Tensor], gradient: Gradient) -> 
     """
     assert gradient.rows is not None
     tables, values = _real_numbers(tensors, gradient)
-    dtype, last = _compute_dtype(tensors[0]), len(tensors[0]) - 1
+    dtype, last = computing_dtype(tensors[0]), len(tensors[0]) - 1
     used = gradient.rows <= last
     rows = torch.where(used, gradient.rows, gradient.rows[:1]).clamp(max=last)
     wide = used.view(-1, *(1 for _ in values.shape[1:]))
@@ -202,13 +203,6 @@ def _update_slots(update: Update, tensors: list[Tensor], gradient: Gradient) -> 
     for table, old, new in zip(tables, before, after, strict=True):
         written = used[0] if trained is None else used[0] & _touched(trained, old)
         table.index_copy_(0, rows, torch.where(written, new.to(table.dtype), old))
-
-
-def _compute_dtype(param: Tensor, parts: bool = True) -> torch.dtype:
-    """Halves are updated in float32; a complex parameter in the dtype of its parts."""
-    if param.is_complex():
-        return param.dtype.to_real() if parts else param.dtype
-    return torch.float32 if param.dtype in (torch.float16, torch.bfloat16) else param.dtype
 
 
 def _widen(t: Tensor, dtype: torch.dtype) -> Tensor:

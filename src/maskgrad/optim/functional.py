@@ -111,6 +111,7 @@ def functional_form(
     named |= {name: constructor[name].default for name in (*options, "maximize")}
     if rule.markers:
         arguments["started"], named["started"] = STARTED, None
+    unused = {name: constructor[name].default for name in rule.limits if name in starts}
     positional = [*map(_argument, rule.states), *rule.scalars]
     signature = inspect.Signature(
         [
@@ -128,7 +129,7 @@ def functional_form(
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         with torch.no_grad():
-            return _step(kind, bound.arguments)
+            return _step(kind, bound.arguments, unused)
 
     name, dense = f"{kind.__name__.lower()}_", kind._torch
     function.__name__ = function.__qualname__ = name
@@ -155,14 +156,12 @@ def _about(state: State) -> str:
     return f"{state.about}; {shape}; updated in place.{needed}"
 
 
-def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any]) -> Tensor:
-    """One step, after a look at everything that is ``given``."""
+def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any], unused: Mapping[str, Any]) -> Tensor:
+    """One step, after a look at everything that is ``given``; ``unused`` are numbers with which states start."""
     rule = kind._rule
     param, states = given["param"], {state.name: given[_argument(state)] for state in rule.states}
     present = {state.needs: states[state.name] is not None for state in rule.states if state.needs}
-    group = {**dict.fromkeys(rule.limits, 0), **present, **given}
-    for name in rule.limits.keys() - given.keys() - present.keys():
-        group[name] = inspect.signature(kind).parameters[name].default
+    group = {**unused, **present, **given}
     row = any(_is_per_row(param, states[declared.name], declared) for declared in rule.states)
     numbers = Hyperparameters.of(rule, group, row=row)
     count = finite("step", given.get("step", 1))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from maskgrad.optim.rule import Hyperparameters
+from maskgrad.optim.rule import HYPERPARAMETERS, Hyperparameters
 
 __all__ = ["SHARED_OPTIONS", "check_group", "check_names", "check_shapes", "complete_group"]
 
@@ -20,30 +20,8 @@ SHARED_OPTIONS: dict[str, Any] = {
 }
 """Options of every optimizer, and what it means that a checkpoint lacks them."""
 
-# Hyperparameters that some optimizers have and others do not: one that is out of place tells a foreign group.
-_TELLING = frozenset(
-    {
-        "alpha",
-        "amsgrad",
-        "betas",
-        "bias_correction",
-        "centered",
-        "dampening",
-        "etas",
-        "initial_accumulator_value",
-    }
-    | {
-        "lambd",
-        "lr_decay",
-        "momentum",
-        "momentum_decay",
-        "nesterov",
-        "norm_bounds",
-        "rho",
-        "step_sizes",
-        "t0",
-    }
-)
+#: Hyperparameters that tell nothing: most optimizers have them. Any other that is out of place tells a foreign group.
+COMMON = frozenset({"lr", "eps", "weight_decay", "decoupled_weight_decay"})
 
 
 def complete_group(group: dict[str, Any], live: Mapping[str, Any], late: Mapping[str, Any]) -> None:
@@ -62,7 +40,7 @@ def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[
             form, or takes a missing gradient for something else.
     """
     missing = sorted(own.keys() - group.keys() - {"fused", "capturable"})
-    foreign = sorted((group.keys() & _TELLING) - own.keys())
+    foreign = sorted((group.keys() & HYPERPARAMETERS) - COMMON - own.keys())
     if missing or foreign:
         found = [f"has no {', '.join(missing)}"] if missing else []
         found += [f"has {', '.join(foreign)}"] if foreign else []

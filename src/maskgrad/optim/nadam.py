@@ -20,7 +20,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.moments import moment_step
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State, penalized
+from maskgrad.optim.rule import Numbers, Rule, State, decayed
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["NAdam"]
@@ -45,13 +45,9 @@ def nadam_rule_(
     specified: Specified = EVERY,
 ) -> None:
     """One NAdam step; ``mu`` is the momentum of this step, ``mu_next`` of the next, ``mu_product`` of all so far."""
-    beta1, beta2 = betas
-    if decoupled_weight_decay and weight_decay != 0:
-        param.mul_(1 - lr * weight_decay)
-        weight_decay = 0.0
-    grad = penalized(param, grad, weight_decay, maximize)
-    exp_avg.lerp_(grad, 1 - beta1)
-    specified.add_square_(exp_avg_sq.mul_(beta2), grad, 1 - beta2)
+    beta2 = betas[1]
+    grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
+    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
     root = exp_avg_sq.div(1 - beta2**step).sqrt_().add_(eps)
     param.addcdiv_(grad, root, value=-lr * (1.0 - mu) / (1.0 - mu_product))
     param.addcdiv_(exp_avg, root, value=(-lr * mu_next) / (1.0 - mu_product * mu_next))

@@ -57,8 +57,10 @@ class PreparedGroup:
         return group is self.group and state is self.state and same(self.options, options)
 
 
-def _parts(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+def _is_constant(option: Any) -> bool:
+    """Whether an option can only be replaced: what a tensor or a list holds may change without a trace."""
+    parts = option if isinstance(option, tuple) else (option,)
+    return all(isinstance(part, (int, float, str, type(None))) for part in parts)
 
 
 class MaskedOptimizer(GraphOptimizer, abc.ABC):
@@ -217,10 +219,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         # Nothing was written so far.
         self._stepped: list[Tensor] = []
         try:
-            if (
-                ready
-            ):  # what consists of several operations: Ctrl-C waits, which costs as much as a small step
-                with uninterrupted():
+            if ready:
+                with (
+                    uninterrupted()
+                ):  # Ctrl-C waits for several operations; for one it would cost as much as the step
                     self._write(ready, prepared)
             else:
                 for way in prepared:
@@ -275,9 +277,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                     self._torch, position, group, numbers, self.state, self.defaults, self._prepared
                 )
             kept = PreparedGroup(group, options, self.state, numbers, dense)
-            values = [value for name, value in group.items() if name != "params"]
-            if not any(isinstance(part, Tensor) for value in values for part in _parts(value)):
-                self._prepared.groups[position] = kept  # what a tensor holds may change without a trace
+            if all(_is_constant(group[name]) for name in self.defaults if name in group):
+                self._prepared.groups[position] = kept
         for way in kept.ways:
             way.begin()
         return kept

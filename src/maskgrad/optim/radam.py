@@ -19,7 +19,7 @@ from maskgrad.optim.hyperparameters import (
 from maskgrad.optim.lazy.moments import moment_step
 from maskgrad.optim.lazy.table import IdleStep
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State, penalized
+from maskgrad.optim.rule import Numbers, Rule, State, decayed
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["RAdam"]
@@ -42,12 +42,8 @@ def radam_rule_(
 ) -> None:
     """One RAdam step: Adam's, rectified, once enough squares have been seen, and plain momentum until then."""
     beta1, beta2 = betas
-    if decoupled_weight_decay and weight_decay != 0:
-        param.mul_(1 - lr * weight_decay)
-        weight_decay = 0.0
-    grad = penalized(param, grad, weight_decay, maximize)
-    exp_avg.lerp_(grad, 1 - beta1)
-    specified.add_square_(exp_avg_sq.mul_(beta2), grad, 1 - beta2)
+    grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
+    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
     change = exp_avg.div(1 - beta1**step).mul_(lr)
     factor = _rectification(step, beta2)
     if factor is not None:

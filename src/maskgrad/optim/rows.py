@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import compiled_body, runs_eagerly
+from maskgrad.kernels.selection import PLAIN, compiled_body, runs_eagerly
 from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
 from maskgrad.optim.fused import Fused
 from maskgrad.optim.rule import Hyperparameters
@@ -66,7 +66,8 @@ class RowSteps:
             return False
         assert self.fused is not None
         known = self.group.look(number, param)
-        if known is None or not (known.cpu and known.contiguous and known.dtype in SINGLE):
+        fits = known is not None and known.cpu and known.contiguous and known.dtype in SINGLE
+        if known is None or not fits or type(param) not in PLAIN:
             return False
         indices, values = grad._indices(), grad._values()
         number_of_values, height = values.numel(), known.shape[0]

@@ -16,12 +16,24 @@ from torch import Tensor
 from maskgrad.optim.fused import Fused
 from maskgrad.optim.lazy.table import IdleStep
 
-__all__ = ["NOTHING", "Hyperparameters", "Numbers", "Rule", "State", "Update", "penalized"]
+__all__ = [
+    "HYPERPARAMETERS",
+    "NOTHING",
+    "Hyperparameters",
+    "Numbers",
+    "Rule",
+    "State",
+    "Update",
+    "decayed",
+    "penalized",
+]
 
 Numbers: TypeAlias = Mapping[str, Any]
 """Hyperparameters by the names of the constructor, as plain numbers."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+HYPERPARAMETERS: set[str] = set()
+"""The names of those of all rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +126,9 @@ class Rule:
     idle: Callable[[Numbers, int], IdleStep | None] = lambda *_: None
     is_idempotent: bool = False
     whole: bool = False
+
+    def __post_init__(self) -> None:
+        HYPERPARAMETERS.update(self.limits)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.__dict__.setdefault("_home", (owner, name))
@@ -222,3 +237,12 @@ def penalized(param: Tensor, grad: Tensor, weight_decay: float, maximize: bool) 
     if maximize:
         grad = grad.neg()
     return grad.add(param, alpha=weight_decay) if weight_decay != 0 else grad
+
+
+def decayed(
+    param: Tensor, grad: Tensor, lr: float, weight_decay: float, decoupled: bool, maximize: bool
+) -> Tensor:
+    """:func:`penalized`; or, if the decay is ``decoupled``, shrink ``param`` and leave the penalty away."""
+    if decoupled and weight_decay != 0:
+        param.mul_(1 - lr * weight_decay)
+    return penalized(param, grad, 0.0 if decoupled else weight_decay, maximize)

@@ -41,6 +41,11 @@ class Specified(abc.ABC):
         else:
             total.addcmul_(grad, grad, value=weight)
 
+    def move_moments_(self, grad: Tensor, first: Tensor, second: Tensor, betas: tuple[float, float]) -> None:
+        """Let Adam's two moments decay, and add the gradient and its square."""
+        first.lerp_(grad, 1 - betas[0])
+        self.add_square_(second.mul_(betas[1]), grad, 1 - betas[1])
+
 
 class Every(Specified):
     """All entries are specified."""

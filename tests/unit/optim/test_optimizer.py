@@ -255,3 +255,17 @@ def test_options_in_tensors_may_change_in_place(option: str) -> None:
             tensor[0].mul_(0.5)  # type: ignore[index]
             group["betas"] = (group["betas"][0] * 0.5, 0.99)
     torch.testing.assert_close(p, q)
+
+
+def test_a_list_of_options_may_change_in_place() -> None:
+    p, q = (nn.Parameter(torch.ones(4, 2)) for _ in range(2))
+    ours, theirs = optim.Adam([p], lr=0.1, betas=[0.9, 0.99]), optim.Adam([q], lr=0.1, betas=(0.9, 0.99))  # type: ignore[arg-type]
+    for step in range(6):
+        p.grad = coo([[1, 3]], torch.full((2, 2), step + 1.0), (4, 2))
+        q.grad = p.grad.clone()
+        ours.step()
+        theirs.step()
+        if step == 3:  # long after everything was prepared
+            ours.param_groups[0]["betas"][0] = 0.5
+            theirs.param_groups[0]["betas"] = (0.5, 0.99)
+    assert torch.equal(p, q)

@@ -189,3 +189,22 @@ def test_states_whose_memory_moves(kind: str) -> None:
                     t.data = t.data.clone()
     for name, t in optimizers[0].state[params[0]].items():
         assert torch.equal(t, optimizers[1].state[params[1]][name])
+
+
+def test_a_parameter_of_a_class_of_its_own_goes_through_the_engine() -> None:
+    """What such a class makes of memory and of operations is not known here."""
+
+    class Own(torch.nn.Parameter):
+        pass
+
+    taken = []
+    for kind in (torch.nn.Parameter, Own):
+        param = kind(torch.ones(4, 2))
+        optimizer = mg.optim.Adagrad([param], lr=0.1)
+        grad = torch.sparse_coo_tensor([[1]], torch.ones(1, 2), (4, 2), check_invariants=True)
+        way = optimizer._prepared_group(0, optimizer.param_groups[0]).ways[1]
+        taken.append(way.takes(0, param, grad))
+        param.grad = grad
+        optimizer.step()
+        assert param.detach()[1].tolist() == pytest.approx([0.9, 0.9])
+    assert taken == [True, False]

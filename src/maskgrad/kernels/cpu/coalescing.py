@@ -17,7 +17,7 @@ import torch
 from numba import carray  # type: ignore[attr-defined]
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, inlined, pointer, prefetch
+from maskgrad.kernels.cpu.compiler import array, ask, compiled, decode, pointer
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import run
@@ -27,7 +27,6 @@ from maskgrad.kernels.reference.reductions import HALVES
 
 _SUM, _MEAN, _AMAX, _AMIN = range(4)
 AHEAD = 16  # rows that are asked for before they are needed
-LINE = 64  # bytes that memory hands out together
 MOST = 1024  # bytes of a row that are asked for; what follows, the processor foresees
 
 
@@ -52,14 +51,6 @@ def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "su
 def _better(a: Any, b: Any, largest: bool) -> Any:
     """Whether ``a`` replaces ``b`` as the extremum; NaN wins, as in torch.amax."""
     return a != a or (a > b if largest else a < b)
-
-
-@inlined
-def _ask(base: Any, row: Any, size: Any) -> None:
-    """For a row before it is needed: places at random are what a processor cannot foresee, and would wait for."""
-    start = base + row * size
-    for address in range(start, start + min(size, MOST), LINE):
-        prefetch(address)
 
 
 @compiled
@@ -91,7 +82,7 @@ def _merge(
         start, stop = starts[k], starts[k + 1]
         asked = max(asked, start)
         while asked < min(start + AHEAD, last):
-            _ask(base, np.int64(keys[asked] & places), size)
+            ask(base + np.int64(keys[asked] & places) * size, min(size, MOST))
             asked += 1
         # Rows from 0, not sums of indices: only then are the loops free of checks, and become vector code. By their
         # addresses: slices would be counted as references.
@@ -117,7 +108,7 @@ def _merge(
                 acc[j] = decode(a[j])
             for i in range(start + 1, stop):
                 if i + AHEAD < stop:
-                    _ask(base, np.int64(keys[i + AHEAD] & places), size)
+                    ask(base + np.int64(keys[i + AHEAD] & places) * size, min(size, MOST))
                 b = carray(pointer(base + np.int64(keys[i] & places) * size), width, v.dtype)
                 for j in range(width):
                     acc[j] += decode(b[j])

@@ -3,7 +3,7 @@
 Compiled functions take flat arrays, scalars and a range of tasks ``[lo, hi)``; they start no threads of their own (see
 ``threads.py``) and hold no lock. Their machine code is cached on disk. Numba decides whether a cached file is
 stale by the source file of the function alone: **a compiled function never calls one that lives in another
-file**, except through :func:`decode`, :func:`prefetch` and :func:`pointer` below and what ``floating.py`` has (after a
+file**, except through :func:`decode`, :func:`ask` and :func:`pointer` below and what ``floating.py`` has (after a
 change there, delete the ``__pycache__`` of this folder).
 """
 
@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-__all__ = ["array", "compiled", "decode", "flat", "pointer", "prefetch", "reordered"]
+__all__ = ["array", "ask", "compiled", "decode", "flat", "inlined", "pointer", "reordered"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,4 +124,14 @@ def _pointer(_: Any, address: Any) -> Any:
 
 
 prefetch: Any = intrinsic(_prefetch)
+LINE = 64  # bytes that memory hands out at once
+
+
+@inlined
+def ask(address: Any, size: Any) -> None:
+    """Ask for the ``size`` bytes at ``address``; they may end in one line more, which is waited for."""
+    for offset in range(0, size, LINE):
+        prefetch(address + offset)
+
+
 pointer: Any = intrinsic(_pointer)

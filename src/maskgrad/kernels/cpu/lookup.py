@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import array, compiled, prefetch
+from maskgrad.kernels.cpu.compiler import array, ask, compiled
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
 
 AHEAD = 8  # rows between asking for one and reading it
-LINE = 64  # bytes that memory hands out at once
 
 
 def lookup_rows(table: Tensor, indices: Tensor) -> Tensor:
@@ -58,8 +57,7 @@ def _copy(source: Any, base: int, rows: Any, out: Any, width: int, lo: int, hi: 
     for k in range(lo, hi):
         if k + AHEAD < hi:
             start = base + np.int64(rows[k + AHEAD]) * size
-            for address in range(start, start + size, LINE):
-                prefetch(address)
+            ask(start, size)
         at = np.int64(rows[k]) * width
         row, result = source[at : at + width], out[k * width : (k + 1) * width]
         for j in range(width):

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 
-from maskgrad.kernels.cpu.compiler import compiled, inlined, pointer, prefetch
+from maskgrad.kernels.cpu.compiler import ask, compiled, inlined, pointer
 
 __all__ = ["adagrad", "adam", "number_through", "rmsprop", "rowwise_adagrad", "sgd"]
 
 AHEAD = 8  # rows between asking for one and reading it
-LINE = 64  # bytes that memory hands out at once
 
 
 @compiled
@@ -48,13 +47,6 @@ def _row(address: Any, width: int, dtype: Any) -> Any:
 
 
 @inlined
-def _ask(start: Any, size: Any) -> None:
-    """Ask for the ``size`` bytes of a row; it may end in one line more, which is waited for."""
-    for offset in range(0, size, LINE):
-        prefetch(start + offset)
-
-
-@inlined
 def _ask_ahead(
     bases: Any, firsts: Any, rows: Any, memory: Any, keys: Any, places: Any, starts: Any, size: Any, kinds: int, k: int,
     hi: int, table: int,
@@ -64,9 +56,9 @@ def _ask_ahead(
     if later < hi:
         table = _table_of(rows[later], firsts, table)
         for i in range(starts[later], min(starts[later + 1], starts[later] + AHEAD)):
-            _ask(memory + np.int64(keys[i] & places) * size, size)
+            ask(memory + np.int64(keys[i] & places) * size, size)
         for i in range(kinds):
-            _ask(bases[i, table] + (rows[later] - firsts[table]) * size, size)
+            ask(bases[i, table] + (rows[later] - firsts[table]) * size, size)
     return table
 
 
