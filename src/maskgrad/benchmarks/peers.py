@@ -35,6 +35,7 @@ PEERS = {
     "vmap-grad": "torch.func on the model in functional form, for one sample's loss",
     "opacus": "Opacus' hooks for gradients per sample",
     "sample-loop": "torch.autograd.grad for one sample after the other",
+    "by-hand": "the model with masks written by hand, as a careful user does without maskgrad",
     "fbgemm": "FBGEMM's embedding tables, which update in the backward pass",
 }
 

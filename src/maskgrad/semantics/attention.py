@@ -17,10 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from maskgrad.kernels.smallest import smallest
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.broken_products import NONE_AT_ALL
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.products import safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound
 
@@ -75,19 +77,13 @@ def rows_of(operand: Operand) -> Tensor:
     values = values_of(operand)
     if not isinstance(operand, Entries):
         return torch.ones((), dtype=torch.bool, device=values.device).expand(*values.shape[-2:-1], 1)
-    mask = operand.mask
-    for dim in range(mask.ndim - 2):  # heads often share one mask, as an expanded view
-        if mask.shape[dim] > 1 and mask.stride(dim) == 0:
-            mask = mask.narrow(dim, 0, 1)
-    return mask.narrow(-1, 0, 1) if _whole_rows(operand) else mask.any(-1, keepdim=True)
+    mask = smallest(operand.mask)
+    return mask if mask.shape[-1] == 1 else mask.any(-1, keepdim=True)
 
 
 def _whole_rows(operand: Operand) -> bool:
     """Whether a row is known to be specified as a whole or not at all, from how its mask is stored alone."""
-    if not isinstance(operand, Entries):
-        return True
-    mask = operand.mask
-    return mask.shape[-1] == 1 or (mask.shape[-1] > 1 and mask.stride(-1) == 0)
+    return not isinstance(operand, Entries) or smallest(operand.mask).shape[-1] == 1
 
 
 def exists(query: Operand, key: Operand) -> tuple[Tensor, Tensor]:
@@ -121,12 +117,9 @@ def attend(
         taking_part = taking_part & bias.allowed
     has_keys = taking_part.any(-1, keepdim=True)
     served = by_query & has_keys
-    # A key that nobody uses may hold anything: NaN in a plain key would come back through 0 * NaN.
-    used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
-    used = used.any(-2).unsqueeze(-1)
-    query = _with_values(query, torch.where(served, safe(query), 0))
-    key = _with_values(key, torch.where(used, safe(key), 0))
-    value = _with_values(value, torch.where(used, safe(value), 0))
+    operands = (query, key, value)
+    if not all(_whole_rows(x) and is_finite(values_of(x)) for x in operands):
+        query, key, value = _blank(operands, served, taking_part)
     added = None if bias.added is None else torch.where(served, bias.added, 0)
     mask = None
     if isinstance(key, Entries) or bias.allowed is not None:
@@ -139,10 +132,26 @@ def attend(
     # not in a graph, which knows no nodes
     if result.requires_grad and not dropout_p and may_look_at(result) and _is_fused(result.grad_fn):
         result = _Twice.apply(result, *parts, mask, scale)  # type: ignore[no-untyped-call]
-    if may_look_at(result) and not bool(torch.isfinite(result.detach().sum())):
+    if may_look_at(result) and not is_finite(result):
+        query, key, value = _blank(operands, served, taking_part)
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
     return Entries(result, sums_of(served, taking_part, value).expand(result.shape))
+
+
+def _blank(
+    operands: tuple[Operand, Operand, Operand], served: Tensor, taking_part: Tensor
+) -> tuple[Operand, Operand, Operand]:
+    """Query, key and value with zeros in what is unspecified, and in rows that nobody uses, whatever these hold."""
+    query, key, value = operands
+    # NaN in a plain key would come back through 0 * NaN
+    used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
+    used = used.any(-2).unsqueeze(-1)
+    return (
+        _with_values(query, torch.where(served, safe(query), 0)),
+        _with_values(key, torch.where(used, safe(key), 0)),
+        _with_values(value, torch.where(used, safe(value), 0)),
+    )
 
 
 def _is_fused(node: Any) -> bool:

@@ -53,9 +53,9 @@ def multiply(
         + ("" if values_of(right).ndim == 1 else "k")
     )
     factors = (left, right)
-    values = sum_of_products(lambda a, b: function(a, b, **options), factors)
-    ranks = [values_of(factor).ndim for factor in factors]
-    return Entries(values, any_product(written_out(equation, ranks), factors, values.shape))
+    written = written_out(equation, [values_of(factor).ndim for factor in factors])
+    values = sum_of_products(lambda a, b: function(a, b, **options), factors, equation=written)
+    return Entries(values, any_product(written, factors, values.shape))
 
 
 def matmul(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -151,8 +151,13 @@ def tensordot(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 def einsum(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``einsum`` in all its forms: the products of all operands, those that lack a factor left out."""
     text, operands = einsum_call((kwargs["equation"], *args) if "equation" in kwargs else args)
-    values = sum_of_products(lambda *factors: torch.einsum(text, *factors), operands)
-    equation = written_out(text, [values_of(operand).ndim for operand in operands])
+    ranks = [values_of(operand).ndim for operand in operands]
+    try:
+        equation = written_out(text, ranks)
+    except ValueError:
+        torch.einsum(text, *map(values_of, operands))  # says what is wrong with it
+        raise
+    values = sum_of_products(lambda *factors: torch.einsum(text, *factors), operands, equation=equation)
     return Entries(values, any_product(equation, operands, values.shape))
 
 
@@ -160,9 +165,9 @@ def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     """``input @ weight.T + bias``; an unspecified bias leaves its outputs unspecified."""
     arguments = bound("input weight bias", args, kwargs)
     factors, bias = (arguments["input"], arguments["weight"]), arguments.get("bias")
-    values = sum_of_products(lambda x, w: F.linear(x, w, safe(bias)), factors, F.linear)
     ranks = [values_of(factor).ndim for factor in factors]
     equation = written_out("...j,ij->...i" if ranks[1] > 1 else "...j,j->...", ranks)
+    values = sum_of_products(lambda x, w: F.linear(x, w, safe(bias)), factors, F.linear, equation)
     return Entries(values, bias_mask(any_product(equation, factors, values.shape), bias))
 
 
@@ -185,7 +190,9 @@ def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable
         numbers = [arg for arg in args if not isinstance(arg, (Entries, Tensor))]
         arguments = paired(("beta", "alpha"), numbers) | bound(names, tensors, kwargs)
         input, left, right = (arguments.pop(name) for name in names.split())
-        values = sum_of_products(lambda a, b: function(safe(input), a, b, **arguments), (left, right), pure)
+        values = sum_of_products(
+            lambda a, b: function(safe(input), a, b, **arguments), (left, right), pure, equation
+        )
         mask = any_product(equation, (left, right), values.shape)
         return Entries(values, mask if arguments.get("beta") == 0 else bias_mask(mask, input))
 

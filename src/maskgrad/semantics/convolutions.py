@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.kernels.smallest import smallest
 from maskgrad.semantics.broken_products import NONE_AT_ALL
+from maskgrad.semantics.dimensions import mask_of_any
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.products import bias_mask, indicator, safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound
 
@@ -51,6 +54,8 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
             result: Tensor = function(data, kernel, bias, groups=groups, **geometry)
             return result
 
+        if isinstance(input, Entries) and isinstance(weight, torch.Tensor) and is_complete(input.mask):
+            return _of_complete(input, weight, bias, convolve)
         values = sum_of_products(lambda x, w: convolve(x, w, bias=safe(bias)), (input, weight), convolve)
         if not values.numel():
             return Entries(values, torch.zeros_like(values, dtype=torch.bool))
@@ -80,7 +85,7 @@ def _any_product(
     if isinstance(data, Entries) and isinstance(weight, Entries):
         return convolve(data.mask.float(), weight.mask.float()) > NONE_AT_ALL
     if isinstance(data, Entries):
-        in_group = data.mask.unflatten(1, (groups, -1)).any(2).float()
+        in_group = _in_groups(data.mask, groups).float()
         found = convolve(in_group, _ones(weight, groups), groups) > NONE_AT_ALL
         outputs = values_of(weight).shape[1] if transposed else values_of(weight).shape[0] // groups
         return found if groups == 1 else found.repeat_interleave(outputs, 1)
@@ -88,6 +93,23 @@ def _any_product(
         taps = _transposed_taps(weight.mask, groups) if transposed else weight.mask.any(1, keepdim=True)
         return convolve(_ones(data), taps.float(), 1) > NONE_AT_ALL
     return torch.ones((), dtype=torch.bool, device=data.device)
+
+
+def _in_groups(mask: Tensor, groups: int) -> Tensor:
+    """Whether any channel of a group is specified, (N, groups, *positions); channels often share one mask."""
+    few = smallest(mask)
+    if few.shape[1] == 1:
+        return few.expand(mask.shape[0], groups, *mask.shape[2:])
+    return mask_of_any(mask.unflatten(1, (groups, -1)), (2,), keepdim=False)
+
+
+def _of_complete(
+    input: Entries, weight: Tensor, bias: Operand | None, convolve: Callable[..., Tensor]
+) -> Entries:
+    """Each window has all its products; those without data are specified, too."""
+    values = convolve(input.values, weight, bias=safe(bias))
+    mask = torch.ones((), dtype=torch.bool, device=values.device).expand(values.shape)
+    return Entries(values, bias_mask(mask, _per_channel(bias, weight.ndim - 2)))
 
 
 def _all_products(data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor]) -> Tensor:
@@ -100,7 +122,7 @@ def _all_products(data: Operand, weight: Operand, groups: int, convolve: Callabl
         missing: Tensor = convolve(*ones) - convolve(data.mask.float(), weight.mask.float())
         return missing < NONE_AT_ALL
     if isinstance(data, Entries):
-        holes = (~data.mask).unflatten(1, (groups, -1)).any(2).float()
+        holes = _in_groups(~smallest(data.mask), groups).float()
         found = convolve(holes, _ones(weight, groups), groups) < NONE_AT_ALL
         return found if groups == 1 else found.repeat_interleave(values_of(weight).shape[0] // groups, 1)
     if isinstance(weight, Entries):
@@ -117,7 +139,7 @@ def _middles(
     Of two middles, as a window of even length has them, the first one. With ``padding="same"``, and half the window on
     both sides, it is the entry at the place of the result.
     """
-    found: Tensor = mask.unflatten(1, (groups, -1)).any(2)
+    found = _in_groups(mask, groups)
     for d, size in enumerate(sizes):
         stride, dilation = (_of_dim(geometry.get(name, 1), d) for name in ("stride", "dilation"))
         before = dilation * (kernel[2 + d] - 1) // 2  # of the middle, in the window

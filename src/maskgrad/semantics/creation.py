@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries, as_entries, merge_masks
+from maskgrad.kernels.smallest import intersected
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.signatures import bound
@@ -36,7 +37,7 @@ def create(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     if not masks:
         return as_entries(values) if isinstance(model, Entries) else values
     masks = [mask.to(values.device).expand(values.shape) for mask in masks]
-    return Entries(values, masks[0] if len(masks) == 1 else merge_masks(*masks))
+    return Entries(values, masks[0] if len(masks) == 1 else intersected(*masks))
 
 
 def _content(

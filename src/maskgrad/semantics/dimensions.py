@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maskgrad import kernels
+from maskgrad.kernels.smallest import reduced, smallest
 from maskgrad.semantics.entries import Entries
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ def drop(kept: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 def mask_of_any(mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """Where a reduction has at least one entry to work on."""
-    return kernels.masked_any(mask, dims, keepdim)
+    few = smallest(mask)
+    if few is mask:
+        return kernels.masked_any(mask, dims, keepdim)
+    found = reduced(few, dims).expand([1 if d in dims else size for d, size in enumerate(mask.shape)])
+    return found if keepdim else drop(found, dims)
 
 
 def reduce_each(function: Callable[..., Any], input: Entries, dim: Any, keepdim: bool) -> Entries:

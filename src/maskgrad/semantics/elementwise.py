@@ -17,6 +17,7 @@ import torch
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.semantics.entries import Entries, fill, intersection, specified
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.harmless import is_moderate
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import paired
 
@@ -29,7 +30,7 @@ PATTERN = "intersection of the operands' patterns, broadcast"
 
 
 def elementwise(
-    filler: float | None, looks: bool = False, linear: tuple[int, ...] = ()
+    filler: float | None, looks: bool = False, linear: tuple[int, ...] = (), tame: bool = False
 ) -> Callable[..., Any]:
     """The rule of the family: make the operands safe, apply the very function that was called.
 
@@ -37,6 +38,7 @@ def elementwise(
         filler: the number that replaces what is under the mask; None if nothing needs to be replaced.
         looks: the function refuses some numbers, so it must not see what is under the mask at all.
         linear: positions of operands that do not occur in their own derivatives.
+        tame: the first two derivatives are finite wherever the operands are moderate.
     """
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -49,7 +51,7 @@ def elementwise(
         derivatives = None
         if filler is not None and not looks:
             derivatives = _derivatives((*args, *kwargs.values()) if kwargs else args)
-        if filler is None or derivatives == 0:
+        if filler is None or derivatives == 0 or (tame and derivatives and _are_moderate(args, kwargs)):
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             if kwargs:
                 kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
@@ -87,6 +89,17 @@ def _derivatives(operands: tuple[Any, ...]) -> int | None:
         if enabled and operand.requires_grad:
             number += 1
     return number
+
+
+def _are_moderate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether no operand holds a number under the mask that a derivative could not take."""
+    for operand in (*args, *kwargs.values()):
+        if isinstance(operand, (Entries, torch.Tensor)):
+            if not is_moderate(values_of(operand)):
+                return False
+        elif isinstance(operand, float) and operand and not 1e-9 < abs(operand) < 1e9:
+            return False  # a slope of inf, a temperature of 1e-40
+    return True
 
 
 def _alone(operands: tuple[Any, ...]) -> bool:
@@ -142,6 +155,13 @@ AT_ONE = """
     special.chebyshev_polynomial_w special.hermite_polynomial_h special.hermite_polynomial_he
     special.laguerre_polynomial_l special.legendre_polynomial_p special.shifted_chebyshev_polynomial_t
     special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
+"""
+
+#: Of these, those whose first two derivatives are finite at each number up to 1e9.
+TAME = """
+    arctan|atan asinh|arcsinh cos erf erfc sigmoid|special.expit sin square tanh
+    celu elu gelu hardsigmoid hardswish leaky_relu logsigmoid selu silu softplus softsign tanhshrink
+    addcmul lerp mul|multiply
 """
 
 #: Operations whose domain, or a pole of whose derivative, excludes 1.
@@ -229,7 +249,7 @@ def _row(spellings: str, filler: float | None) -> Operation:
         name=names[0],
         family="elementwise",
         functions=found,
-        body=elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ())),
+        body=elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ()), spellings in TAME.split()),
         pattern=PATTERN,
         filler=filler,
         in_place=(*found_in_place, *in_place),

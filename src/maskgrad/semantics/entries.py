@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from maskgrad.kernels import masked_filling
+from maskgrad.kernels.smallest import intersected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +22,6 @@ __all__ = [
     "fill",
     "intersection",
     "mask_of",
-    "merge_masks",
     "specified",
     "widened",
 ]
@@ -66,17 +66,12 @@ def as_entries(operand: Entries | Tensor) -> Entries:
     return operand if isinstance(operand, Entries) else Entries(operand, mask_of(operand))
 
 
-def merge_masks(a: Tensor, b: Tensor) -> Tensor:
-    """Intersect two masks; the same object twice costs nothing."""
-    return a if a is b else a & b
-
-
 def intersection(operands: Iterable[Any]) -> Tensor | None:
     """The mask of an elementwise result: True where every masked operand is specified (broadcast)."""
     mask = None
     for operand in operands:
         if isinstance(operand, Entries):
-            mask = operand.mask if mask is None else merge_masks(mask, operand.mask)
+            mask = operand.mask if mask is None else intersected(mask, operand.mask)
     return mask
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import string
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +38,10 @@ def written_out(text: str, ranks: Sequence[int]) -> Equation:
         text: valid, as ``torch.einsum`` has accepted it.
         ranks: the number of dimensions of each factor.
     """
+    return (_written_out if torch.compiler.is_compiling() else _remembered)(text, tuple(ranks))
+
+
+def _written_out(text: str, ranks: tuple[int, ...]) -> Equation:
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = left.split(",")
     hidden = [rank - len(term) + 3 if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
@@ -47,6 +54,10 @@ def written_out(text: str, ranks: Sequence[int]) -> Equation:
     if arrow:
         return Equation(full, right.replace("...", batch))
     return Equation(full, batch + "".join([letter for letter in LETTERS if left.count(letter) == 1]))
+
+
+#: a graph that is being traced reads no cache
+_remembered = functools.lru_cache(maxsize=1024)(_written_out)
 
 
 def einsum_call(args: Sequence[Any]) -> tuple[str, list[Any]]:

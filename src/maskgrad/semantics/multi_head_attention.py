@@ -24,6 +24,7 @@ from maskgrad.semantics.attention import (
 from maskgrad.semantics.contractions import linear
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import bound
 
@@ -61,7 +62,7 @@ def multi_head_attention_forward(
     bias = _bias(given, values_of(query).dtype, (size, heads, length, values_of(key).shape[0]))
 
     # A broken number in a place that is forbidden to everybody must not meet the weights' gradients either.
-    if bias.allowed is not None:
+    if bias.allowed is not None and not all(is_finite(values_of(x)) for x in (query, key, value)):
         reached = bias.allowed.expand(size, heads, length, values_of(key).shape[0]).any(1)  # N, L, S
         query = _blank(query, reached.any(2))
         key, value = _blank(key, reached.any(1)), _blank(value, reached.any(1))
@@ -190,15 +191,24 @@ def _projected(given: dict[str, Any], query: Operand, key: Operand, value: Opera
     else:
         if given["in_proj_weight"] is None:
             raise AssertionError("use_separate_proj_weight is False but in_proj_weight is None")
+        if _is_same(query, key) and _is_same(key, value):
+            together = linear(F.linear, (query, given["in_proj_weight"], bias), {})
+            return tuple(_chunks(together, -1))
         weights = _chunks(given["in_proj_weight"])
     operands = (query, key, value)
     return tuple(linear(F.linear, (x, w, b), {}) for x, w, b in zip(operands, weights, biases, strict=True))
 
 
-def _chunks(operand: Operand) -> list[Any]:
+def _is_same(one: Operand, other: Operand) -> bool:
+    if isinstance(one, Entries) and isinstance(other, Entries):
+        return one.values is other.values and one.mask is other.mask
+    return one is other
+
+
+def _chunks(operand: Operand, dim: int = 0) -> list[Any]:
     if isinstance(operand, Entries):
-        return [Entries(*parts) for parts in zip(operand.values.chunk(3), operand.mask.chunk(3), strict=True)]
-    return list(operand.chunk(3))
+        return [Entries(*parts) for parts in zip(*(part.chunk(3, dim) for part in operand), strict=True)]
+    return list(operand.chunk(3, dim))
 
 
 def _by_head(operand: Entries, heads: int) -> Entries:

@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
+from maskgrad.kernels.smallest import smallest
 from maskgrad.patterns.eager import may_look_at
-from maskgrad.semantics.entries import Entries, as_entries, widened
+from maskgrad.semantics.entries import Entries, as_entries, fill, widened
 from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.harmless import is_moderate
 from maskgrad.semantics.norms import vector_norm
 from maskgrad.semantics.signatures import named
 
@@ -122,11 +124,20 @@ def without_rows(values: Tensor) -> Tensor:
 
 def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
     """Whether no group has a gap, as in padded sentences, and PyTorch's own kernels will do; False if a look costs."""
+    few = smallest(mask)
+    if all(few.shape[d] == 1 for d in dims):
+        return True
     if not may_look_at(mask):
         return False
     count = kernels.masked_count(mask, tuple(dims), False)
     size = math.prod(mask.shape[d] for d in dims)
     return bool(((count == 0) | (count == size)).all())
+
+
+def _harmless(x: Entries, filler: float) -> Tensor:
+    """Values that disturb no statistics, no parameter's gradient and no other row."""
+    plain: Tensor = x.values if is_moderate(x.values) else fill(x, x.mask, filler)
+    return plain
 
 
 def _last(input: Entries, normalized_shape: Sequence[int]) -> tuple[int, ...]:
@@ -148,7 +159,7 @@ def layer_norm(
     dtype = F.layer_norm(probe, normalized_shape, safe_weight, safe_bias, eps).dtype
     dims = _last(x, normalized_shape)
     if eps > 0 and complete_or_empty(x.mask, dims):
-        values = F.layer_norm(torch.where(x.mask, x.values, 0), normalized_shape, safe_weight, safe_bias, eps)
+        values = F.layer_norm(_harmless(x, 0), normalized_shape, safe_weight, safe_bias, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
     if is_masked(weight, bias):
         parts = standardize(x, dims, eps)
@@ -197,7 +208,8 @@ def rms_norm(
     dtype = F.rms_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, safe_weight, eps).dtype
     dims = _last(x, normalized_shape)
     if complete_or_empty(x.mask, dims):  # a vector of ones has a finite derivative for every eps
-        values = F.rms_norm(torch.where(x.mask, x.values, 1), normalized_shape, safe_weight, eps)
+        safe = _harmless(x, 1) if eps is None or eps > 0 else fill(x, x.mask, 1)
+        values = F.rms_norm(safe, normalized_shape, safe_weight, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
     eps = torch.finfo(widened(x.values).dtype).eps if eps is None else eps
     if not is_masked(weight):
@@ -239,7 +251,7 @@ def group_norm(
     )
     split = x.mask.unflatten(1, (num_groups, -1))
     if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
-        values = F.group_norm(torch.where(x.mask, x.values, 0), num_groups, safe_weight, safe_bias, eps)
+        values = F.group_norm(_harmless(x, 0), num_groups, safe_weight, safe_bias, eps)
         return Entries(values, parameters_mask(x.mask, _channels(values), weight, bias))
     if is_masked(weight, bias):
         return _grouped(x, num_groups, weight, bias, eps, dtype)[0]

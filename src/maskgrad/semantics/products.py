@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.kernels.smallest import intersected, reduced, smallest
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.broken_products import NONE_AT_ALL, mended
 from maskgrad.semantics.entries import Entries, fill
+from maskgrad.semantics.harmless import is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +49,7 @@ def sum_of_products(
     function: Callable[..., Tensor],
     factors: Sequence[Operand],
     pure: Callable[..., Tensor] | None = None,
+    equation: Equation | None = None,
 ) -> Tensor:
     """``function(*factors)``, linear in each factor, in which an unspecified factor silences its partners.
 
@@ -54,18 +57,39 @@ def sum_of_products(
     be looked at (eagerly, on the CPU) such results are recomputed: finite products once, and IEEE's result only
     where a non-finite factor really meets specified ones.
 
+    A factor that is specified in whole rows or not at all, as padding is, gives results that are specified as a whole
+    or not at all: nothing is written into it first, unless the results show that it is not finite.
+
     Args:
         function: sums the products, and may add a bias to them.
         factors: what is multiplied.
         pure: the same without a bias, if ``function`` adds one.
+        equation: which dimensions of the factors meet; None if they meet in no equation.
     """
+    if equation is not None and may_look_at(*map(values_of, factors)):
+        whole = [_in_rows(f, term, equation.result) for f, term in zip(factors, equation.terms, strict=True)]
+        if any(whole):
+            parts = [values_of(f) if kept else safe(f) for f, kept in zip(factors, whole, strict=True)]
+            result = function(*parts)
+            if is_finite(result):
+                return result
     zeroed = [safe(factor) for factor in factors]
     result = function(*zeroed)
-    if not (result.is_floating_point() or result.is_complex()) or not may_look_at(result):
-        return result
-    if bool(torch.isfinite(result.detach().sum())):
+    if (
+        not (result.is_floating_point() or result.is_complex())
+        or not may_look_at(result)
+        or is_finite(result)
+    ):
         return result
     return mended(function, zeroed, [indicator(factor) for factor in factors], result, pure or function)
+
+
+def _in_rows(factor: Operand, term: str, result: str) -> bool:
+    """Whether each result has to do with specified entries of a masked factor only, or with none."""
+    if not isinstance(factor, Entries) or len(set(term)) < len(term) or len(term) != factor.mask.ndim:
+        return False
+    shape = smallest(factor.mask).shape
+    return all(size == 1 for size, letter in zip(shape, term, strict=True) if letter not in result)
 
 
 def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:
@@ -82,7 +106,10 @@ def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Siz
     if not all(values_of(factor).numel() for factor in factors):  # no product, or no result
         return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
     parts = [
-        (f.mask, term) for f, term in zip(factors, equation.terms, strict=True) if isinstance(f, Entries)
+        # a letter that is there twice names a diagonal, which a dimension of size 1 has not
+        (smallest(f.mask) if len(set(term)) == len(term) else f.mask, term)
+        for f, term in zip(factors, equation.terms, strict=True)
+        if isinstance(f, Entries)
     ]
     if not parts:
         return torch.ones((), dtype=torch.bool, device=values_of(factors[0]).device).expand(shape)
@@ -105,7 +132,7 @@ def _laid_out(mask: Tensor, term: str, result: str, shape: torch.Size) -> Tensor
             term = term[:first] + term[first + 1 : last] + term[last + 1 :] + letter
     summed = tuple(i for i, letter in enumerate(term) if letter not in result)
     if summed:
-        mask = mask.any(summed)
+        mask = reduced(mask, summed).squeeze(summed)
         term = "".join(letter for letter in term if letter in result)
     order = [term.index(letter) for letter in result if letter in term]
     if order != sorted(order):
@@ -118,4 +145,4 @@ def _laid_out(mask: Tensor, term: str, result: str, shape: torch.Size) -> Tensor
 
 def bias_mask(mask: Tensor, bias: Operand | None) -> Tensor:
     """A bias is added to what is specified: an unspecified bias leaves its results unspecified."""
-    return mask & bias.mask if isinstance(bias, Entries) else mask
+    return intersected(mask, bias.mask) if isinstance(bias, Entries) else mask

@@ -33,7 +33,7 @@ def sum(
     """Add up the specified entries."""
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_sum(input.values, input.mask, dims, keepdim, dtype)
-    return Entries(result, count > 0)
+    return Entries(result, _some(count, input.mask, dims, keepdim))
 
 
 def mean(
@@ -42,7 +42,12 @@ def mean(
     """Average the specified entries."""
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
-    return Entries(result, count > 0)
+    return Entries(result, _some(count, input.mask, dims, keepdim))
+
+
+def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    """Where there was an entry; a mask that repeats is asked in its smallest shape, and stays in it."""
+    return mask_of_any(mask, dims, keepdim) if 0 in mask.stride() else count > 0
 
 
 def without_nan(input: Entries) -> Entries:

@@ -10,6 +10,7 @@ from maskgrad.benchmarks.families import (
     filling,
     growth,
     losses,
+    models,
     normalization,
     overhead,
     per_sample,
@@ -39,6 +40,7 @@ FAMILIES: tuple[Family, ...] = (
     storage.FAMILY,
     updates.FAMILY,
     steps.FAMILY,
+    models.FAMILY,
     batched.FAMILY,
     per_sample.FAMILY,
 )

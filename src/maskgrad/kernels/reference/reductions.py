@@ -14,6 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.smallest import smallest
+
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -46,7 +48,7 @@ def masked_sum(
 ) -> tuple[Tensor, Tensor]:
     """The sum of the specified entries (0 where there is none), and their number."""
     out = sum_dtype(values.dtype, dtype)
-    kept = values.to(out).masked_fill(mask.logical_not(), 0)
+    kept = values.to(out).masked_fill(smallest(mask).logical_not(), 0)
     return _sum(kept, dim, keepdim, out), masked_count(mask, dim, keepdim)
 
 
@@ -63,7 +65,7 @@ def masked_mean(
 
 def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """The adjoint of the masked sum: ``grad``, broadcast, where ``mask`` holds; exactly 0 elsewhere."""
-    return grad.to(dtype).expand(mask.shape).masked_fill(mask.logical_not(), 0)
+    return grad.to(dtype).expand(mask.shape).masked_fill(smallest(mask).logical_not(), 0)
 
 
 def _sum(x: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,39 @@
+"""Masks in their smallest shape: along a dimension in which a mask repeats, one place says all.
+
+A mask that repeats (padding is the same for all features) is kept as an expanded view, which has stride 0 there. So
+every mask has the shape of its values, and what is combined, counted, moved and saved is its smallest shape: see
+docs/decisions/0023-masks-that-repeat.md.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["intersected", "reduced", "smallest"]
+
+
+def smallest(mask: Tensor) -> Tensor:
+    """A view of ``mask`` with size 1 in each dimension in which it is known to repeat."""
+    strides = mask.stride()
+    if 0 in strides:
+        for dim, stride in enumerate(strides):
+            if stride == 0 and mask.shape[dim] > 1:
+                mask = mask.narrow(dim, 0, 1)
+    return mask
+
+
+def intersected(a: Tensor, b: Tensor) -> Tensor:
+    """``a & b``, computed and kept in the smallest shape; the same object twice costs nothing."""
+    if a is b:
+        return a
+    if 0 not in a.stride() and 0 not in b.stride():
+        return a & b
+    shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
+    return (smallest(a) & smallest(b)).expand(shape)
+
+
+def reduced(mask: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """``mask.any(dims, keepdim=True)`` of a mask in its smallest shape: where it has size 1 there is nothing to ask."""
+    asked = [dim for dim in dims if mask.shape[dim] != 1]
+    return mask.any(asked, keepdim=True) if asked else mask

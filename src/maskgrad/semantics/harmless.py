@@ -1,0 +1,49 @@
+"""What lies under a mask is often harmless, and one look is cheaper than replacing it.
+
+A result that is not specified has the gradient 0, exactly; so an operand under the mask can disturb others only as a
+partner of that 0, where 0 * inf is NaN. If a look shows that the numbers are finite (and of a size at which derivatives
+are finite, too), nothing needs to be replaced. Looking reads the numbers once; replacing them reads and writes them,
+and the gradient again. Where no look is possible (in a graph, under a transform, on another device), they are replaced.
+"""
+
+from __future__ import annotations
+
+import cmath
+from typing import TYPE_CHECKING
+
+import torch
+
+from maskgrad.kernels.smallest import smallest
+from maskgrad.patterns.eager import may_look_at
+from maskgrad.semantics.entries import HALVES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["is_complete", "is_finite", "is_moderate"]
+
+#: The squares of numbers add up to less than this: none is above 1e9, so that its fourth power is finite.
+MODERATE = 1e18
+
+
+def is_complete(mask: Tensor) -> bool:
+    """Whether a look at a mask is possible, and shows that every entry is specified."""
+    return may_look_at(mask) and bool(smallest(mask).all())
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether a look is possible, and shows that no number is infinite or NaN; a sum that overflows shows nothing."""
+    if not may_look_at(values):
+        return False
+    total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
+    return bool(cmath.isfinite(total.item()))
+
+
+def is_moderate(values: Tensor) -> bool:
+    """Whether a look is possible, costs no copy, and shows that no number is above 1e9."""
+    if values.dtype not in (torch.float32, torch.float64) or not may_look_at(values):
+        return False
+    if not values.is_contiguous():
+        return False
+    flat = values.detach().view(-1)
+    return flat.dot(flat).item() < MODERATE

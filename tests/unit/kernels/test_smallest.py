@@ -1,0 +1,66 @@
+"""Masks in their smallest shape: views that hold one Boolean for all that repeat it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.smallest import intersected, reduced, smallest
+
+ROWS = torch.tensor([True, False, True])
+
+
+def _expanded(*shape: int) -> Tensor:
+    """True and False in turns along dimension 1, the same along all others."""
+    return ROWS[None, :, None].expand(*shape)
+
+
+def test_what_repeats_has_size_one() -> None:
+    few = smallest(_expanded(4, 3, 5))
+    assert few.shape == (1, 3, 1)
+    assert few.data_ptr() == ROWS.data_ptr()
+    assert smallest(torch.tensor(True).expand(2, 3)).shape == (1, 1)
+    mask = torch.rand(3, 4) < 0.5
+    assert smallest(mask) is mask
+
+
+def test_nothing_stays_nothing() -> None:
+    empty = ROWS[:, None].expand(3, 0)
+    assert smallest(empty).shape == (3, 0)
+    assert not reduced(smallest(empty), (1,)).any()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (_expanded(4, 3, 5), torch.tensor([True, False, True, True, False]).expand(4, 3, 5)),
+        (_expanded(4, 3, 5), torch.rand(4, 3, 5) < 0.5),
+        (_expanded(4, 3, 5), torch.rand(5) < 0.5),
+        (torch.rand(3, 1) < 0.5, torch.rand(1, 4) < 0.5),
+        (torch.tensor(True), _expanded(4, 3, 5)),
+        (_expanded(1, 3, 5), _expanded(4, 3, 1)),
+    ],
+)
+def test_intersections_are_those_of_whole_masks(one: Tensor, other: Tensor) -> None:
+    expected = one.contiguous() & other.contiguous()
+    for found in (intersected(one, other), intersected(other, one)):
+        assert found.shape == expected.shape
+        assert torch.equal(found, expected)
+
+
+def test_intersections_are_kept_small() -> None:
+    shape = (40, 3, 50)
+    both = intersected(_expanded(*shape), torch.tensor(True).expand(shape))
+    assert both.untyped_storage().nbytes() == 3
+    assert intersected(both, both) is both
+
+
+@pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)])
+def test_a_reduction_asks_only_where_there_is_something_to_ask(dims: tuple[int, ...]) -> None:
+    mask = _expanded(4, 3, 5) & torch.tensor([True, False, False, True])[:, None, None]
+    whole = mask.any(dims, keepdim=True)
+    few = intersected(
+        _expanded(4, 3, 5), torch.tensor([True, False, False, True])[:, None, None].expand(4, 3, 5)
+    )
+    assert torch.equal(reduced(smallest(few), dims).expand(whole.shape), whole)

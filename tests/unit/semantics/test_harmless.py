@@ -1,0 +1,141 @@
+"""What lies under a mask is left alone where a look shows that it is harmless, and only there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import maskgrad as mg
+from maskgrad.semantics.elementwise import TAME
+from maskgrad.semantics.harmless import is_complete, is_finite, is_moderate
+
+LENGTHS = torch.tensor([2, 5, 0])
+KEPT = (torch.arange(5) < LENGTHS[:, None])[..., None]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+)
+def test_what_is_finite(dtype: torch.dtype) -> None:
+    x = torch.ones(300, dtype=dtype) * 300  # a sum that float16 could not hold
+    assert is_finite(x)
+    for broken in (math.inf, -math.inf, math.nan):
+        x[7] = broken
+        assert not is_finite(x)
+
+
+def test_what_is_moderate() -> None:
+    x = torch.ones(10)
+    assert is_moderate(x)
+    for broken in (math.inf, math.nan, 1e10, -1e10):
+        assert not is_moderate(x.index_fill(0, torch.tensor([3]), broken))
+    assert not is_moderate(x[::2])  # a look would copy
+    assert not is_moderate(x.half())
+
+
+def test_nothing_is_looked_at_where_that_would_break_a_graph() -> None:
+    mask = torch.ones(3, dtype=torch.bool)
+    found = []
+
+    def look(x: Tensor) -> Tensor:
+        found.append((is_finite(x), is_moderate(x), is_complete(mask)))
+        return x.sum()
+
+    torch.func.grad(look)(torch.ones(3))
+    torch.func.jvp(look, (torch.ones(3),), (torch.ones(3),))
+    # of a mask that no transform knows, the numbers are there; yet a look depends on nothing else than the state
+    assert found == [(False, False, False)] * 2
+    assert is_complete(mask)
+    assert not is_complete(~mask)
+
+
+#: numbers of all sizes up to the limit, at which exponentials, logarithms and powers overflow in turn
+SIZES = torch.tensor([0.0, 1e-38, 1e-30, 1e-9, 1.0, 3.0, 20.0, 87.0, 89.0, 104.0, 1e3, 1e4, 1e6, 1e9])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", TAME.split())
+def test_derivatives_of_moderate_numbers_are_finite(name: str, dtype: torch.dtype) -> None:
+    name = name.partition("|")[0]
+    function = getattr(torch, name, None) or getattr(F, name)
+    numbers = torch.cat([SIZES, -SIZES]).to(dtype)
+    ways: list[Callable[..., Tensor]] = [function]
+    if name == "gelu":
+        ways.append(lambda x: F.gelu(x, approximate="tanh"))
+    for way in ways:
+        for others in _others(name, numbers):
+            x = numbers.clone().requires_grad_()
+            given = [x, *(other.clone().requires_grad_() for other in others)]
+            first = torch.autograd.grad(way(*given).sum(), given, create_graph=True)
+            assert all(bool(g.isfinite().all()) for g in first)
+            if name == "hardsigmoid":  # PyTorch has no second derivative
+                continue
+            weighted = sum((g * 0).sum() for g in first if g.requires_grad)
+            if not isinstance(weighted, int):
+                second = torch.autograd.grad(weighted, given, allow_unused=True)
+                assert all(g is None or bool((g == 0).all()) for g in second)
+
+
+def _others(name: str, numbers: Tensor) -> list[list[Tensor]]:
+    count = {"mul": 1, "addcmul": 2, "lerp": 2}.get(name, 0)
+    return [[numbers.roll(shift * (i + 1)) for i in range(count)] for shift in ((3, 9) if count else (0,))]
+
+
+def _program(x: Any, first: Tensor, second: Tensor) -> Any:
+    hidden = F.gelu(F.linear(x, first)) * 1.5
+    return F.layer_norm(F.linear(hidden, second) + 1, (3,))
+
+
+def _expected(x: Tensor, first: Tensor, second: Tensor, seed: Tensor) -> tuple[Tensor, ...]:
+    """Gradients of the rows that are there, alone."""
+    left = x[KEPT.squeeze(-1)].detach().requires_grad_()
+    out = _program(left, first, second)
+    found = torch.autograd.grad(out, (left, first, second), seed[KEPT.squeeze(-1)])
+    whole = torch.zeros_like(x)
+    whole[KEPT.squeeze(-1)] = found[0]
+    return whole, *found[1:]
+
+
+@pytest.mark.parametrize("poison", [0.0, 7.0, 1e38, -1e300, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("way", ["backward", "grad", "hook", "filled"])
+def test_no_gradient_comes_from_what_is_unspecified(poison: float, way: str) -> None:
+    """Neither numbers under the mask nor gradients that somebody sends there reach parameters or input."""
+    torch.manual_seed(0)
+    x = torch.where(KEPT, torch.randn(3, 5, 4, dtype=torch.float64), poison)
+    first = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    second = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    seed = torch.randn(3, 5, 3, dtype=torch.float64)
+    expected = _expected(x, first, second, seed)
+    leaf = x.clone().requires_grad_()
+    out = _program(mg.from_lengths(leaf, LENGTHS), first, second)
+    dirty = torch.where(KEPT, seed, math.nan)
+    if way == "backward":
+        out.backward(dirty)
+        found = [t.grad for t in (leaf, first, second)]
+    elif way == "grad":
+        found = list(torch.autograd.grad(out, (leaf, first, second), dirty))
+    elif way == "hook":
+        out.register_hook(lambda _: dirty)
+        (out.filled(0) * seed).sum().backward()
+        found = [t.grad for t in (leaf, first, second)]
+    else:
+        (out.filled(math.nan) * torch.where(KEPT, seed, 0)).sum().backward()
+        found = [t.grad for t in (leaf, first, second)]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert found[0] is not None
+    assert (found[0][~KEPT.squeeze(-1)] == 0).all()
+
+
+def test_infinite_slopes_are_kept_from_what_is_unspecified() -> None:
+    x = torch.tensor([[1.0, 2.0], [-3.0, -4.0]], requires_grad=True)
+    masked = mg.masked(x, torch.tensor([[True], [False]]))
+    F.leaky_relu(masked, math.inf).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[1.0, 1.0], [0.0, 0.0]]
