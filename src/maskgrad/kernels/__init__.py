@@ -22,7 +22,7 @@ from maskgrad.kernels.moments import masked_variance
 from maskgrad.kernels.normalization import masked_layer_norm
 from maskgrad.kernels.norms import masked_norm
 from maskgrad.kernels.prod import masked_prod
-from maskgrad.kernels.reductions import masked_any, masked_count, masked_mean, masked_sum
+from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
 from maskgrad.kernels.segment_exponentials import segment_logsumexp
 from maskgrad.kernels.segment_moments import segment_mean, segment_variance
 from maskgrad.kernels.segment_norms import segment_norm
@@ -52,7 +52,6 @@ __all__ = [
     "kernels_in_use",
     "lookup_pays",
     "lookup_rows",
-    "masked_any",
     "masked_batch_norm",
     "masked_count",
     "masked_cross_entropy",

@@ -12,6 +12,7 @@ from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, Kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.reference import prod as reference
 from maskgrad.kernels.selection import compiled, runs_compiled
+from maskgrad.kernels.smallest import any_of
 
 __all__ = ["KERNELS", "masked_prod"]
 
@@ -22,7 +23,7 @@ def masked_prod(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: boo
     if runs_compiled("masked_prod", values, mask):
         product, _, _, count = compiled("masked_prod", values, mask, dim, keepdim)
         return product, count > 0
-    present = mask.any(dim, keepdim=keepdim) if dim else mask
+    present = any_of(mask, dim, keepdim)
     return reference.plain_product(values, mask, dim, keepdim), present
 
 

@@ -13,7 +13,7 @@ from maskgrad.kernels.reference import reductions as reference
 from maskgrad.kernels.reference.reductions import HALVES
 from maskgrad.kernels.selection import runs_compiled
 
-__all__ = ["KERNELS", "kept", "masked_any", "masked_count", "masked_mean", "masked_spread", "masked_sum"]
+__all__ = ["KERNELS", "kept", "masked_count", "masked_mean", "masked_spread", "masked_sum"]
 
 _ops = torch.ops.maskgrad
 
@@ -47,13 +47,6 @@ def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     if runs_compiled("masked_count", mask):
         return _ops.masked_count(mask, dim, keepdim)  # type: ignore[no-any-return]
     return reference.masked_count(mask, dim, keepdim)
-
-
-def masked_any(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
-    """Whether an entry is specified; ``torch.any`` takes ten times as long as our count on a large mask."""
-    if runs_compiled("masked_count", mask):
-        return masked_count(mask, dim, keepdim) > 0
-    return mask.any(dim, keepdim=keepdim) if dim else mask
 
 
 def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:

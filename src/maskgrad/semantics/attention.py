@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from maskgrad.kernels.smallest import smallest
+from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.broken_products import NONE_AT_ALL
 from maskgrad.semantics.entries import Entries
@@ -78,7 +78,7 @@ def rows_of(operand: Operand) -> Tensor:
     if not isinstance(operand, Entries):
         return torch.ones((), dtype=torch.bool, device=values.device).expand(*values.shape[-2:-1], 1)
     mask = smallest(operand.mask)
-    return mask if mask.shape[-1] == 1 else mask.any(-1, keepdim=True)
+    return mask if mask.shape[-1] == 1 else any_of(mask, (-1,), keepdim=True)
 
 
 def _whole_rows(operand: Operand) -> bool:
@@ -96,7 +96,7 @@ def exists(query: Operand, key: Operand) -> tuple[Tensor, Tensor]:
     assert isinstance(query, Entries)
     assert isinstance(key, Entries)
     met = query.mask.float() @ key.mask.float().transpose(-2, -1) > NONE_AT_ALL
-    return met.any(-1, keepdim=True), met
+    return any_of(met, (-1,), keepdim=True), met
 
 
 def attend(
@@ -115,7 +115,7 @@ def attend(
     by_query, taking_part = exists(query, key)
     if bias.allowed is not None:
         taking_part = taking_part & bias.allowed
-    has_keys = taking_part.any(-1, keepdim=True)
+    has_keys = any_of(taking_part, (-1,), keepdim=True)
     served = by_query & has_keys
     operands = (query, key, value)
     if not all(_whole_rows(x) and is_finite(values_of(x)) for x in operands):
@@ -221,9 +221,9 @@ def sums_of(served: Tensor, taking_part: Tensor, value: Operand) -> Tensor:
     if not isinstance(value, Entries):
         return served
     if _whole_rows(value):
-        return served & (taking_part & rows_of(value).transpose(-2, -1)).any(-1, keepdim=True)
+        return served & any_of(taking_part & rows_of(value).transpose(-2, -1), (-1,), keepdim=True)
     if taking_part.shape[-2] == 1:  # the same keys for every query
-        return served & (taking_part.transpose(-2, -1) & value.mask).any(-2, keepdim=True)
+        return served & any_of(taking_part.transpose(-2, -1) & value.mask, (-2,), keepdim=True)
     return served & (torch.matmul(taking_part.float(), value.mask.float()) > NONE_AT_ALL)
 
 

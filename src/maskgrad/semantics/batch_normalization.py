@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.normalization import (
     GRADIENT,
     affine,
@@ -142,7 +142,7 @@ def _complete(given: Arguments) -> bool:
         given.input, Entries
     ):
         return False
-    return may_look_at(given.input.mask) and bool(given.input.mask.all())
+    return is_complete(given.input.mask)
 
 
 def batch_norm(given: Arguments) -> Entries:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.entries import Entries, fill, intersection
-from maskgrad.semantics.equations import Equation, einsum_call, letters, written_out
+from maskgrad.semantics.equations import einsum_call, equation, letters, written_out
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.products import any_product, bias_mask, safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound, paired
@@ -74,7 +75,7 @@ def scalar_product(function: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     both = intersection((x, y))
     assert both is not None  # dispatch calls a rule only with masked arguments
     both = both.expand(torch.broadcast_shapes(values_of(x).shape, values_of(y).shape))
-    return Entries(function(fill(x, both, 0), fill(y, both, 0), **along), both.any(dim))
+    return Entries(function(fill(x, both, 0), fill(y, both, 0), **along), any_of(both, (dim,)))
 
 
 def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -83,12 +84,12 @@ def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     ranks = values_of(left).ndim, values_of(right).ndim
     if 0 in ranks:
         terms = letters(ranks[0]), letters(ranks[1])
-        equation = Equation(terms, max(terms, key=len))
+        meeting = equation(terms, max(terms, key=len))
     else:
         rows, columns, summed = _split(letters(ranks[0] + ranks[1] - 1), ranks[0] - 1, ranks[1] - 1)
-        equation = Equation((rows + summed, columns + summed), rows + columns)
+        meeting = equation((rows + summed, columns + summed), rows + columns)
     values = sum_of_products(torch.inner, (left, right))
-    return Entries(values, any_product(equation, (left, right), values.shape))
+    return Entries(values, any_product(meeting, (left, right), values.shape))
 
 
 def _split(text: str, *sizes: int) -> list[str]:
@@ -100,7 +101,7 @@ def _split(text: str, *sizes: int) -> list[str]:
     return [*parts, text]
 
 
-OUTER = Equation(("i", "j"), "ij")
+OUTER = equation(("i", "j"), "ij")
 
 
 def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -144,31 +145,37 @@ def tensordot(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     )
     for i, j in pairs:
         right[j] = left[i]
-    equation = Equation(("".join(left), "".join(right)), kept)
-    return Entries(values, any_product(equation, factors, values.shape))
+    meeting = equation(("".join(left), "".join(right)), kept)
+    return Entries(values, any_product(meeting, factors, values.shape))
 
 
 def einsum(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``einsum`` in all its forms: the products of all operands, those that lack a factor left out."""
     text, operands = einsum_call((kwargs["equation"], *args) if "equation" in kwargs else args)
-    ranks = [values_of(operand).ndim for operand in operands]
     try:
-        equation = written_out(text, ranks)
+        meeting = written_out(text, [values_of(operand).ndim for operand in operands])
     except ValueError:
         torch.einsum(text, *map(values_of, operands))  # says what is wrong with it
         raise
-    values = sum_of_products(lambda *factors: torch.einsum(text, *factors), operands, equation=equation)
-    return Entries(values, any_product(equation, operands, values.shape))
+    values = sum_of_products(lambda *factors: torch.einsum(text, *factors), operands, equation=meeting)
+    return Entries(values, any_product(meeting, operands, values.shape))
+
+
+#: nn.Linear's weight, a vector in its place, and the rows of its input
+LINEAR = {1: "...j,j->...", 2: "...j,ij->...i"}
 
 
 def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``input @ weight.T + bias``; an unspecified bias leaves its outputs unspecified."""
-    arguments = bound("input weight bias", args, kwargs)
-    factors, bias = (arguments["input"], arguments["weight"]), arguments.get("bias")
-    ranks = [values_of(factor).ndim for factor in factors]
-    equation = written_out("...j,ij->...i" if ranks[1] > 1 else "...j,j->...", ranks)
-    values = sum_of_products(lambda x, w: F.linear(x, w, safe(bias)), factors, F.linear, equation)
-    return Entries(values, bias_mask(any_product(equation, factors, values.shape), bias))
+    if kwargs or len(args) < 2:
+        arguments = bound("input weight bias", args, kwargs)
+        args = (arguments["input"], arguments["weight"], arguments.get("bias"))
+    factors, bias = args[:2], args[2] if len(args) > 2 else None
+    ranks = (values_of(factors[0]).ndim, values_of(factors[1]).ndim)
+    meeting = written_out(LINEAR.get(ranks[1], LINEAR[2]), ranks)
+    plain = safe(bias)
+    values = sum_of_products(lambda x, w: F.linear(x, w, plain), factors, F.linear, meeting)
+    return Entries(values, bias_mask(any_product(meeting, factors, values.shape), bias))
 
 
 def bilinear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -176,13 +183,13 @@ def bilinear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     arguments = bound("input1 input2 weight bias", args, kwargs)
     factors, bias = tuple(arguments[name] for name in ("input1", "input2", "weight")), arguments.get("bias")
     values = sum_of_products(lambda x, y, w: F.bilinear(x, y, w, safe(bias)), factors, F.bilinear)
-    equation = written_out("...i,...j,oij->...o", [values_of(factor).ndim for factor in factors])
-    return Entries(values, bias_mask(any_product(equation, factors, values.shape), bias))
+    meeting = written_out("...i,...j,oij->...o", [values_of(factor).ndim for factor in factors])
+    return Entries(values, bias_mask(any_product(meeting, factors, values.shape), bias))
 
 
 def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable[..., Any]:
     """``beta * input + alpha * product``: specified where the product and the input are; beta = 0 ignores the input."""
-    equation = written_out(text, [len(term) for term in text.partition("->")[0].split(",")])
+    meeting = written_out(text, [len(term) for term in text.partition("->")[0].split(",")])
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
         # the old form has the numbers among the tensors: addmm(beta, input, alpha, mat1, mat2)
@@ -191,9 +198,9 @@ def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable
         arguments = paired(("beta", "alpha"), numbers) | bound(names, tensors, kwargs)
         input, left, right = (arguments.pop(name) for name in names.split())
         values = sum_of_products(
-            lambda a, b: function(safe(input), a, b, **arguments), (left, right), pure, equation
+            lambda a, b: function(safe(input), a, b, **arguments), (left, right), pure, meeting
         )
-        mask = any_product(equation, (left, right), values.shape)
+        mask = any_product(meeting, (left, right), values.shape)
         return Entries(values, mask if arguments.get("beta") == 0 else bias_mask(mask, input))
 
     return body

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.kernels.smallest import smallest
+from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.semantics.broken_products import NONE_AT_ALL
-from maskgrad.semantics.dimensions import mask_of_any
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.harmless import is_complete
@@ -100,7 +99,7 @@ def _in_groups(mask: Tensor, groups: int) -> Tensor:
     few = smallest(mask)
     if few.shape[1] == 1:
         return few.expand(mask.shape[0], groups, *mask.shape[2:])
-    return mask_of_any(mask.unflatten(1, (groups, -1)), (2,), keepdim=False)
+    return any_of(mask.unflatten(1, (groups, -1)), (2,), keepdim=False)
 
 
 def _of_complete(

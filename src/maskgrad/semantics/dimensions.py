@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskgrad import kernels
-from maskgrad.kernels.smallest import reduced, smallest
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.entries import Entries
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["as_dim", "as_dims", "drop", "mask_of_any", "reduce_each"]
+__all__ = ["as_dim", "as_dims", "drop", "reduce_each"]
 
 
 def as_dim(dim: int, ndim: int) -> int:
@@ -46,17 +45,8 @@ def drop(kept: Tensor, dims: tuple[int, ...]) -> Tensor:
     return kept.squeeze(dims) if dims else kept
 
 
-def mask_of_any(mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """Where a reduction has at least one entry to work on."""
-    few = smallest(mask)
-    if few is mask:
-        return kernels.masked_any(mask, dims, keepdim)
-    found = reduced(few, dims).expand([1 if d in dims else size for d, size in enumerate(mask.shape)])
-    return found if keepdim else drop(found, dims)
-
-
 def reduce_each(function: Callable[..., Any], input: Entries, dim: Any, keepdim: bool) -> Entries:
     """Apply one of torch's reductions to values in which unspecified entries are already neutral."""
     dims = as_dims(dim, input.values.ndim)
     values = function(input.values, dims, keepdim=keepdim) if dims else function(input.values)
-    return Entries(values, mask_of_any(input.mask, dims, keepdim))
+    return Entries(values, any_of(input.mask, dims, keepdim))

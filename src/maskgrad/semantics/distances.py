@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import forward_mode_is_active, may_look_at
 from maskgrad.semantics.entries import Entries, as_entries, intersection
 from maskgrad.semantics.facts import Operation, functions_named
@@ -49,7 +50,7 @@ def minkowski(difference: Entries, p: float) -> Entries:
     """The p-norm along the last dimension."""
     if p == 0:  # how many differ, NaN if that is not known; linalg.vector_norm takes NaN for a difference
         differs = torch.where(difference.mask, difference.values, 0).abs().ceil().clamp(max=1)
-        return Entries(differs.sum(-1), difference.mask.any(-1))
+        return Entries(differs.sum(-1), any_of(difference.mask, (-1,)))
     return vector_norm(difference, p, -1)
 
 
@@ -171,7 +172,7 @@ def cosine_similarity(function: Callable[..., Any], args: tuple[Any, ...], kwarg
     both = intersection((x1, x2))
     assert both is not None  # dispatch calls a rule only with masked arguments
     both = both.expand(torch.broadcast_shapes(values_of(x1).shape, values_of(x2).shape))
-    present = both.any(dim, keepdim=True)
+    present = any_of(both, (dim,), keepdim=True)
     # two vectors of nothing are made vectors of ones, which have a finite derivative
     neutral = present.logical_not().int()
     vectors = [torch.where(both, values_of(x), neutral) for x in (x1, x2)]

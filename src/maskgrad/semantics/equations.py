@@ -11,17 +11,44 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Equation", "einsum_call", "letters", "written_out"]
+__all__ = ["Equation", "einsum_call", "equation", "letters", "written_out"]
 
 #: In torch's order: results that are not spelled out list capitals first, and number k of a sublist is letter k.
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
 class Equation(NamedTuple):
-    """``terms`` name the dimensions of each factor, ``result`` those of the sum of products."""
+    """Which dimensions of the factors of a sum of products meet.
+
+    Attributes:
+        terms: the letters of each factor.
+        result: those of the sum.
+        summed: for each term the positions of the letters that the result lacks; None if a letter is there twice.
+        is_straight: whether one term, less its summed letters, has the places of its letters in the result.
+    """
 
     terms: tuple[str, ...]
     result: str
+    summed: tuple[tuple[int, ...] | None, ...]
+    is_straight: tuple[bool, ...]
+
+
+def equation(terms: tuple[str, ...], result: str) -> Equation:
+    """An equation, and what follows from it."""
+    summed = tuple(
+        [
+            None if len(set(term)) < len(term) else tuple([i for i, c in enumerate(term) if c not in result])
+            for term in terms
+        ]
+    )
+    straight = tuple([_is_straight(term, result) for term in terms])
+    return Equation(terms, result, summed, straight)
+
+
+def _is_straight(term: str, result: str) -> bool:
+    if len(term) != len(result):
+        return False
+    return all(c == r or c not in result for c, r in zip(term, result, strict=True))
 
 
 def letters(count: int) -> str:
@@ -52,8 +79,8 @@ def _written_out(text: str, ranks: tuple[int, ...]) -> Equation:
         [term.replace("...", batch[len(batch) - size :]) for term, size in zip(terms, hidden, strict=True)]
     )
     if arrow:
-        return Equation(full, right.replace("...", batch))
-    return Equation(full, batch + "".join([letter for letter in LETTERS if left.count(letter) == 1]))
+        return equation(full, right.replace("...", batch))
+    return equation(full, batch + "".join([letter for letter in LETTERS if left.count(letter) == 1]))
 
 
 #: a graph that is being traced reads no cache

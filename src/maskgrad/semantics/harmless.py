@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from maskgrad.kernels.smallest import smallest
+from maskgrad.kernels.smallest import all_of
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.entries import HALVES
 
@@ -28,7 +28,7 @@ MODERATE = 1e18
 
 def is_complete(mask: Tensor) -> bool:
     """Whether a look at a mask is possible, and shows that every entry is specified."""
-    return may_look_at(mask) and bool(smallest(mask).all())
+    return may_look_at(mask) and all_of(mask)
 
 
 def is_finite(values: Tensor) -> bool:

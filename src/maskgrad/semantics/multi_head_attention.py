@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.attention import (
     Bias,
     attend,
@@ -77,7 +78,7 @@ def multi_head_attention_forward(
     if need_weights:
         by_query, real = exists(q, k)
         taking_part = real if bias.allowed is None else real & bias.allowed
-        served = by_query & taking_part.any(-1, keepdim=True)
+        served = by_query & any_of(taking_part, (-1,), keepdim=True)
         shares = softmax_of_scores(q, k, served, taking_part, bias.added, None)
         if dropout_p > 0:
             shares = F.dropout(shares, dropout_p)

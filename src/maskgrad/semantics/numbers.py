@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.entries import Entries, chosen, filler_as
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def number(result: Entries, nothing: float) -> Tensor:
     for noted in _NOTED:
         noted.append(result.mask)
     values = result.values
+    if may_look_at(result.mask) and result.mask.item():
+        return values
     if values.is_complex() and math.isnan(nothing):
         return torch.where(result.mask, values, complex(nothing, nothing))
     return chosen(result.mask, values, filler_as(values.dtype, nothing))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.compaction import positions_along, size_along
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
@@ -108,7 +109,7 @@ def _pair(
 ) -> Any:
     """Values and positions, from positions along the kept dimension."""
     if mask is None:
-        mask = input.mask.any(dim, keepdim=True)
+        mask = any_of(input.mask, (dim,), keepdim=True)
     parts = [Entries(part, mask) for part in (read(input, dim, index), index)]
     return kind(parts if keepdim else [Entries(v.squeeze(dim), m.squeeze(dim)) for v, m in parts])
 

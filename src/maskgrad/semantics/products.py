@@ -66,30 +66,38 @@ def sum_of_products(
         pure: the same without a bias, if ``function`` adds one.
         equation: which dimensions of the factors meet; None if they meet in no equation.
     """
-    if equation is not None and may_look_at(*map(values_of, factors)):
-        whole = [_in_rows(f, term, equation.result) for f, term in zip(factors, equation.terms, strict=True)]
-        if any(whole):
-            parts = [values_of(f) if kept else safe(f) for f, kept in zip(factors, whole, strict=True)]
-            result = function(*parts)
-            if is_finite(result):
-                return result
-    zeroed = [safe(factor) for factor in factors]
-    result = function(*zeroed)
+    parts, left_alone = [], False
+    for i, factor in enumerate(factors):
+        if not isinstance(factor, Entries):
+            parts.append(factor)
+        elif (
+            equation is not None and _in_rows(factor.mask, equation.summed[i]) and may_look_at(factor.values)
+        ):
+            parts.append(factor.values)
+            left_alone = True
+        else:
+            parts.append(fill(factor, factor.mask, 0))
+    result = function(*parts)
+    if is_finite(result):
+        return result
+    if left_alone:
+        parts = [safe(factor) for factor in factors]
+        result = function(*parts)
     if (
         not (result.is_floating_point() or result.is_complex())
         or not may_look_at(result)
         or is_finite(result)
     ):
         return result
-    return mended(function, zeroed, [indicator(factor) for factor in factors], result, pure or function)
+    return mended(function, parts, [indicator(factor) for factor in factors], result, pure or function)
 
 
-def _in_rows(factor: Operand, term: str, result: str) -> bool:
+def _in_rows(mask: Tensor, summed: tuple[int, ...] | None) -> bool:
     """Whether each result has to do with specified entries of a masked factor only, or with none."""
-    if not isinstance(factor, Entries) or len(set(term)) < len(term) or len(term) != factor.mask.ndim:
+    if summed is None:
         return False
-    shape = smallest(factor.mask).shape
-    return all(size == 1 for size, letter in zip(shape, term, strict=True) if letter not in result)
+    shape, strides = mask.shape, mask.stride()
+    return all(i < len(shape) and (strides[i] == 0 or shape[i] == 1) for i in summed)
 
 
 def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:
@@ -105,12 +113,17 @@ def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Siz
     """
     if not all(values_of(factor).numel() for factor in factors):  # no product, or no result
         return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
-    parts = [
-        # a letter that is there twice names a diagonal, which a dimension of size 1 has not
-        (smallest(f.mask) if len(set(term)) == len(term) else f.mask, term)
-        for f, term in zip(factors, equation.terms, strict=True)
-        if isinstance(f, Entries)
-    ]
+    parts = []
+    for factor, term, summed in zip(factors, equation.terms, equation.summed, strict=True):
+        if isinstance(factor, Entries):
+            # a letter that is there twice names a diagonal, which a dimension of size 1 has not
+            few = factor.mask if summed is None else smallest(factor.mask)
+            parts.append((few, term))
+    if len(parts) == 1:
+        at = equation.terms.index(parts[0][1])
+        summed = equation.summed[at]
+        if summed is not None and equation.is_straight[at]:
+            return reduced(parts[0][0], summed).expand(shape)
     if not parts:
         return torch.ones((), dtype=torch.bool, device=values_of(factors[0]).device).expand(shape)
     while len(parts) > 1:

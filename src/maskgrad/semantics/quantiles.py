@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.facts import Operation, functions_named
@@ -74,7 +75,7 @@ def _quantile(
         has_nan = ordered.detach().gather(-1, end).isnan()
         rank = torch.where(has_nan, end.to(precise), rank)
     result = _interpolated(ordered, rank, interpolation)  # (…, q)
-    present = known.any(-1, keepdim=True)
+    present = any_of(known, (-1,), keepdim=True)
     if ignore_nan:  # nothing but NaN is left
         result = torch.where((count == 0) & present, torch.nan, result)
     pattern = present.expand(result.shape)

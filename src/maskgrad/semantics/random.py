@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.dimensions import mask_of_any
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.elementwise import elementwise
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
@@ -72,7 +72,7 @@ def multinomial(
 ) -> Entries:
     """Draw positions among the specified weights; a draw for which no specified position was left is unspecified."""
     values, mask = input
-    present = mask_of_any(mask, (-1,) if mask.ndim else (), keepdim=True)
+    present = any_of(mask, (-1,) if mask.ndim else (), keepdim=True)
     safe = torch.where(mask, values, torch.where(present, 0.0, 1.0).to(values.dtype))
     drawn = torch.multinomial(safe, num_samples, replacement, generator=generator)
     return Entries(drawn, mask.gather(-1, drawn))

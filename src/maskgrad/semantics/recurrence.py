@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
@@ -67,7 +68,11 @@ def steps_of(name: str, mask: Tensor) -> Steps:
 
     Elsewhere a sequence with a gap ends at it, and its final state is unspecified.
     """
-    whole, some = mask.all(-1), mask.any(-1)
+    few = smallest(mask)
+    if few.shape[-1] == 1:  # a step is there or it is not
+        whole = some = few.squeeze(-1).expand(mask.shape[:-1])
+    else:
+        whole, some = mask.all(-1), any_of(mask, (-1,))
     present = whole.cumprod(0).bool()
     length = present.sum(0)
     known = (some == present).all(0)
@@ -214,7 +219,7 @@ def cell(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 def _some(operand: Operand) -> Tensor:
     if isinstance(operand, Entries):
-        return operand.mask.any(-1, keepdim=True)
+        return any_of(operand.mask, (-1,), keepdim=True)
     return torch.ones((), dtype=torch.bool, device=operand.device).expand(*operand.shape[:-1], 1)
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.semantics.dimensions import as_dims, mask_of_any, reduce_each
+from maskgrad.kernels.smallest import any_of
+from maskgrad.semantics.dimensions import as_dims, reduce_each
 from maskgrad.semantics.entries import Entries, filler_as
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.numbers import REDUCED, Number
@@ -47,7 +48,7 @@ def mean(
 
 def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """Where there was an entry; a mask that repeats is asked in its smallest shape, and stays in it."""
-    return mask_of_any(mask, dims, keepdim) if 0 in mask.stride() else count > 0
+    return any_of(mask, dims, keepdim) if 0 in mask.stride() else count > 0
 
 
 def without_nan(input: Entries) -> Entries:
@@ -73,7 +74,7 @@ def nanmean(
 
 
 def _specified(input: Entries, dim: Any, keepdim: bool) -> Tensor:
-    return mask_of_any(input.mask, as_dims(dim, input.mask.ndim), keepdim)
+    return any_of(input.mask, as_dims(dim, input.mask.ndim), keepdim)
 
 
 def prod(

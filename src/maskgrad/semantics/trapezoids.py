@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.compaction import positions_along, previous_specified
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import HALVES, Entries, as_entries, filler_as, widened
@@ -94,14 +95,14 @@ def trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Entrie
     if x is None:
         along = as_dim(dim, points.values.ndim)
         if points.values.shape[along] == 0:
-            return Entries(torch.trapezoid(points.values, dim=along), points.mask.any(along))
-        return Entries(_unit_trapezoid(points, 1 if dx is None else dx, along), points.mask.any(along))
+            return Entries(torch.trapezoid(points.values, dim=along), any_of(points.mask, (along,)))
+        return Entries(_unit_trapezoid(points, 1 if dx is None else dx, along), any_of(points.mask, (along,)))
     points, coordinates, along = _with_coordinates(points, as_entries(x), dim, "trapezoid")
     if points.values.shape[along] == 0:
         values = torch.trapezoid(points.values, coordinates.values, dim=along)
-        return Entries(values, points.mask.any(along))
+        return Entries(values, any_of(points.mask, (along,)))
     areas, _ = _areas(points, coordinates, along)
-    return Entries(areas.sum(along) / 2.0, points.mask.any(along))
+    return Entries(areas.sum(along) / 2.0, any_of(points.mask, (along,)))
 
 
 def cumulative_trapezoid(y: Any, x: Any = None, *, dx: Any = None, dim: int = -1) -> Entries:

@@ -277,13 +277,3 @@ def test_a_complex_sum_of_real_values() -> None:
         wanted, _ = getattr(reference, name)(values, mask, (1,), False, torch.complex64)
         found, _ = getattr(cpu, name)(values, mask, (1,), False, torch.complex64)
         torch.testing.assert_close(found, wanted)
-
-
-@pytest.mark.parametrize(("shape", "dim"), SHAPES_AND_DIMS)
-def test_whether_any_entry_is_specified(shape, dim):
-    mask = torch.rand(shape) < 0.3
-    for keepdim in (False, True):
-        expected = mask.any(dim, keepdim=keepdim) if dim else mask
-        for body in ("reference", "cpu"):
-            with use_kernels(body):
-                assert torch.equal(kernels.masked_any(mask, dim, keepdim), expected)

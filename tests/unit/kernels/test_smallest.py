@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.smallest import intersected, reduced, smallest
+from maskgrad.kernels.smallest import all_of, any_of, intersected, reduced, smallest
 
 ROWS = torch.tensor([True, False, True])
 
@@ -64,3 +64,30 @@ def test_a_reduction_asks_only_where_there_is_something_to_ask(dims: tuple[int, 
         _expanded(4, 3, 5), torch.tensor([True, False, False, True])[:, None, None].expand(4, 3, 5)
     )
     assert torch.equal(reduced(smallest(few), dims).expand(whole.shape), whole)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dims", [(), (0,), (-1,), (0, 1), (1, -1), (0, 1, 2)])
+def test_whether_any_entry_is_specified(dims: tuple[int, ...], keepdim: bool) -> None:
+    for mask in (torch.rand(4, 3, 5) < 0.2, _expanded(4, 3, 5), _expanded(4, 3, 5).transpose(0, 1)):
+        whole = mask.contiguous()
+        expected = whole.any(dims, keepdim=keepdim) if dims else whole
+        for found in (
+            any_of(mask, dims, keepdim),
+            torch.func.vmap(lambda m: any_of(m, dims, keepdim))(mask[None])[0],
+        ):
+            assert found.dtype == torch.bool
+            assert torch.equal(found, expected)
+
+
+def test_nothing_has_no_specified_entry() -> None:
+    for mask in (torch.zeros(3, 0, dtype=torch.bool), torch.ones(3, 1, dtype=torch.bool).expand(3, 4)[:, :0]):
+        assert any_of(mask, (1,)).tolist() == [False] * 3
+        assert any_of(mask, (0,)).tolist() == []
+        assert all_of(mask)
+    assert any_of(torch.tensor(True), ())
+
+
+def test_whether_all_entries_are_specified() -> None:
+    assert not all_of(_expanded(4, 3, 5))
+    assert all_of(torch.tensor(True).expand(100, 100))

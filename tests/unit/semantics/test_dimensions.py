@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from maskgrad.semantics.dimensions import as_dim, as_dims, drop, mask_of_any
+from maskgrad.semantics.dimensions import any_of, as_dim, as_dims, drop
 from tests.poison import on
 
 
@@ -39,9 +39,9 @@ def test_a_dimension_may_be_named_once() -> None:
 
 def test_where_at_least_one_entry_is() -> None:
     mask = on([1, 0], [0, 0])
-    assert mask_of_any(mask, (1,), False).tolist() == [True, False]
-    assert mask_of_any(mask, (0, 1), True).tolist() == [[True]]
-    assert mask_of_any(mask, (), False) is mask
+    assert any_of(mask, (1,), False).tolist() == [True, False]
+    assert any_of(mask, (0, 1), True).tolist() == [[True]]
+    assert any_of(mask, (), False) is mask
 
 
 def test_dropping_the_dimensions_that_were_kept() -> None:

@@ -159,8 +159,8 @@ def _mlp(shape: tuple[int, ...]) -> nn.Module:
 
 
 def _mlp_ours(model: Any, data: dict[str, Tensor]) -> Any:
-    x, y = mg.masked(data["x"], data["present"]), mg.masked(data["y"], data["observed"])
-    return F.mse_loss(model(x), y)
+    y: Any = mg.masked(data["y"], data["observed"])
+    return F.mse_loss(model(mg.masked(data["x"], data["present"])), y)
 
 
 def _mlp_by_hand(model: Any, data: dict[str, Tensor]) -> Any:
@@ -202,9 +202,9 @@ def _convolutions_by_hand(model: Any, data: dict[str, Tensor]) -> Any:
 
 def _convolutions_defined(model: Any, data: dict[str, Tensor]) -> Any:
     """Windows as columns, in which a missing entry is 0; each window has a specified entry."""
-    x = data["x"]
+    x: Any = data["x"]
     for layer in model.children():
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv2d) and layer.bias is not None:
             columns = F.unfold(x, 3, padding=1)
             weight = layer.weight.flatten(1)
             x = (weight @ columns + layer.bias[:, None]).unflatten(2, x.shape[2:])

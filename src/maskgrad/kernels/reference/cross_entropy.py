@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.reference.reductions import HALVES
+from maskgrad.kernels.smallest import any_of
 
 
 def class_dim(input: Tensor) -> int:
@@ -52,6 +53,6 @@ def masked_cross_entropy_gradient(
 def _safe(input: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """-inf for unspecified classes, zeros at positions without any; and which positions have one."""
     dim, x = class_dim(input), input.float() if input.dtype in HALVES else input
-    present = mask.any(dim)
+    present = any_of(mask, (dim,))
     nothing = torch.where(present, -torch.inf, 0.0).to(x.dtype).unsqueeze(dim)
     return torch.where(mask, x, nothing), present

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from maskgrad.kernels.reference.reductions import HALVES
 from maskgrad.kernels.selection import may_look_at
+from maskgrad.kernels.smallest import any_of
 
 
 def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
@@ -53,7 +54,7 @@ def masked_position(
     values = values.detach()
     best = _extremum(values, mask, (dim,), largest)
     winners = mask & ((values == best) | (values != values))
-    return winners.to(torch.uint8).argmax(dim, keepdim=keepdim), mask.any(dim, keepdim=keepdim)
+    return winners.to(torch.uint8).argmax(dim, keepdim=keepdim), any_of(mask, (dim,), keepdim)
 
 
 def shared_extremum(
@@ -77,7 +78,7 @@ def shared_extremum(
         best = _unless_filler_wins(values, mask, dim, largest)
     if best is None:
         best = (_extremum if direct else _SharedExtremum.apply)(values, mask, dim, largest)
-    return best if keepdim else best.squeeze(dim), mask.any(dim, keepdim=keepdim)
+    return best if keepdim else best.squeeze(dim), any_of(mask, dim, keepdim)
 
 
 def _extremum(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.reference.reductions import HALVES
+from maskgrad.kernels.smallest import any_of
 
 __all__ = ["masked_norm", "masked_norm_backward"]
 
@@ -28,7 +29,7 @@ def masked_norm(
 
     ``ord`` is any number but -inf: an inf that stands for nothing could be taken for a specified one.
     """
-    present = mask.any(dim, keepdim=True) if dim else mask
+    present = any_of(mask, dim, keepdim=True)
     # An entry of 0 takes no part for ord >= 0, one of inf none for ord < 0. A vector of nothing is made a vector of
     # ones, where every norm has finite derivatives.
     neutral = 0.0 if ord >= 0 else math.inf

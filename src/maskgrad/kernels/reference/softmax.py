@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.reference.reductions import HALVES
+from maskgrad.kernels.smallest import any_of
 
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
     """The values with -inf for what is unspecified, and zeros in slices of which nothing is."""
-    present = mask.any(dim, keepdim=True) if dim else mask
+    present = any_of(mask, dim, keepdim=True)
     return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))
 
 
@@ -46,7 +47,7 @@ def masked_logsumexp(
 ) -> tuple[Tensor, Tensor]:
     """The logarithm of the sum of exponentials, and whether there was an entry."""
     safe = absent(values, mask, dim)
-    present = mask.any(dim, keepdim=keepdim) if dim else mask
+    present = any_of(mask, dim, keepdim)
     wide = safe.float() if values.dtype in HALVES else safe
     # torch.logsumexp takes an empty dim for all of them.
     result = torch.logsumexp(wide, dim, keepdim=keepdim) if dim else wide

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.callbacks import as_entries
-from maskgrad.semantics.dimensions import mask_of_any
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified
+from maskgrad.semantics.harmless import is_moderate
 from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.losses.fused import ABSOLUTE, SQUARED, fused, huber, smooth
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
@@ -35,12 +36,22 @@ Operand = Entries | torch.Tensor
 
 
 def each_position(
-    function: Callable[..., Tensor], operands: tuple[Operand, ...], filler: float, **options: Any
+    function: Callable[..., Tensor],
+    operands: tuple[Operand, ...],
+    filler: float,
+    tame: bool = False,
+    **options: Any,
 ) -> Entries:
-    """PyTorch's own loss of each position, of operands that are safe wherever one of them is unspecified."""
+    """PyTorch's own loss of each position, of operands that are safe wherever one of them is unspecified.
+
+    Those of a ``tame`` function are safe if they are moderate.
+    """
     mask = intersection(operands)
     assert mask is not None  # dispatch calls a rule only with masked arguments
-    filled = [fill(operand, mask, filler) for operand in operands]
+    if tame and all(is_moderate(values_of(operand)) for operand in operands):
+        filled = [values_of(operand) for operand in operands]
+    else:
+        filled = [fill(operand, mask, filler) for operand in operands]
     loss = function(*filled, reduction="none", **options)
     return Entries(loss, mask.expand(loss.shape))
 
@@ -48,6 +59,8 @@ def each_position(
 def _broadcast(*operands: Operand) -> tuple[Operand, ...]:
     """Operands of one shape, with PyTorch's warning if the first two had different ones."""
     shapes = [values_of(operand).shape for operand in operands]
+    if all(shape == shapes[0] for shape in shapes):
+        return operands
     if shapes[0] != shapes[1]:
         warnings.warn(
             f"Using a target size ({shapes[1]}) that is different to the input size ({shapes[0]}). This will likely "
@@ -82,7 +95,8 @@ def _weighted(
         found = fused("distance", input, target, reduction, distance)
         if found is not None:
             return found
-        return reduce_loss(each_position(function, (input, target), 1, **options), reduction)
+        loss = each_position(function, (input, target), 1, tame=distance is not None, **options)
+        return reduce_loss(loss, reduction)
     size = values_of(weight).shape
     if size != values_of(input).shape:
         raise ValueError("Weights and input must have the same size.")
@@ -178,7 +192,7 @@ def poisson_nll_loss(
 ) -> Operand:
     """The negative log-likelihood of counts."""
     reduction = reduction_named(size_average, reduce, reduction)
-    options = {"log_input": log_input, "full": full, "eps": eps}
+    options: dict[str, Any] = {"log_input": log_input, "full": full, "eps": eps}
     return reduce_loss(each_position(F.poisson_nll_loss, (input, target), 1, **options), reduction)
 
 
@@ -255,7 +269,7 @@ def kl_div(
     # A row of the input, which broadcasting may have repeated.
     row = loss.mask.ndim - len(shape)
     others = tuple(d for d in range(loss.mask.ndim) if d != row or shape[0] == 1)
-    rows = mask_of_any(loss.mask, others, False).sum()
+    rows = any_of(loss.mask, others, False).sum()
     summed, rows, known = added_up(torch.where(total.mask, total.values, 0), rows, total.mask.to(torch.int64))
     return number(Entries(summed / rows.clamp(min=1), known > 0), math.nan)
 
