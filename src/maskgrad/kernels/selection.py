@@ -64,6 +64,9 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
     """Whether a compiled body of ``kernel`` runs on ``values`` (which decide dtype and size) and ``others``."""
+    # small tensors, whose calls count, are not told why
+    if not torch.compiler.is_compiling() and values.numel() < KERNELS[kernel].least and _forced() is None:
+        return False
     return why(kernel, values, *others) == ""
 
 
@@ -202,15 +205,18 @@ def may_look_at(*tensors: Tensor) -> bool:
     a check of input or a shortcut, not the meaning of a result; the one exception is written down in
     docs/decisions/0004-broken-partners-of-nothing.md.
     """
+    return is_eager() and all(map(is_plain, tensors))
+
+
+def is_eager() -> bool:
+    """Whether no compilation, export or transformation is at work."""
     # first, because what follows cannot be traced
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting():
-        return False
-    return all(map(is_plain, tensors)) and not is_transformed()
+    return not (torch.compiler.is_compiling() or torch.compiler.is_exporting() or is_transformed())
 
 
 def runs_eagerly(kernel: str, number_of_values: int) -> bool:
     """:func:`runs_compiled` for tensors that are known to be plain, in the memory of the CPU and of a fitting dtype."""
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or is_transformed():
+    if not is_eager():
         return False
     forced = _forced()
     enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].least)
@@ -228,7 +234,7 @@ def is_transformed() -> bool:
 
 
 def _forced() -> str | None:
-    return _block_choice.get() or _environment(os.environ.get(VARIABLE, ""))
+    return _block_choice.get() or _environment()
 
 
 def _forced_in_graph() -> str | None:
@@ -241,7 +247,9 @@ _forced_in_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
-def _environment(value: str) -> str | None:
+def _environment() -> str | None:
+    """The choice for the whole process: the variable is read once."""
+    value = os.environ.get(VARIABLE, "")
     if value and value not in BODIES:
         raise ValueError(
             f"the environment variable {VARIABLE} must be one of {', '.join(BODIES)}, or unset; got {value!r}"

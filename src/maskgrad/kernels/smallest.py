@@ -48,7 +48,7 @@ def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
-    """``mask.any(dims, keepdim)``, also of no dimensions; one that repeats is asked, and stays, in its smallest shape."""
+    """``mask.any(dims, keepdim)``, or of no dimensions; one that repeats is asked, and stays, in its smallest shape."""
     few = smallest(mask)
     dims = [dim % mask.ndim for dim in dims] if mask.ndim else ()
     found = reduced(few, dims)

@@ -16,7 +16,7 @@ from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.entries import Entries, fill, intersection
 from maskgrad.semantics.equations import einsum_call, equation, letters, written_out
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.products import any_product, bias_mask, safe, sum_of_products, values_of
+from maskgrad.semantics.products import any_product, bias_mask, contracted, safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound, paired
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def multiply(
     )
     factors = (left, right)
     written = written_out(equation, [values_of(factor).ndim for factor in factors])
-    values = sum_of_products(lambda a, b: function(a, b, **options), factors, equation=written)
-    return Entries(values, any_product(written, factors, values.shape))
+    return contracted(lambda a, b: function(a, b, **options), factors, written)
 
 
 def matmul(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -88,8 +87,7 @@ def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     else:
         rows, columns, summed = _split(letters(ranks[0] + ranks[1] - 1), ranks[0] - 1, ranks[1] - 1)
         meeting = equation((rows + summed, columns + summed), rows + columns)
-    values = sum_of_products(torch.inner, (left, right))
-    return Entries(values, any_product(meeting, (left, right), values.shape))
+    return contracted(torch.inner, (left, right), meeting)
 
 
 def _split(text: str, *sizes: int) -> list[str]:
@@ -107,8 +105,7 @@ OUTER = equation(("i", "j"), "ij")
 def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``outer`` and ``ger``: every entry is one product."""
     left, right, _ = factors_of(args, kwargs)
-    values = sum_of_products(torch.outer, (left, right))
-    return Entries(values, any_product(OUTER, (left, right), values.shape))
+    return contracted(torch.outer, (left, right), OUTER)
 
 
 def kron(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -157,8 +154,7 @@ def einsum(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     except ValueError:
         torch.einsum(text, *map(values_of, operands))  # says what is wrong with it
         raise
-    values = sum_of_products(lambda *factors: torch.einsum(text, *factors), operands, equation=meeting)
-    return Entries(values, any_product(meeting, operands, values.shape))
+    return contracted(lambda *factors: torch.einsum(text, *factors), operands, meeting)
 
 
 #: nn.Linear's weight, a vector in its place, and the rows of its input
@@ -174,17 +170,18 @@ def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     ranks = (values_of(factors[0]).ndim, values_of(factors[1]).ndim)
     meeting = written_out(LINEAR.get(ranks[1], LINEAR[2]), ranks)
     plain = safe(bias)
-    values = sum_of_products(lambda x, w: F.linear(x, w, plain), factors, F.linear, meeting)
-    return Entries(values, bias_mask(any_product(meeting, factors, values.shape), bias))
+    values, mask = contracted(lambda x, w: F.linear(x, w, plain), factors, meeting, F.linear)
+    return Entries(values, bias_mask(mask, bias))
 
 
 def bilinear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``input1 @ weight[o] @ input2 + bias[o]`` for each output ``o``."""
     arguments = bound("input1 input2 weight bias", args, kwargs)
     factors, bias = tuple(arguments[name] for name in ("input1", "input2", "weight")), arguments.get("bias")
-    values = sum_of_products(lambda x, y, w: F.bilinear(x, y, w, safe(bias)), factors, F.bilinear)
     meeting = written_out("...i,...j,oij->...o", [values_of(factor).ndim for factor in factors])
-    return Entries(values, bias_mask(any_product(meeting, factors, values.shape), bias))
+    plain = safe(bias)
+    values, mask = contracted(lambda x, y, w: F.bilinear(x, y, w, plain), factors, meeting, F.bilinear)
+    return Entries(values, bias_mask(mask, bias))
 
 
 def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -197,10 +194,10 @@ def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable
         numbers = [arg for arg in args if not isinstance(arg, (Entries, Tensor))]
         arguments = paired(("beta", "alpha"), numbers) | bound(names, tensors, kwargs)
         input, left, right = (arguments.pop(name) for name in names.split())
-        values = sum_of_products(
-            lambda a, b: function(safe(input), a, b, **arguments), (left, right), pure, meeting
+        plain = safe(input)
+        values, mask = contracted(
+            lambda a, b: function(plain, a, b, **arguments), (left, right), meeting, pure
         )
-        mask = any_product(meeting, (left, right), values.shape)
         return Entries(values, mask if arguments.get("beta") == 0 else bias_mask(mask, input))
 
     return body

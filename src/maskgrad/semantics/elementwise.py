@@ -93,13 +93,13 @@ def _derivatives(operands: tuple[Any, ...]) -> int | None:
 
 def _are_moderate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether no operand holds a number under the mask that a derivative could not take."""
-    for operand in (*args, *kwargs.values()):
+    tensors = []
+    for operand in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(operand, (Entries, torch.Tensor)):
-            if not is_moderate(values_of(operand)):
-                return False
+            tensors.append(values_of(operand))
         elif isinstance(operand, float) and operand and not 1e-9 < abs(operand) < 1e9:
             return False  # a slope of inf, a temperature of 1e-40
-    return True
+    return is_moderate(*tensors)
 
 
 def _alone(operands: tuple[Any, ...]) -> bool:

@@ -20,7 +20,7 @@ from maskgrad.semantics.entries import HALVES
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["is_complete", "is_finite", "is_moderate"]
+__all__ = ["adds_up_to_finite", "is_complete", "is_finite", "is_moderate"]
 
 #: The squares of numbers add up to less than this: none is above 1e9, so that its fourth power is finite.
 MODERATE = 1e18
@@ -33,17 +33,23 @@ def is_complete(mask: Tensor) -> bool:
 
 def is_finite(values: Tensor) -> bool:
     """Whether a look is possible, and shows that no number is infinite or NaN; a sum that overflows shows nothing."""
-    if not may_look_at(values):
-        return False
+    return may_look_at(values) and adds_up_to_finite(values)
+
+
+def adds_up_to_finite(values: Tensor) -> bool:
+    """:func:`is_finite` for numbers that may be looked at."""
     total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
     return bool(cmath.isfinite(total.item()))
 
 
-def is_moderate(values: Tensor) -> bool:
+def is_moderate(*tensors: Tensor) -> bool:
     """Whether a look is possible, costs no copy, and shows that no number is above 1e9."""
-    if values.dtype not in (torch.float32, torch.float64) or not may_look_at(values):
+    if not may_look_at(*tensors):
         return False
-    if not values.is_contiguous():
-        return False
-    flat = values.detach().view(-1)
-    return flat.dot(flat).item() < MODERATE
+    for values in tensors:
+        if values.dtype not in (torch.float32, torch.float64) or not values.is_contiguous():
+            return False
+        flat = values.detach().view(-1)
+        if not flat.dot(flat).item() < MODERATE:
+            return False
+    return True

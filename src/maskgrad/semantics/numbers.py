@@ -20,7 +20,7 @@ from maskgrad.semantics.entries import Entries, chosen, filler_as
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["REDUCED", "Number", "noting", "number", "over_everything"]
+__all__ = ["REDUCED", "Number", "note", "noting", "number", "over_everything"]
 
 #: Which entries of a reduction are specified.
 REDUCED = "along a dimension: specified where at least one entry was; else a plain number"
@@ -65,14 +65,19 @@ def over_everything(dim: Any) -> bool:
 
 def number(result: Entries, nothing: float) -> Tensor:
     """A 0-dim result as a plain tensor: ``nothing`` where it is unspecified, with a gradient of zero."""
-    for noted in _NOTED:
-        noted.append(result.mask)
+    note(result.mask)
     values = result.values
-    if may_look_at(result.mask) and result.mask.item():
+    if not result.mask.ndim and may_look_at(result.mask) and result.mask.item():
         return values
     if values.is_complex() and math.isnan(nothing):
         return torch.where(result.mask, values, complex(nothing, nothing))
     return chosen(result.mask, values, filler_as(values.dtype, nothing))
+
+
+def note(something_left: Tensor | None) -> None:
+    """What :func:`noting` wants to know of a number; None: there is something."""
+    for noted in _NOTED:
+        noted.append(torch.ones((), dtype=torch.bool) if something_left is None else something_left)
 
 
 _NOTED: list[list[Tensor]] = []

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.smallest import intersected, reduced, smallest
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import is_eager, is_plain, may_look_at
 from maskgrad.semantics.broken_products import NONE_AT_ALL, mended
 from maskgrad.semantics.entries import Entries, fill
-from maskgrad.semantics.harmless import is_finite
+from maskgrad.semantics.harmless import adds_up_to_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Operand = Entries | Tensor
 
-__all__ = ["any_product", "bias_mask", "indicator", "safe", "sum_of_products", "values_of"]
+__all__ = ["any_product", "bias_mask", "contracted", "indicator", "safe", "sum_of_products", "values_of"]
 
 
 def values_of(operand: Operand) -> Tensor:
@@ -45,51 +45,76 @@ def indicator(operand: Operand) -> Tensor:
     return torch.ones_like(operand, dtype=torch.float32, requires_grad=False)
 
 
+def contracted(
+    function: Callable[..., Tensor],
+    factors: Sequence[Operand],
+    equation: Equation,
+    pure: Callable[..., Tensor] | None = None,
+) -> Entries:
+    """A contraction: the sums of the products that have only specified factors, specified where there is one.
+
+    A factor that is specified in whole rows or not at all, as padding is, gives results that are specified as a whole
+    or not at all: nothing is written into it first, unless the results show that it is not finite.
+
+    Args:
+        function: sums the products, as ``equation`` says, and may add a bias to them.
+        factors: what is multiplied; at least one is masked.
+        equation: which dimensions of the factors meet.
+        pure: the same without a bias, if ``function`` adds one.
+    """
+    eager = is_eager()
+    parts, masked, left_alone = [], [], False
+    for i, factor in enumerate(factors):
+        if not isinstance(factor, Entries):
+            parts.append(factor)
+            continue
+        masked.append(i)
+        if eager and _in_rows(factor.mask, equation.summed[i]) and is_plain(factor.values):
+            parts.append(factor.values)
+            left_alone = True
+        else:
+            parts.append(fill(factor, factor.mask, 0))
+    result = function(*parts)
+    if eager and is_plain(result) and not adds_up_to_finite(result):
+        if left_alone:
+            parts = [safe(factor) for factor in factors]
+            result = function(*parts)
+        result = _mended_if_broken(function, factors, parts, result, pure)
+    if left_alone and len(masked) == 1 and equation.is_straight[masked[0]]:
+        mask = factors[masked[0]].mask  # type: ignore[union-attr]
+        last = equation.summed[masked[0]] == (mask.ndim - 1,)
+        if last and mask.shape[-1] and mask.shape[:-1] == result.shape[:-1]:
+            return Entries(result, mask.as_strided(result.shape, (*mask.stride()[:-1], 0)))
+    return Entries(result, any_product(equation, factors, result.shape))
+
+
 def sum_of_products(
     function: Callable[..., Tensor],
     factors: Sequence[Operand],
     pure: Callable[..., Tensor] | None = None,
-    equation: Equation | None = None,
 ) -> Tensor:
     """``function(*factors)``, linear in each factor, in which an unspecified factor silences its partners.
 
     0 * inf is NaN, so a specified infinity whose every partner is unspecified would still show. Where values may
     be looked at (eagerly, on the CPU) such results are recomputed: finite products once, and IEEE's result only
     where a non-finite factor really meets specified ones.
-
-    A factor that is specified in whole rows or not at all, as padding is, gives results that are specified as a whole
-    or not at all: nothing is written into it first, unless the results show that it is not finite.
-
-    Args:
-        function: sums the products, and may add a bias to them.
-        factors: what is multiplied.
-        pure: the same without a bias, if ``function`` adds one.
-        equation: which dimensions of the factors meet; None if they meet in no equation.
     """
-    parts, left_alone = [], False
-    for i, factor in enumerate(factors):
-        if not isinstance(factor, Entries):
-            parts.append(factor)
-        elif (
-            equation is not None and _in_rows(factor.mask, equation.summed[i]) and may_look_at(factor.values)
-        ):
-            parts.append(factor.values)
-            left_alone = True
-        else:
-            parts.append(fill(factor, factor.mask, 0))
-    result = function(*parts)
-    if is_finite(result):
+    parts = [safe(factor) for factor in factors]
+    return _mended_if_broken(function, factors, parts, function(*parts), pure)
+
+
+def _mended_if_broken(
+    function: Callable[..., Tensor],
+    factors: Sequence[Operand],
+    zeroed: Sequence[Tensor],
+    result: Tensor,
+    pure: Callable[..., Tensor] | None,
+) -> Tensor:
+    if not (result.is_floating_point() or result.is_complex()) or not may_look_at(result):
         return result
-    if left_alone:
-        parts = [safe(factor) for factor in factors]
-        result = function(*parts)
-    if (
-        not (result.is_floating_point() or result.is_complex())
-        or not may_look_at(result)
-        or is_finite(result)
-    ):
+    if adds_up_to_finite(result):
         return result
-    return mended(function, parts, [indicator(factor) for factor in factors], result, pure or function)
+    return mended(function, zeroed, [indicator(factor) for factor in factors], result, pure or function)
 
 
 def _in_rows(mask: Tensor, summed: tuple[int, ...] | None) -> bool:
@@ -113,19 +138,19 @@ def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Siz
     """
     if not all(values_of(factor).numel() for factor in factors):  # no product, or no result
         return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
-    parts = []
-    for factor, term, summed in zip(factors, equation.terms, equation.summed, strict=True):
+    parts, at = [], -1
+    for i, factor in enumerate(factors):
         if isinstance(factor, Entries):
             # a letter that is there twice names a diagonal, which a dimension of size 1 has not
-            few = factor.mask if summed is None else smallest(factor.mask)
-            parts.append((few, term))
-    if len(parts) == 1:
-        at = equation.terms.index(parts[0][1])
-        summed = equation.summed[at]
-        if summed is not None and equation.is_straight[at]:
-            return reduced(parts[0][0], summed).expand(shape)
+            few = factor.mask if equation.summed[i] is None else smallest(factor.mask)
+            parts.append((few, equation.terms[i]))
+            at = i
     if not parts:
         return torch.ones((), dtype=torch.bool, device=values_of(factors[0]).device).expand(shape)
+    if len(parts) == 1 and equation.is_straight[at]:
+        summed = equation.summed[at]
+        if summed is not None:
+            return reduced(parts[0][0], summed).expand(shape)
     while len(parts) > 1:
         (left, its), (right, others), *rest = parts
         needed = equation.result + "".join(term for _, term in rest)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels.smallest import any_of
+from maskgrad.kernels.selection import may_look_at, runs_compiled
+from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.semantics.dimensions import as_dims, reduce_each
-from maskgrad.semantics.entries import Entries, filler_as
+from maskgrad.semantics.entries import HALVES, Entries, filler_as
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.numbers import REDUCED, Number
+from maskgrad.semantics.numbers import REDUCED, Number, note
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["OPERATIONS"]
+__all__ = ["OPERATIONS", "over_all"]
 
 
 def sum(
@@ -44,6 +45,25 @@ def mean(
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
     return Entries(result, _some(count, input.mask, dims, keepdim))
+
+
+def over_all(input: Entries, average: bool) -> Tensor | None:
+    """The sum or the mean of all specified entries of a small tensor; None if nothing is left, or nobody may look.
+
+    Their number is looked at, so that neither it nor its place in the graph costs a tensor.
+    """
+    values, mask = input
+    if not values.is_floating_point() or values.dtype in HALVES or not may_look_at(values, mask):
+        return None
+    if runs_compiled("masked_mean", values, mask):
+        return None
+    few = smallest(mask)
+    count = few.sum().item() * (mask.numel() // max(few.numel(), 1))
+    if not count:
+        return None
+    note(None)
+    total = (values if count == mask.numel() else torch.where(mask, values, 0)).sum()
+    return total / count if average else total
 
 
 def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
@@ -119,13 +139,23 @@ def _record(
     gradient: str,
     number: Number | None,
     pattern: str = REDUCED,
+    is_total: bool = False,
 ) -> Operation:
     functions, _, methods = functions_named(rule.__name__)
+    body = named(rule)
+
+    def total(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) == 1 and not kwargs and type(args[0]) is Entries:
+            number = over_all(args[0], rule is mean)
+            if number is not None:
+                return number
+        return body(function, args, kwargs)
+
     return Operation(
         name=rule.__name__,
         family="reductions",
         functions=functions,
-        body=named(rule),
+        body=total if is_total else body,
         pattern=pattern,
         gradient=gradient,
         identity=identity,
@@ -135,8 +165,14 @@ def _record(
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record(sum, 0, "the incoming gradient at each specified entry", Number(0)),
-    _record(mean, 0, "the incoming gradient divided by the number of specified entries", Number(nan)),
+    _record(sum, 0, "the incoming gradient at each specified entry", Number(0), is_total=True),
+    _record(
+        mean,
+        0,
+        "the incoming gradient divided by the number of specified entries",
+        Number(nan),
+        is_total=True,
+    ),
     _record(nansum, 0, "the incoming gradient at each specified entry that is not NaN", Number(0)),
     _record(
         nanmean,

@@ -18,6 +18,15 @@ MASK = torch.rand(300, 300) < 0.5
 @pytest.fixture(autouse=True)
 def _unforced(monkeypatch):
     monkeypatch.delenv(selection.VARIABLE, raising=False)
+    selection._environment.cache_clear()
+    yield
+    selection._environment.cache_clear()
+
+
+def _set(monkeypatch, value):
+    """The variable is read once in a process."""
+    monkeypatch.setenv(selection.VARIABLE, value)
+    selection._environment.cache_clear()
 
 
 def test_large_plain_tensors_run_compiled():
@@ -101,9 +110,9 @@ def test_export_contains_no_operator_of_ours():
 
 
 def test_the_environment_variable_forces_one_body(monkeypatch):
-    monkeypatch.setenv(selection.VARIABLE, "reference")
+    _set(monkeypatch, "reference")
     assert set(kernels.kernels_in_use().values()) == {"reference"}
-    monkeypatch.setenv(selection.VARIABLE, "cpu")
+    _set(monkeypatch, "cpu")
     assert why("masked_sum", LARGE[:1, :1], MASK[:1, :1]) == ""
     with use_kernels("reference"):
         assert why("masked_sum", LARGE, MASK) != ""
@@ -116,7 +125,7 @@ def test_an_unknown_body_is_refused(monkeypatch):
         use_kernels("gpu"),
     ):
         pass
-    monkeypatch.setenv(selection.VARIABLE, "numba")
+    _set(monkeypatch, "numba")
     with pytest.raises(
         ValueError, match=r"MASKGRAD_KERNELS must be one of reference, cpu, cuda, or unset; got 'numba'"
     ):

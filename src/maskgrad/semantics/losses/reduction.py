@@ -16,7 +16,7 @@ from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.products import values_of
-from maskgrad.semantics.reductions import mean, sum
+from maskgrad.semantics.reductions import mean, over_all, sum
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ REDUCTIONS = ("none", "mean", "sum")
 
 def reduction_named(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
     """The reduction meant, with its two legacy arguments taken into account; PyTorch judges what is none."""
+    if size_average is None and reduce is None and reduction in REDUCTIONS:
+        return reduction
     if size_average is not None or reduce is not None:
         reduction = _Reduction.legacy_get_string(size_average, reduce)
     return REDUCTIONS[_Reduction.get_enum(reduction)]
@@ -44,6 +46,9 @@ def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
     if reduction == "none":
         return loss
     if not adds_up():
+        found = over_all(loss, reduction == "mean")
+        if found is not None:
+            return found
         return number(mean(loss), nan) if reduction == "mean" else number(sum(loss), 0)
     values, dims = loss.values, tuple(range(loss.values.ndim))
     wide = torch.float32 if values.dtype in HALVES else None
@@ -124,6 +129,9 @@ def loss_record(
 
 def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torch.dtype | None:
     """The half-precision dtype of all floating-point operands; None if there is none, or if a compiled body runs."""
+    for x in args:  # most often the first of them tells
+        if isinstance(x, (Entries, torch.Tensor)) and values_of(x).dtype in (torch.float32, torch.float64):
+            return None
     values = [values_of(x) for x in (*args, *kwargs.values()) if isinstance(x, (Entries, torch.Tensor))]
     dtypes = {x.dtype for x in values if x.is_floating_point()}
     if len(dtypes) != 1 or not dtypes.issubset(HALVES):

@@ -48,9 +48,8 @@ def each_position(
     """
     mask = intersection(operands)
     assert mask is not None  # dispatch calls a rule only with masked arguments
-    if tame and all(is_moderate(values_of(operand)) for operand in operands):
-        filled = [values_of(operand) for operand in operands]
-    else:
+    filled = [values_of(operand) for operand in operands]
+    if not (tame and is_moderate(*filled)):
         filled = [fill(operand, mask, filler) for operand in operands]
     loss = function(*filled, reduction="none", **options)
     return Entries(loss, mask.expand(loss.shape))
