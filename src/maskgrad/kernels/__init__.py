@@ -1,8 +1,9 @@
-"""Kernels: plain tensors in, plain tensors out; each with one schema and several bodies.
+"""Kernels: plain tensors in, plain tensors out; each with one schema, a reference and several bodies.
 
-``registry.py`` lists the families, a family (``reductions.py``, ...) holds its kernels' records and derivatives,
-``selection.py`` decides which body runs, ``reference/`` says what is computed, ``cpu/`` and ``cuda/`` compute it
-fast. Importing this package imports neither Numba nor anything compiled.
+A folder is a family. Its ``__init__.py`` says in ordinary PyTorch what its kernels compute, with their derivatives;
+``cpu.py`` and ``cuda.py`` beside it compute the same fast, with what ``cpu/`` and ``cuda/`` have for all families.
+``kernel.py`` holds what a kernel is, ``selection.py`` decides which body runs. Importing this package imports neither
+Numba nor anything compiled.
 
 In the reductions, ``values`` and ``mask`` have one shape (``mask`` may be an expanded view), ``dim`` lists the reduced
 dimensions (the empty tuple reduces nothing), and what lies under the mask influences neither results nor gradients.
@@ -10,23 +11,21 @@ dimensions (the empty tuple reduces nothing), and what lies under the mask influ
 
 from __future__ import annotations
 
-from maskgrad.kernels import registry
 from maskgrad.kernels.batch_normalization import masked_batch_norm
 from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
-from maskgrad.kernels.extrema import masked_extremum, masked_position
+from maskgrad.kernels.extrema import extremum, masked_position
 from maskgrad.kernels.filling import masked_filling, write_where_
-from maskgrad.kernels.lookup import lookup_pays, lookup_rows
+from maskgrad.kernels.lookup import lookup_rows
 from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
 from maskgrad.kernels.moments import masked_variance
+from maskgrad.kernels.moments.segments import segment_mean, segment_variance
 from maskgrad.kernels.normalization import masked_layer_norm
 from maskgrad.kernels.norms import masked_norm
-from maskgrad.kernels.prod import masked_prod
+from maskgrad.kernels.norms.segments import segment_norm
+from maskgrad.kernels.prod import product
+from maskgrad.kernels.prod.segments import segment_product
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
-from maskgrad.kernels.segment_exponentials import segment_logsumexp
-from maskgrad.kernels.segment_moments import segment_mean, segment_variance
-from maskgrad.kernels.segment_norms import segment_norm
-from maskgrad.kernels.segment_products import segment_prod
 from maskgrad.kernels.segments import (
     segment_extremum,
     segment_softmax,
@@ -35,8 +34,9 @@ from maskgrad.kernels.segments import (
     segment_sum,
     sort_rows,
 )
-from maskgrad.kernels.selection import kernels_in_use, use_kernels, why
+from maskgrad.kernels.selection import KERNELS, kernels_in_use, use_kernels, why
 from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax
+from maskgrad.kernels.softmax.segments import segment_logsumexp
 from maskgrad.kernels.updates import (
     adagrad_rows_,
     adam_rows_,
@@ -47,16 +47,16 @@ from maskgrad.kernels.updates import (
 )
 
 __all__ = [
+    "KERNELS",
     "adagrad_rows_",
     "adam_rows_",
+    "extremum",
     "kernels_in_use",
-    "lookup_pays",
     "lookup_rows",
     "masked_batch_norm",
     "masked_count",
     "masked_cross_entropy",
     "masked_cross_entropy_gradient",
-    "masked_extremum",
     "masked_filling",
     "masked_layer_norm",
     "masked_logsumexp",
@@ -66,18 +66,18 @@ __all__ = [
     "masked_mean",
     "masked_norm",
     "masked_position",
-    "masked_prod",
     "masked_softmax",
     "masked_sum",
     "masked_variance",
     "merge_rows",
+    "product",
     "rmsprop_rows_",
     "rowwise_adagrad_rows_",
     "segment_extremum",
     "segment_logsumexp",
     "segment_mean",
     "segment_norm",
-    "segment_prod",
+    "segment_product",
     "segment_softmax",
     "segment_softmax_backward",
     "segment_spread",
@@ -91,4 +91,5 @@ __all__ = [
     "write_where_",
 ]
 
-registry.register()
+for record in KERNELS.values():
+    record.define()

@@ -8,7 +8,7 @@ from torch import Tensor
 __all__ = ["check_mask", "check_rows"]
 
 
-def check_mask(values: Tensor, mask: Tensor) -> None:
+def check_mask(values: Tensor, mask: Tensor, *_: object) -> None:
     """TypeError or ValueError unless ``mask`` is Boolean and of the shape of ``values``."""
     if mask.dtype != torch.bool:
         raise TypeError(

@@ -1,43 +1,222 @@
-"""What there is to know about a kernel besides its bodies: the record that a family fills in."""
+"""A kernel: its reference in ordinary PyTorch, and what there is to know about the bodies that compute it fast."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import torch
+from torch import Tensor
 
-__all__ = ["FLOATS", "REDUCIBLE", "Kernel"]
+from maskgrad.kernels.composite import through
+from maskgrad.kernels.selection import KERNELS, is_stacked, runs_compiled, triton_works, uninterrupted
+
+__all__ = ["FLOATS", "REDUCIBLE", "Kernel", "kernel"]
 
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 REDUCIBLE = FLOATS | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One operator ``torch.ops.maskgrad.<name>``.
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Kernel(Generic[P, R]):
+    """One operator ``torch.ops.maskgrad.<name>``. Calling it checks the arguments and selects a body, once.
+
+    The compiled bodies are the functions of this name in ``cpu.py`` and ``cuda.py`` beside the reference (of a module
+    ``segments.py``, in ``segments_cpu.py`` and ``segments_cuda.py``).
 
     Attributes:
         name: of the operator, and of the functions that are its bodies.
-        family: the module that holds a body, in ``reference``, ``cpu``, and perhaps ``cuda``.
+        reference: what it computes: differentiable, exportable, for any device.
         schema: arguments and results, in PyTorch's schema language.
         dtypes: those that the compiled bodies know.
         least: the number of values from which the compiled body for CPUs wins over the reference; taken for CUDA, too.
-        leading: which argument decides dtype and size.
-        backward: the derivative, written with kernels, so that derivatives of any order exist.
-        save: what the derivative needs, kept in the forward pass (``setup_context``).
+        in_graphs: the number from which graphs of torch.compile for the CPU contain the operator, because it wins over
+            the formulas that Inductor fuses (which reads Boolean masks one by one, at 3 ns each); None: never.
+        leading: which argument decides dtype and size, or what computes a stand-in for it from all arguments.
+        check: raises an error unless the arguments fit together.
+        when: asked with the arguments, whether the compiled bodies know them; None: they know all.
+        writes: whether arguments are written, of which no gradient is recorded.
         fake: the body for tensors without data, where the reference's own would lie otherwise in memory.
-        summary: what it computes, in one line.
+        save: what the derivative needs, kept in the forward pass (``setup_context``).
+        backward: the derivative, written with kernels, so that derivatives of any order exist.
+        bodies: the modules that hold compiled bodies, by device.
     """
 
-    name: str
-    family: str
-    schema: str
-    dtypes: frozenset[torch.dtype]
-    least: int
-    summary: str
-    leading: int = 0
-    backward: Callable[..., Any] | None = None
-    save: Callable[..., None] | None = None
-    fake: Callable[..., Any] | None = None
+    def __init__(
+        self,
+        reference: Callable[P, R],
+        schema: str,
+        dtypes: frozenset[torch.dtype],
+        least: int,
+        in_graphs: int | None,
+        leading: int | Callable[..., Tensor],
+        check: Callable[..., None] | None,
+        when: Callable[..., bool] | None,
+    ) -> None:
+        functools.update_wrapper(self, reference)
+        self.name = reference.__name__
+        self.reference = reference
+        self.schema = schema
+        self.dtypes = dtypes
+        self.least = least
+        self.in_graphs = in_graphs
+        self.leading = leading
+        self.check = check
+        self.when = when
+        self.writes = "!)" in schema
+        self.fake: Callable[..., Any] | None = None
+        self.save: Callable[..., None] | None = None
+        self.backward: Callable[..., Any] | None = None
+        file = Path(inspect.unwrap(reference).__code__.co_filename)
+        self.bodies: dict[str, str] = {}
+        for device in ("cpu", "cuda"):
+            is_folder = file.name == "__init__.py"
+            if (
+                file.with_name(f"{device}.py") if is_folder else file.with_name(f"{file.stem}_{device}.py")
+            ).exists():
+                self.bodies[device] = f"{reference.__module__}{'.' if is_folder else '_'}{device}"
+        parameters = [
+            p for p in inspect.signature(reference).parameters.values() if p.kind is not p.KEYWORD_ONLY
+        ]
+        self._names = tuple(p.name for p in parameters)
+        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the selected body gives."""
+        given: tuple[Any, ...] = args
+        options: dict[str, Any] = kwargs
+        if len(given) < len(self._names):
+            given, options = self._in_order(given, options)
+        if self.check is not None:
+            self.check(*given)
+        if self.writes and torch.is_grad_enabled():
+            with torch.no_grad():
+                return self(*given, **options)
+        body = self.compiled if self.is_compiled_for(*given, *options.values()) else self.reference
+        return body(*given, **options)
+
+    def _in_order(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments by their places, as operators and bodies take them, and those that have names only."""
+        found, rest = list(args), dict(kwargs)
+        for name in self._names[len(args) :]:
+            if name in rest:
+                found.append(rest.pop(name))
+            elif name in self._defaults:
+                found.append(self._defaults[name])
+            else:
+                raise TypeError(f"{self.name}() misses the argument {name!r}")
+        return tuple(found), rest
+
+    def is_compiled_for(self, *args: Any) -> bool:
+        """Whether a compiled body runs on these arguments."""
+        leading = args[self.leading] if isinstance(self.leading, int) else self.leading(*args)
+        if self.when is not None and not self.when(*args):
+            return False
+        return runs_compiled(
+            self.name, leading, *[x for x in args if isinstance(x, Tensor) and x is not leading]
+        )
+
+    def compiled(self, *args: Any, **kwargs: Any) -> R:
+        """What the compiled body for their device gives.
+
+        It is called through its operator, at twice the price, only if PyTorch must know of it. It must if it records a
+        gradient, or if ``is_grads_batched`` stacks several (no transform of ``torch.func``).
+        """
+        if not (self.writes or torch.compiler.is_compiling()):
+            records = torch.is_grad_enabled()
+            on_cuda = False
+            for x in args:
+                if isinstance(x, Tensor):
+                    if (records and x.requires_grad) or is_stacked(x):
+                        break
+                    on_cuda = on_cuda or x.is_cuda
+            else:
+                return cast("R", self.body("cuda" if on_cuda else "cpu")(*args))
+        return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
+
+    def body(self, device: str) -> Callable[..., Any]:
+        """The compiled body for a device; imports its compiler."""
+        return body_of(self.bodies[device], self.name)
+
+    def derive(self, save: Callable[..., None], backward: Callable[..., Any]) -> None:
+        """Say what the derivative needs, and what it is."""
+        self.save, self.backward = save, backward
+
+    def derive_through_reference(self) -> None:
+        """Let PyTorch differentiate the reference: for kernels whose own derivative is rarely asked for."""
+        self.derive(**through(self.reference))
+
+    def define(self) -> None:
+        """Define the operator; the package does so when it is imported."""
+        qualified = f"maskgrad::{self.name}"
+        torch.library.define(qualified, self.schema)
+        torch.library.impl(qualified, "default", self.reference)
+        for device in self.bodies:
+            torch.library.impl(qualified, device, self._as_operator(device))
+        torch.library.register_fake(
+            qualified, _writes_only if self.schema.endswith("-> ()") else self.fake or self.reference
+        )
+        if self.backward is not None:
+            torch.library.register_autograd(qualified, self.backward, setup_context=self.save)
+
+    def _as_operator(self, device: str) -> Callable[..., Any]:
+        """The compiled body as PyTorch calls it, perhaps directly, on what only the reference knows."""
+        arguments = torch._C.parse_schema(f"{self.name}{self.schema}").arguments
+        written = [(i, a.name) for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
+        first = self.leading if isinstance(self.leading, int) else 0
+
+        def body(*args: Any, **kwargs: Any) -> Any:
+            if args[first].dtype not in self.dtypes or (device == "cuda" and not triton_works()):
+                return self.reference(*args, **kwargs)
+            result = self.body(device)(*args, **kwargs)
+            # PyTorch does not see what numpy arrays or Triton write, and must: saved tensors may be among it.
+            for i, name in written:
+                tensors = args[i] if i < len(args) else kwargs.get(name)
+                if tensors is not None:
+                    torch.autograd.graph.increment_version(
+                        tensors if isinstance(tensors, list) else [tensors]
+                    )
+            return result
+
+        return body
+
+
+def kernel(
+    schema: str,
+    dtypes: frozenset[torch.dtype],
+    *,
+    least: int,
+    in_graphs: int | None = None,
+    leading: int | Callable[..., Tensor] = 0,
+    check: Callable[..., None] | None = None,
+    when: Callable[..., bool] | None = None,
+) -> Callable[[Callable[P, R]], Kernel[P, R]]:
+    """Make a kernel of its reference: see :class:`Kernel`."""
+
+    def made(reference: Callable[P, R]) -> Kernel[P, R]:
+        record = Kernel(reference, schema, dtypes, least, in_graphs, leading, check, when)
+        KERNELS[record.name] = record
+        return record
+
+    return made
+
+
+@functools.cache
+def body_of(module: str, name: str) -> Callable[..., Any]:
+    """What ``name`` is in a module that holds compiled bodies; imports their compiler."""
+    with uninterrupted():
+        found = importlib.import_module(module)
+    return getattr(found, name)  # type: ignore[no-any-return]
+
+
+def _writes_only(*_: Any, **__: Any) -> None:
+    """The fake body of an operator that returns nothing."""

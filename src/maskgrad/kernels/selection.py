@@ -7,9 +7,9 @@
 ==============  ======================================================================================
 
 "Everything else" is: tracing (export, ``jit.trace``; of ``torch.compile`` all but large tensors on the CPU, where its
-graphs call the operator, see ``IN_GRAPHS``), ``torch.func`` transforms and forward-mode derivatives, dispatch modes
-(fake tensors, ``make_fx``), other devices and layouts, tensor subclasses, dtypes that the kernel does not know, and
-tensors so small that starting a compiled kernel costs more than it saves.
+graphs call the operator of a kernel that has ``in_graphs``), ``torch.func`` transforms and forward-mode derivatives,
+dispatch modes (fake tensors, ``make_fx``), other devices and layouts, tensor subclasses, dtypes that the kernel does
+not know, and tensors so small that starting a compiled kernel costs more than it saves.
 
 The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``cuda`` for small tensors too; so
 does :func:`use_kernels` for a block of code. :func:`why` tells the reason for a choice in words.
@@ -22,28 +22,27 @@ import contextvars
 import functools
 import importlib
 import os
-import pkgutil
 import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.compatibility import refusal_of_numba
-from maskgrad.kernels.kernel import Kernel
+
+if TYPE_CHECKING:
+    from maskgrad.kernels.kernel import Kernel
 
 __all__ = [
     "BODIES",
     "KERNELS",
-    "compiled",
-    "compiled_body",
-    "cuda_families",
+    "is_eager",
     "is_plain",
+    "is_stacked",
     "is_transformed",
     "kernels_in_use",
     "may_look_at",
@@ -55,8 +54,8 @@ __all__ = [
 VARIABLE = "MASKGRAD_KERNELS"
 BODIES = ("reference", "cpu", "cuda")
 
-#: By name; the registry fills it in when the package is imported.
-KERNELS: dict[str, Kernel] = {}
+#: By name; each is entered where its reference is.
+KERNELS: dict[str, Kernel[..., Any]] = {}
 
 _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("maskgrad_kernels", default=None)
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -70,35 +69,7 @@ def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
     return why(kernel, values, *others) == ""
 
 
-def compiled(kernel: str, *arguments: Any) -> Any:
-    """What the compiled body for their device gives.
-
-    It is called through its operator, at twice the price, only if PyTorch must know of it. It must if it records a
-    gradient, or if ``is_grads_batched`` stacks several (no transform of ``torch.func``).
-    """
-    if torch.compiler.is_compiling():
-        return getattr(torch.ops.maskgrad, kernel)(*arguments)
-    records = torch.is_grad_enabled()
-    for x in arguments:
-        if isinstance(x, Tensor) and ((records and x.requires_grad) or _is_stacked(x)):
-            return getattr(torch.ops.maskgrad, kernel)(*arguments)
-    return _body(kernel, arguments[0].is_cuda)(*arguments)
-
-
-_is_stacked = torch._C._functorch.is_legacy_batchedtensor
-
-
-@functools.cache
-def _body(kernel: str, on_cuda: bool) -> Any:
-    return compiled_body(KERNELS[kernel].family, kernel, "cuda" if on_cuda else "cpu")
-
-
-@functools.cache
-def compiled_body(family: str, name: str, body: str = "cpu") -> Any:
-    """What ``name`` is in the module of a family that holds its compiled bodies; imports their compiler."""
-    with uninterrupted():
-        module = importlib.import_module(f"maskgrad.kernels.{body}.{family}")
-    return getattr(module, name)
+is_stacked = torch._C._functorch.is_legacy_batchedtensor
 
 
 def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
@@ -128,33 +99,9 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     return "" if numba_works() else "numba cannot be used"
 
 
-#: The kernels whose operators graphs of torch.compile contain, with the number of values from which they win over the
-#: formulas that Inductor fuses: it reads Boolean masks one by one, at 3 ns each (measured with AVX-512, torch 2.13).
-#: At 16,384 values they lose: calling one costs 50 to 100 µs.
-IN_GRAPHS: dict[str, int] = {
-    "masked_sum": 65_536,
-    "masked_mean": 65_536,
-    "masked_spread": 65_536,
-    "masked_filling": 65_536,
-    "masked_loss": 65_536,
-    "masked_loss_sum": 65_536,
-    "masked_loss_gradient": 65_536,
-    "masked_variance": 32_768,
-    "masked_variance_backward": 32_768,
-    "masked_norm": 32_768,
-    "masked_norm_backward": 32_768,
-    "masked_softmax": 32_768,
-    "masked_softmax_backward": 32_768,
-    "masked_logsumexp": 32_768,
-    "masked_logsumexp_backward": 32_768,
-    "masked_layer_norm": 32_768,
-    "masked_layer_norm_backward": 32_768,
-}
-
-
 def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     """Export takes ordinary PyTorch; torch.compile takes an operator where it wins: large float tensors on the CPU."""
-    least = IN_GRAPHS.get(kernel)
+    least = KERNELS[kernel].in_graphs
     if least is None or torch.compiler.is_exporting():
         return "a graph is being traced"
     if _forced_in_graph() == "reference":
@@ -177,8 +124,8 @@ def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> 
 _TRANSFORMED = "a transform, a forward-mode derivative or a dispatch mode is active"
 
 
-def _why_not_on_cuda(record: Kernel, values: Tensor, *others: Tensor | None) -> str:
-    if record.family not in cuda_families():
+def _why_not_on_cuda(record: Kernel[..., Any], values: Tensor, *others: Tensor | None) -> str:
+    if "cuda" not in record.bodies:
         return f"{record.name} has no body for CUDA devices"
     for tensor in (values, *others):
         if tensor is not None and not (
@@ -255,12 +202,6 @@ def _environment() -> str | None:
             f"the environment variable {VARIABLE} must be one of {', '.join(BODIES)}, or unset; got {value!r}"
         )
     return value or None
-
-
-@functools.cache
-def cuda_families() -> frozenset[str]:
-    """The families that have bodies for CUDA devices; found without importing them, and Triton with them."""
-    return frozenset(module.name for module in pkgutil.iter_modules([str(Path(__file__).with_name("cuda"))]))
 
 
 @functools.cache

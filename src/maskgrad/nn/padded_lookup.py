@@ -45,7 +45,7 @@ class _PaddedLookup(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(rows)
         ctx.height, ctx.padding, ctx.number, ctx.call = weight.shape[0], padding, number, call
-        if not torch.compiler.is_compiling() and kernels.lookup_pays(weight, rows):
+        if not torch.compiler.is_compiling() and kernels.lookup_rows.is_compiled_for(weight, rows):
             return kernels.lookup_rows(weight, rows.reshape(-1)).view(*rows.shape, *weight.shape[1:])
         return F.embedding(rows, weight)
 

@@ -34,6 +34,6 @@ class _SparseLookup(torch.autograd.Function):
 
 def sparse_lookup(weight: Tensor, rows: Tensor, padding: int | None) -> Tensor | None:
     """As ``F.embedding(rows, weight, padding, sparse=True)``; None where that is the better way."""
-    if not kernels.lookup_pays(weight, rows):
+    if not kernels.lookup_rows.is_compiled_for(weight, rows):
         return None
     return _SparseLookup.apply(weight, rows, padding)  # type: ignore[no-any-return,no-untyped-call]

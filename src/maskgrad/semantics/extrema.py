@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels.reference.extrema import lowest
+from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
@@ -25,7 +25,7 @@ PATTERN = "specified where at least one entry was"
 
 def _extremum(input: Entries, dim: Any, keepdim: bool, largest: bool) -> Entries:
     dims = as_dims(dim, input.values.ndim)
-    return Entries(*kernels.masked_extremum(input.values, input.mask, dims, keepdim, largest))
+    return Entries(*kernels.extremum(input.values, input.mask, dims, keepdim, largest))
 
 
 def amax(input: Entries, dim: Any = (), keepdim: bool = False) -> Entries:

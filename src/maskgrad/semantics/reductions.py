@@ -104,7 +104,7 @@ def prod(
     if dtype is not None:
         input = Entries(input.values.to(dtype), input.mask)
     dims = as_dims(dim, input.values.ndim)
-    return Entries(*kernels.masked_prod(input.values, input.mask, dims, keepdim))
+    return Entries(*kernels.product(input.values, input.mask, dims, keepdim))
 
 
 def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:

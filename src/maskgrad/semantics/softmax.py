@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.kernels.reference.softmax import absent
+from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named

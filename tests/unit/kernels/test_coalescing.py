@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cpu, reference
 
 REDUCTIONS = ["sum", "mean", "amax", "amin"]
 BODIES = [reference, cpu]

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
+from maskgrad.kernels.extrema import lowest
 from tests.effort import examples
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 from tests.unit.kernels.problems import problems
 
@@ -64,7 +66,7 @@ def test_any_dimensions(body, largest, shape, dim):
 def test_any_dtype_and_what_never_wins(body, dtype, largest):
     values, mask = some(dtype, (40, 33)), torch.rand(40, 33) < 0.5
     mask[3], mask[:, 5] = False, False
-    never = reference.extrema.lowest(dtype, largest)
+    never = lowest(dtype, largest)
     values[7], mask[7] = never, torch.rand(33) < 0.2
     for dim in ((0,), (1,), (0, 1)):
         best, ties = body.masked_extremum(values, mask, dim, False, largest)
@@ -151,7 +153,7 @@ def test_gradients_agree_with_the_reference(problem, largest):
     for body in ("reference", "cpu"):
         leaf = values.clone().requires_grad_()
         with use_kernels(body), torch.autograd.set_detect_anomaly(True, check_nan=True):
-            best, present = kernels.masked_extremum(leaf, mask, dim, keepdim, largest)
+            best, present = kernels.extremum(leaf, mask, dim, keepdim, largest)
             weight = torch.arange(best.numel()).reshape(best.shape).cos().to(values.dtype)
             (grad,) = torch.autograd.grad(best, leaf, weight)
         assert not (grad != 0)[~mask].any()
@@ -169,7 +171,7 @@ def test_first_and_second_derivatives(body, largest, dim):
     values = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
 
     def powers(x):
-        best, present = kernels.masked_extremum(x**3, mask, dim, False, largest)
+        best, present = kernels.extremum(x**3, mask, dim, False, largest)
         return torch.where(present, best, 0) ** 2
 
     with use_kernels(body):
@@ -183,7 +185,7 @@ def test_equals_share_and_nan_takes_all(body, dtype):
     values = torch.tensor([[2.0, 2, 1, 2], [nan, 1, 2, 2], [-0.0, 0, -1, 5]], dtype=dtype, requires_grad=True)
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]]).bool()
     with use_kernels(body):
-        best, _ = kernels.masked_extremum(values, mask, (1,), False, True)
+        best, _ = kernels.extremum(values, mask, (1,), False, True)
         best.sum().backward()
     expected = torch.tensor([[0.5, 0.5, 0, 0], [nan, nan, nan, 0], [0.5, 0.5, 0, 0]], dtype=dtype)
     torch.testing.assert_close(values.grad, expected, equal_nan=True)
@@ -205,12 +207,12 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
 def test_mistakes_are_named():
     with pytest.raises(TypeError, match=r"mask must be a Boolean tensor"):
-        kernels.masked_extremum(torch.ones(3), torch.ones(3), (0,), False, True)
+        kernels.extremum(torch.ones(3), torch.ones(3), (0,), False, True)
     with pytest.raises(ValueError, match=r"mask must have the shape of values, \(3, 2\); got \(2,\)"):
         kernels.masked_position(torch.ones(3, 2), torch.ones(2, dtype=torch.bool), 0, False, True)
     values, mask = torch.ones(3, dtype=torch.complex64), torch.ones(3, dtype=torch.bool)
     with pytest.raises(RuntimeError, match="extrema are not defined for complex"):
-        kernels.masked_extremum(values, mask, (0,), False, True)
+        kernels.extremum(values, mask, (0,), False, True)
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
@@ -227,7 +229,7 @@ def test_an_infinite_winner_shares_with_nobody_under_the_mask(body, largest, gar
         for kept, expected in ((rows, [[1, 0, 0], [0.5, 0.5, 0], half, [0, 0, 0]]), (rows[2:3], [half])):
             x = (values if kept is rows else values[2:3]).clone().requires_grad_()
             m = mask if kept is rows else mask[2:3]
-            best, present = kernels.masked_extremum(x, m, (1,), False, largest)
+            best, present = kernels.extremum(x, m, (1,), False, largest)
             assert present.tolist() == m.any(1).tolist()
             (slope,) = torch.autograd.grad(best[present].sum(), x)
             assert slope.tolist() == expected

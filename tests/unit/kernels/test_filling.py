@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
 from maskgrad.semantics.entries import LARGE, Entries, fill
 from tests.effort import examples
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cpu, reference
 
 DTYPES = [
     torch.float16, torch.bfloat16, torch.float32, torch.float64,

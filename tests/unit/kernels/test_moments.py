@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import maskgrad as mg
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
 from tests.effort import examples
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 
 BODIES = [reference, cpu]

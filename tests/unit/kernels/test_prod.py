@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
 from tests.effort import examples
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 from tests.unit.kernels.problems import problems
 
@@ -109,7 +110,7 @@ def test_the_gradient_is_the_product_of_the_others(body, row, expected):
     mask = torch.tensor([True, True, False])
     values = torch.tensor(row, requires_grad=True)
     with use_kernels(body):
-        kernels.masked_prod(values, mask, (0,), False)[0].backward()
+        kernels.product(values, mask, (0,), False)[0].backward()
     plain = torch.tensor(row[:2], requires_grad=True)
     plain.prod(0).backward()
     assert values.grad[2] == 0
@@ -128,7 +129,7 @@ def test_forward_and_backward_agree_with_the_reference(problem):
     for body in ("reference", "cpu"):
         leaf = values.clone().requires_grad_()
         with use_kernels(body):
-            product, present = kernels.masked_prod(leaf, mask, dim, keepdim)
+            product, present = kernels.product(leaf, mask, dim, keepdim)
             weight = torch.arange(product.numel()).reshape(product.shape).cos().to(values.dtype)
             (grad,) = torch.autograd.grad(product, leaf, weight)
         assert not (grad != 0)[~mask].any()
@@ -155,7 +156,7 @@ def test_first_and_second_derivatives(body, dim, zeros):
     values.requires_grad_()
 
     def powers(x):
-        return kernels.masked_prod(x + x**2, mask, dim, False)[0] ** 2
+        return kernels.product(x + x**2, mask, dim, False)[0] ** 2
 
     with use_kernels(body):
         assert torch.autograd.gradcheck(powers, values, atol=1e-4, rtol=1e-3)
@@ -177,6 +178,6 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
 def test_complex_numbers_and_mistakes():
     values, mask = torch.randn(4, 5, dtype=torch.complex64), torch.rand(4, 5) < 0.7
-    torch.testing.assert_close(kernels.masked_prod(values, mask, (0, 1), False)[0], values[mask].prod())
+    torch.testing.assert_close(kernels.product(values, mask, (0, 1), False)[0], values[mask].prod())
     with pytest.raises(TypeError, match=r"mask must be a Boolean tensor"):
-        kernels.masked_prod(torch.ones(3), torch.ones(3), (0,), False)
+        kernels.product(torch.ones(3), torch.ones(3), (0,), False)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 
-from maskgrad.kernels import registry, selection
+from maskgrad.kernels import KERNELS
 from tests.unit.kernels import (
     samples_batch_normalization,
     samples_extrema,
@@ -95,13 +93,11 @@ def test_opcheck(number):
 
 
 def test_every_kernel_has_a_reference_a_compiled_body_and_a_sample():
-    kernels = [kernel for family in registry.FAMILIES for kernel in family.KERNELS]
-    assert [kernel.name for kernel in kernels] == list(selection.KERNELS)
-    for kernel in kernels:
-        for body in ("reference", "cpu"):
-            module = importlib.import_module(f"maskgrad.kernels.{body}.{kernel.family}")
-            assert callable(getattr(module, kernel.name))
-    assert {kernel.name for kernel in kernels} == {name for name, _, _ in samples()}
+    for name, kernel in KERNELS.items():
+        assert kernel.name == name
+        assert callable(kernel.reference)
+        assert callable(kernel.body("cpu"))
+    assert set(KERNELS) == {name for name, _, _ in samples()}
 
 
 def test_every_operator_runs_where_there_is_no_compiled_body():

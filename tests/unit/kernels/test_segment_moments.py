@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
+from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.segment_cases import (
     FLOATS,
     LENGTHS,

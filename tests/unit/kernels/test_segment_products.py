@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, use_kernels
+from maskgrad.kernels import use_kernels
+from tests.unit.kernels.bodies import cpu
 from tests.unit.kernels.segment_cases import FLOATS, LENGTHS, expected, gradients_agree, orders, pointers_of
 
 
@@ -32,7 +33,7 @@ def test_product_and_gradient(dtype, dense):
         values = factors(sum(lengths), *dense).to(dtype)
         for order in orders(len(values)):
             gradients_agree(
-                lambda v, o=order, p=pointers: kernels.segment_prod(v, p, o),
+                lambda v, o=order, p=pointers: kernels.segment_product(v, p, o),
                 lambda v, o=order, p=pointers: expected(lambda part: part.prod(0), 1, v, p, o),
                 values,
             )
@@ -43,7 +44,7 @@ def test_integers_are_multiplied_in_int64(dtype):
     pointers = pointers_of(LENGTHS[1])
     values = torch.randint(0 if dtype == torch.bool else 1, 4, (int(pointers[-1]),)).to(dtype)
     for order in orders(len(values)):
-        found = kernels.segment_prod(values, pointers, order)
+        found = kernels.segment_product(values, pointers, order)
         wanted = expected(lambda part: part.prod(0), 1, values.long(), pointers, order)
         assert found.dtype == torch.int64
         assert torch.equal(found, wanted)
@@ -53,7 +54,7 @@ def test_zeros_infinities_and_nan():
     rows = [[0, 2, 3], [0, 0, 3], [0, math.inf, 1], [math.nan, 0, 1], [1e30, 1e30, 2], [0, 1e30, 1e30]]
     values = torch.tensor(rows).view(-1).requires_grad_()
     pointers = pointers_of([3] * 6)
-    found = kernels.segment_prod(values, pointers, None)
+    found = kernels.segment_product(values, pointers, None)
     wanted = torch.stack([values.detach()[3 * k : 3 * k + 3].prod() for k in range(6)])
     torch.testing.assert_close(found.detach(), wanted, equal_nan=True)
     (slope,) = torch.autograd.grad(found[[0, 1, 4]].sum(), values)
@@ -70,7 +71,7 @@ def test_first_and_second_derivatives(dense):
         values.requires_grad_()
 
         def f(v, order=order):
-            return kernels.segment_prod(v, pointers, order)
+            return kernels.segment_product(v, pointers, order)
 
         assert torch.autograd.gradcheck(f, values, fast_mode=True)
         assert torch.autograd.gradgradcheck(f, values, fast_mode=True)
@@ -81,7 +82,7 @@ def test_transforms_and_complex_numbers():
     rows = torch.randn(2, 8)
 
     def f(row):
-        return kernels.segment_prod(row, pointers, order)
+        return kernels.segment_product(row, pointers, order)
 
     torch.testing.assert_close(torch.vmap(f)(rows), torch.stack([f(row) for row in rows]))
     leaf = rows[0].clone().requires_grad_()

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
 from tests.effort import examples
+from tests.unit.kernels.bodies import cpu, reference
 
 BODIES = [reference, cpu]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
 from maskgrad.kernels.softmax import masked_softmax_backward
 from tests.effort import examples
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 from tests.unit.kernels.problems import problems
 

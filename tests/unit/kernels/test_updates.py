@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskgrad import kernels
-from maskgrad.kernels import cpu, reference, use_kernels
+from maskgrad.kernels import use_kernels
+from tests.unit.kernels.bodies import cpu, reference
 
 BODIES = [reference, cpu]
 

@@ -9,7 +9,7 @@ import torch
 
 import maskgrad as mg
 from maskgrad import kernels
-from maskgrad.kernels.cpu import updates as cpu_updates
+from maskgrad.kernels.updates import cpu as cpu_updates
 
 OPTIMIZERS = [
     (mg.optim.SGD, {"momentum": 0.9}),

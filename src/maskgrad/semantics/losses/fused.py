@@ -23,7 +23,7 @@ __all__ = ["ABSOLUTE", "SQUARED", "fused", "fused_cross_entropy", "huber", "smoo
 
 Operand = Entries | torch.Tensor
 
-#: The numbers of a distance: see ``maskgrad/kernels/reference/losses.py``.
+#: The numbers of a distance: see ``maskgrad/kernels/losses/__init__.py``.
 SQUARED = (1.0, math.inf, 1.0, 0.0)
 ABSOLUTE = (0.0, 0.0, 1.0, 0.0)
 

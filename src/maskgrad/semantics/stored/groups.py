@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.reference.segments import segment_index
+from maskgrad.kernels.segments import segment_index
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
 from maskgrad.patterns.eager import may_look_at
@@ -118,8 +118,8 @@ class Groups:
     def prod(self, entries: Tensor) -> Tensor:
         """Product of each group, (n, *dense) -> (g, *dense), float32 for halves and int64 for integers."""
         if self._is_line(entries):
-            return kernels.masked_prod(_unhalved(entries), _everywhere(entries), (0,), True)[0]
-        return kernels.segment_prod(entries, self.pointers, self.order)
+            return kernels.product(_unhalved(entries), _everywhere(entries), (0,), True)[0]
+        return kernels.segment_product(entries, self.pointers, self.order)
 
     def logsumexp(self, entries: Tensor) -> Tensor:
         """Logarithm of the sum of exponentials of each group, (n, *dense) -> (g, *dense), float32 for halves."""

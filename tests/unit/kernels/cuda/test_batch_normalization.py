@@ -7,10 +7,9 @@ import math
 import pytest
 import torch
 
-from maskgrad.kernels import cuda
 from maskgrad.kernels.cuda import tiles
-from maskgrad.kernels.reference import batch_normalization as reference
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cuda, reference
 from tests.unit.kernels.layouts import layouts
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from maskgrad.kernels import cuda, reference
+from tests.unit.kernels.bodies import cuda, reference
 
 REDUCTIONS = ["sum", "mean", "amax", "amin"]
 ROUNDING = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}

@@ -8,10 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from maskgrad.kernels import cuda
 from maskgrad.kernels.cuda import tiles
-from maskgrad.kernels.reference import cross_entropy as reference
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cuda, reference
 
 ROUNDING = {torch.float64: 1e-13, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskgrad.kernels import cuda
 from maskgrad.kernels.cuda import tiles
-from maskgrad.kernels.reference import extrema as reference
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cuda, reference
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 
 pytestmark = pytest.mark.usefixtures("device")

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from maskgrad.kernels import cuda
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cuda
 from tests.unit.kernels.layouts import layouts
 
 DTYPES = [

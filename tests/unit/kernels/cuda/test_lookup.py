@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskgrad.kernels import cuda
+from tests.unit.kernels.bodies import cuda
 
 pytestmark = pytest.mark.usefixtures("device")
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from maskgrad.kernels import cuda
-from maskgrad.kernels.cuda import normalization, tiles
-from maskgrad.kernels.reference import normalization as reference
+from maskgrad.kernels.cuda import tiles
+from maskgrad.kernels.normalization import cuda as normalization
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cuda, reference
 from tests.unit.kernels.layouts import layouts
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

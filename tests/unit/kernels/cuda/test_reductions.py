@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maskgrad.kernels import cuda, reference
 from maskgrad.kernels.cuda import tiles
 from tests.effort import examples
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cuda, reference
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 
 NAMES = ["masked_sum", "masked_mean"]

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from maskgrad.kernels import cuda, reference
+from tests.unit.kernels.bodies import cuda, reference
 from tests.unit.kernels.segment_cases import FLOATS, LENGTHS, ROUNDING, orders, pointers_of
 
 pytestmark = pytest.mark.usefixtures("device")

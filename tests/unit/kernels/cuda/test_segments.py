@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from maskgrad.kernels import cuda, reference
+from tests.unit.kernels.bodies import cuda, reference
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

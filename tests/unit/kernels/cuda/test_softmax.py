@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskgrad.kernels import cuda
-from maskgrad.kernels.reference import softmax as reference
 from tests.unit.kernels import oracles
+from tests.unit.kernels.bodies import cuda, reference
 from tests.unit.kernels.layouts import SHAPES_AND_DIMS, layouts
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskgrad.kernels import cuda, reference
+from tests.unit.kernels.bodies import cuda, reference
 
 ADAM = {"step": 3.0, "lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-3}
 RMSPROP = {"lr": 0.1, "alpha": 0.9, "eps": 1e-3}

@@ -1,0 +1,194 @@
+"""Extrema of the specified entries, their positions, and their gradients, in ordinary PyTorch.
+
+A constant of -inf under the mask cannot be told from a specified -inf, neither in the gradient (which is shared among
+equals) nor as a position. So the extremum's value comes from filling, and who attains it is asked of the specified
+entries alone. The extremum of nothing is the value that never wins, its position 0. NaN wins, as in torch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.checks import check_mask
+from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, kernel
+from maskgrad.kernels.reductions import HALVES, kept
+from maskgrad.kernels.selection import may_look_at
+from maskgrad.kernels.smallest import any_of
+
+__all__ = [
+    "extremum",
+    "lowest",
+    "masked_extremum",
+    "masked_extremum_spread",
+    "masked_position",
+    "shared_extremum",
+]
+
+
+def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
+    """The value that never wins: the identity of maximum (of minimum if not ``largest``)."""
+    if dtype.is_complex:
+        raise RuntimeError(f"extrema are not defined for complex dtypes, found {dtype}")
+    if dtype == torch.bool:
+        return not largest
+    if dtype.is_floating_point:
+        return float("-inf") if largest else float("inf")
+    limits = torch.iinfo(dtype)
+    return limits.min if largest else limits.max
+
+
+@kernel(
+    "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
+    REDUCIBLE,
+    least=32_768,
+)
+def masked_extremum(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """The largest, or smallest, specified entry, and how many attain it (int64; 0 where there is none)."""
+    if not dim:
+        return torch.where(mask, values, lowest(values.dtype, largest)), mask.to(torch.int64)
+    best = _extremum(values, mask, dim, largest)
+    winners = mask & ((values == best) | ((values != values) & (best != best)))
+    return best if keepdim else best.squeeze(dim), winners.sum(dim, keepdim)
+
+
+@kernel("(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor", FLOATS, least=32_768, leading=1)
+def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
+    """``share`` where a specified entry attains ``best``, 0 elsewhere; both broadcast to the values."""
+    hit = mask & ((values == best) | (best != best))
+    return torch.where(hit, share.to(values.dtype), 0)
+
+
+@kernel(
+    "(Tensor values, Tensor mask, int dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
+    REDUCIBLE,
+    least=32_768,
+    check=check_mask,
+)
+def masked_position(
+    values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """Where along ``dim`` the first extremum is (0 where there is no entry), and whether there is an entry."""
+    values = values.detach()
+    best = _extremum(values, mask, (dim,), largest)
+    winners = mask & ((values == best) | (values != values))
+    return winners.to(torch.uint8).argmax(dim, keepdim=keepdim), any_of(mask, (dim,), keepdim)
+
+
+def shared_extremum(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """The extremum, differentiable, and whether there is an entry; its gradient is shared among equals."""
+    if not dim:
+        return values, mask
+    # A Function with a forward-mode derivative could not be compiled; torch's own shares with equals under the mask.
+    # Where nobody asks for a gradient, a Function costs as much as the extremum of a small tensor.
+    direct = not torch.compiler.is_compiling() and (
+        torch.autograd.forward_ad._current_level >= 0
+        or not (
+            torch._C._are_functorch_transforms_active() or (values.requires_grad and torch.is_grad_enabled())
+        )
+    )
+    best: Tensor | None = None
+    if (
+        not direct and values.dtype not in HALVES and may_look_at(values, mask)
+    ):  # PyTorch cannot count equal halves
+        best = _unless_filler_wins(values, mask, dim, largest)
+    if best is None:
+        best = (_extremum if direct else _SharedExtremum.apply)(values, mask, dim, largest)
+    return best if keepdim else best.squeeze(dim), any_of(mask, dim, keepdim)
+
+
+def _extremum(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
+    neutral = torch.where(mask, values, lowest(values.dtype, largest))
+    return neutral.amax(dim, keepdim=True) if largest else neutral.amin(dim, keepdim=True)
+
+
+def _unless_filler_wins(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor | None:
+    """The extremum with PyTorch's own derivative, None where that would give entries under the mask a share.
+
+    They are filled with what never wins. Only where it did (all is masked, or infinite), or a NaN did, equals could be
+    miscounted; everywhere else this spares a Function, which costs three times as much as all of a small tensor.
+    """
+    best = _extremum(values, mask, dim, largest)
+    if not best.numel():
+        return None
+    plain = best.detach()
+    worst = plain.amin() if largest else plain.amax()
+    beaten = worst > -math.inf if largest else worst < math.inf
+    return best if beaten else None
+
+
+class _SharedExtremum(torch.autograd.Function):
+    """Extremum over ``dim`` (kept) whose gradient is shared equally among the specified entries that attain it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
+        return _extremum(values, mask, dim, largest)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values, mask, ctx.dim, _ = inputs
+        ctx.save_for_backward(values, mask, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        values, mask, best = ctx.saved_tensors
+        values, best = values.detach(), best.detach()
+        broken = best != best  # a specified NaN equals nothing: torch's gradient is then 0 / 0 at every entry
+        hit = mask & ((values == best) | broken)
+        wide = grad.float() if grad.dtype in HALVES else grad
+        share = torch.where(broken, torch.nan, wide / hit.sum(ctx.dim, keepdim=True).clamp(min=1))
+        return torch.where(hit, share.to(grad.dtype), 0), None, None, None
+
+
+def extremum(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """The largest, or smallest, specified entry, and whether there is one; equals share its gradient."""
+    check_mask(values, mask)
+    if masked_extremum.is_compiled_for(values, mask):
+        best, ties = masked_extremum.compiled(values, mask, dim, keepdim, largest)
+        return best, ties > 0
+    return shared_extremum(values, mask, dim, keepdim, largest)
+
+
+def _save_extremum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    values, mask, ctx.dim, ctx.keepdim, _ = inputs
+    ctx.save_for_backward(values, mask, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _extremum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    values, mask, best, ties = ctx.saved_tensors
+    values, best = values.detach(), best.detach()
+    wide = grad.to(torch.float32) if grad.dtype in HALVES else grad
+    # A specified NaN equals nothing: torch's gradient is then 0 / 0 at every entry.
+    share = torch.where(best != best, torch.nan, wide / ties.clamp(min=1)).to(grad.dtype)
+    share, best = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (share, best))
+    return masked_extremum_spread(share, values, best, mask), None, None, None, None
+
+
+def _save_spread(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    share, values, best, mask = inputs
+    ctx.shape, ctx.dtype = share.shape, share.dtype
+    ctx.save_for_backward(values, best, mask)
+
+
+def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    values, best, mask = ctx.saved_tensors
+    hit = mask & ((values == best) | (best != best))
+    wide = torch.where(hit, grad, 0).to(torch.float32 if grad.dtype in HALVES else grad.dtype)
+    return wide.sum_to_size(ctx.shape).to(ctx.dtype), None, None, None
+
+
+masked_extremum.derive(_save_extremum, _extremum_backward)
+
+masked_extremum_spread.derive(_save_spread, _spread_backward)

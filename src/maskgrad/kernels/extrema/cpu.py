@@ -1,0 +1,257 @@
+"""Extrema of the specified entries, how many attain them, where the first is, and the gradient's way back.
+
+One pass over values and mask. Numbers are compared as integers (see ``ordered`` in ``floating.py``), a block or a row
+of columns at a time; who attains the extremum is looked for only in a block that equals or beats the best so far, while
+it is in the first-level cache. Names: v values, m mask; ``turn`` is 0 for the largest, -1 for the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskgrad.kernels import extrema as family
+from maskgrad.kernels.cpu.compiler import array, compiled, decode, flat
+from maskgrad.kernels.cpu.floating import ordered, restored
+from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.partition import Partition, like, partition, walk, walkable
+from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.layout import unrepeated
+
+BLOCK = 1024  # entries of a row treated together
+TILE = 1024  # columns treated together
+
+NARROW = (torch.int8, torch.int16)  # int16 is how float16 travels
+
+
+def masked_extremum(
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """As in the reference."""
+    # torch's bitmask of dimensions has 64 bits
+    if not values.numel() or not 0 < values.ndim <= 64 or not dim:
+        return family.masked_extremum.reference(values, mask, tuple(dim), keepdim, largest)
+    best, ties, parts = _reduce(values, mask, dim, largest, False)
+    if not parts.whole:
+        split, merge = parts.split(best)
+        best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
+        same = (split == best) | ((split != split) & (best != best))
+        best, ties = best.squeeze(tuple(merge)), torch.where(same, parts.split(ties)[0], 0).sum(merge)
+    return parts.placed(best, keepdim).to(values.dtype), parts.placed(ties, keepdim)
+
+
+def masked_position(
+    values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
+) -> tuple[Tensor, Tensor]:
+    """As in the reference."""
+    if not values.numel() or not values.ndim:
+        return family.masked_position.reference(values, mask, dim, keepdim, largest)
+    best, index, parts = _reduce(values, mask, (dim,), largest, True)
+    if not parts.whole:
+        split, merge = parts.split(best)
+        best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
+        index, nowhere = parts.split(index)[0], torch.iinfo(torch.int64).max
+        first = (index >= 0) & ((split == best) | (split != split))
+        index = torch.where(first, index, nowhere).amin(merge)
+        index = torch.where(index == nowhere, -1, index)
+    index = parts.placed(index, keepdim)
+    return index.clamp(min=0), index >= 0
+
+
+def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
+    """As in the reference: one pass that writes the result."""
+    if not values.numel():
+        return family.masked_extremum_spread.reference(share, values, best, mask)
+    values = walkable(values)
+    shape = torch.broadcast_shapes(share.shape, best.shape)
+    best, share = (x.to(values.dtype).expand(shape).contiguous() for x in (best, share))
+    spread = walk(like(values, values.dtype), values, mask, best, share)
+    run(
+        _spread, *(flat(x) for x in spread.tensors), *spread.geometry(), tasks=spread.tasks, elements=values.numel()
+    )  # fmt: skip
+    return spread.tensors[0]
+
+
+def _reduce(
+    values: Tensor, mask: Tensor, dim: Sequence[int], largest: bool, position: bool
+) -> tuple[Tensor, Tensor, Partition]:
+    """The extremum of each piece, and either the number of ties in it or the position of the first (-1: none)."""
+    lowest = family.lowest(values.dtype, largest)
+    if values.dtype in NARROW:
+        values = values.to(torch.int32)
+    values, mask, repeats = unrepeated(values, mask, dim)
+    parts = partition((walkable(values), mask), dim, TILE)
+    best, number = empty(parts.results, values.dtype), empty(parts.results, torch.int64)
+    wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
+    turn = 0 if largest else -1
+    floats = -0x7FF0000000000001 if values.dtype == torch.float64 else -0x7F800001
+    start = floats if values.is_floating_point() else int(lowest) ^ turn  # the integer of what never wins
+    run(
+        _columns if parts.inner else _rows, *(flat(x) for x in parts.tensors), *parts.geometry(), wide(start),
+        wide(turn), position, array(best), number.numpy(), tasks=parts.tasks, elements=values.numel(),
+    )  # fmt: skip
+    return best, number if position else number * repeats, parts
+
+
+@compiled
+def _place(outer: Any, row: int, tensor: int) -> int:
+    """Where row ``row`` of a tensor begins."""
+    start = 0
+    for axis in range(outer.shape[0] - 1, -1, -1):
+        size = outer[axis, 0]
+        start += row % size * outer[axis, 1 + tensor]
+        row //= size
+    return start
+
+
+@compiled
+def _best(v: Any, m: Any, start: Any, turn: Any) -> Any:
+    best = start
+    for r in range(v.size):
+        key = ordered(decode(v[r]), turn)
+        best = max(best, key if m[r] != 0 else start)
+    return best
+
+
+@compiled
+def _ties(v: Any, m: Any, best: Any, turn: Any) -> int:
+    number = 0
+    for r in range(v.size):
+        number += m[r] != 0 and ordered(decode(v[r]), turn) == best
+    return number
+
+
+@compiled
+def _first(v: Any, m: Any, best: Any, turn: Any) -> Any:
+    """Where ``best`` is first attained, ``BLOCK`` if nowhere; without an early exit, which would not vectorise."""
+    first = np.int32(BLOCK)
+    for r in range(v.size):
+        hit = (m[r] != 0) & (ordered(decode(v[r]), turn) == best)
+        first = min(first, np.int32(r) if hit else np.int32(BLOCK))
+    return first
+
+
+@compiled
+def _rows(
+    v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, start: Any,
+    turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Task t treats piece t % pieces of row t // pieces."""
+    ones = np.ones(BLOCK, np.uint8)
+    for task in range(lo, hi):
+        row, begin = task // pieces, task % pieces * piece
+        stop = min(begin + piece, length)
+        v_row, m_row = _place(outer, row, 0), _place(outer, row, 1)
+        best, ties, where = start, 0, -1
+        if steps[1] or m[m_row] != 0:
+            for r in range(begin, stop, BLOCK):
+                end = min(r + BLOCK, stop)
+                mask = m[m_row + r : m_row + end] if steps[1] else ones[: end - r]
+                block = v[v_row + r : v_row + end]
+                key = _best(block, mask, start, turn)
+                if key > best:
+                    best, ties, where = key, 0, r
+                if key == best and not position:
+                    ties += _ties(block, mask, best, turn)
+                elif key == start and where < 0 and _first(block, mask, best, turn) < BLOCK:
+                    where = r
+        if position and where >= 0:  # so far, the block
+            end = min(where + BLOCK, stop)
+            mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]
+            where += _first(v[v_row + where : v_row + end], mask, best, turn)
+        out[task] = restored(best, turn, out[0])
+        number[task] = where if position else ties
+
+
+@compiled
+def _tie_columns(v: Any, m: Any, best: Any, ties: Any, turn: Any) -> None:
+    for k in range(v.size):
+        key = ordered(decode(v[k]), turn)
+        new = 1 if key > best[k] else ties[k] + (key == best[k])
+        ties[k] = new if m[k] != 0 else ties[k]
+        best[k] = max(key, best[k]) if m[k] != 0 else best[k]
+
+
+@compiled
+def _first_columns(v: Any, m: Any, best: Any, index: Any, turn: Any, r: Any) -> None:
+    for k in range(v.size):
+        key = ordered(decode(v[k]), turn)
+        wins = (m[k] != 0) & ((key > best[k]) | ((key == best[k]) & (index[k] < 0)))
+        index[k] = r if wins else index[k]
+        best[k] = key if wins else best[k]
+
+
+@compiled
+def _columns(
+    v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, start: Any,
+    turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Task t treats tile t % tiles of the columns, over one piece of the rows."""
+    tiles = (width + TILE - 1) // TILE
+    ones = np.ones(TILE, np.uint8)
+    all_best, all_numbers = np.full(TILE, start), np.full(TILE, start)
+    for task in range(lo, hi):
+        column = task % tiles * TILE
+        w = min(TILE, width - column)
+        row, begin = task // tiles // pieces, task // tiles % pieces * piece
+        v_row, m_row = _place(outer, row, 0) + column, _place(outer, row, 1) + column * inners[1]
+        best, numbers = all_best[:w], all_numbers[:w]
+        best[:] = start
+        numbers[:] = -1 if position else 0
+        for r in range(begin, min(begin + piece, length)):
+            v0, m0 = v_row + r * steps[0], m_row + r * steps[1]
+            if inners[1] or m[m0] != 0:
+                mask = m[m0 : m0 + w] if inners[1] else ones[:w]
+                if position:
+                    _first_columns(v[v0 : v0 + w], mask, best, numbers, turn, r)
+                else:
+                    _tie_columns(v[v0 : v0 + w], mask, best, numbers, turn)
+        base = task // tiles * width + column
+        for k in range(w):
+            out[base + k] = restored(best[k], turn, out[0])
+            number[base + k] = numbers[k]
+
+
+@compiled
+def _select(out: Any, v: Any, m: Any, best: Any, share: Any) -> None:
+    for k in range(out.size):
+        hit = (decode(v[k]) == decode(best)) | (decode(best) != decode(best))
+        out[k] = share if (m[k] != 0) & hit else 0
+
+
+@compiled
+def _select_columns(out: Any, v: Any, m: Any, best: Any, share: Any) -> None:
+    for k in range(out.size):
+        hit = (decode(v[k]) == decode(best[k])) | (decode(best[k]) != decode(best[k]))
+        out[k] = share[k] if (m[k] != 0) & hit else 0
+
+
+@compiled
+def _spread(
+    out: Any, v: Any, m: Any, best: Any, share: Any, outer: Any, length: int, steps: Any, pieces: int, piece: int,
+    lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Write the share of the best where it is attained. ``best`` and ``share`` lie in memory alike."""
+    ones = np.ones(BLOCK, np.uint8)
+    for task in range(lo, hi):
+        row, begin = task // pieces, task % pieces * piece
+        stop = min(begin + piece, length)
+        o_row, v_row, m_row = _place(outer, row, 0), _place(outer, row, 1), _place(outer, row, 2)
+        b_row = _place(outer, row, 3)
+        for r in range(begin, stop, BLOCK):
+            end = min(r + BLOCK, stop)
+            written, m0 = out[o_row + r : o_row + end], m_row + r * steps[2]
+            if steps[2] == 0 and m[m0] == 0:
+                written[:] = 0
+                continue
+            mask = m[m0 : m0 + end - r] if steps[2] else ones[: end - r]
+            values = v[v_row + r : v_row + end]
+            if steps[3] == 0:
+                _select(written, values, mask, best[b_row], share[b_row])
+            else:
+                b0, b1 = b_row + r, b_row + end
+                _select_columns(written, values, mask, best[b0:b1], share[b0:b1])

@@ -1,0 +1,59 @@
+r"""Replacing what is under a mask by a constant, in ordinary PyTorch.
+
+.. math:: y_i = x_i \text{ where } m_i, \text{ else filler}, \qquad
+          \frac{\partial y_i}{\partial x_i} = 1 \text{ where } m_i, \text{ else } 0
+
+A selection in both directions: nothing under the mask, not even a NaN, reaches the result or a gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.kernel import REDUCIBLE, body_of, kernel
+
+__all__ = ["masked_filling", "write_where_"]
+
+
+@kernel("(Tensor values, Tensor mask, Scalar filler) -> Tensor", REDUCIBLE, least=32_768, in_graphs=65_536)
+def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
+    """``torch.where(mask, values, filler)`` with a number of the category of ``values``; any order of derivatives."""
+    return torch.where(mask, values, filler)
+
+
+def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> None:
+    """``torch.where(mask, values, target, out=target)``, all of one shape, the first two of one dtype; no derivative.
+
+    PyTorch branches at each entry, which at a random mask takes six times as long.
+    """
+    if (
+        masked_filling.is_compiled_for(target, mask, values)
+        and not target.is_cuda
+        and body_of("maskgrad.kernels.filling.cpu", "write_where_")(target, values, mask)
+    ):
+        torch.autograd.graph.increment_version(target)
+    else:
+        torch.where(mask, values, target, out=target)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return masked_filling(grad, ctx.saved_tensors[0], 0), None, None
+
+
+def _fake(values: Tensor, mask: Tensor, filler: float) -> Tensor:
+    return torch.empty_like(values)
+
+
+# Measured on 2 cores, in microseconds, reference / compiled: 16,384 values at a random mask 15 / 29, 32,768 64 / 30,
+# with the gradient 120 / 105.
+
+masked_filling.derive(_save, _backward)
+
+masked_filling.fake = _fake

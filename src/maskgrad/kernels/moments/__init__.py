@@ -1,0 +1,162 @@
+r"""Variance of the specified entries, in ordinary PyTorch.
+
+.. math:: v = \frac{\sum_{i: m_i} (x_i - \bar x)^2}{\max(0, n - c)}, \qquad
+          \frac{\partial v}{\partial x_i} = m_i \frac{2 (x_i - \bar x)}{n - c}
+
+The derivative is written down, as PyTorch's is, and not left to the chain rule: next to an infinite entry the chain
+rule turns every gradient into NaN, while the formula gives the finite entries what PyTorch gives them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.checks import check_mask
+from maskgrad.kernels.kernel import FLOATS, kernel
+from maskgrad.kernels.reductions import HALVES, kept
+from maskgrad.kernels.selection import may_look_at
+
+__all__ = ["masked_variance", "masked_variance_backward", "without_estimates_of_few"]
+
+
+@kernel(
+    "(Tensor values, Tensor mask, int[] dim, bool keepdim, float correction) -> (Tensor, Tensor, Tensor)",
+    FLOATS,
+    least=32_768,
+    in_graphs=32_768,
+    check=check_mask,
+)
+def masked_variance(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, correction: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Variance, mean (without a gradient) and number (int64) of the specified entries; 0 where there is none.
+
+    The statistics of halves are float32.
+    """
+    wide = values.float() if values.dtype in HALVES else values
+    # A Function costs as much as all of a small variance; and one with a forward mode could not be compiled.
+    plainly = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
+    if plainly or not (wide.requires_grad and torch.is_grad_enabled()):
+        found = _variance(wide, mask, dim, correction)
+    else:
+        found = _Variance.apply(wide, mask, dim, correction)  # type: ignore[no-untyped-call]
+    variance, mean, count = found
+    if not keepdim and dim:
+        variance, mean, count = variance.squeeze(dim), mean.squeeze(dim), count.squeeze(dim)
+    return variance, mean, count
+
+
+@kernel(
+    "(Tensor grad, Tensor values, Tensor mask, Tensor mean, Tensor count, int[] dim, float correction)"
+    " -> Tensor",
+    FLOATS,
+    least=32_768,
+    in_graphs=32_768,
+    leading=1,
+)
+def masked_variance_backward(
+    grad: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    mean: Tensor,
+    count: Tensor,
+    dim: tuple[int, ...],
+    correction: float,
+) -> Tensor:
+    """The gradient of the values from that of their variance, whose reduced dimensions are kept."""
+    wide = values.float() if values.dtype in HALVES else values
+    if torch.is_grad_enabled():  # to be differentiated again: the mean depends on the values
+        deviation, *_ = _deviation(wide, mask, dim)
+    else:
+        deviation = wide - mean
+    enough = count > max(correction, 0)
+    factor = 2 / torch.where(enough, count.to(grad.dtype) - correction, 1)
+    return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)
+
+
+def without_estimates_of_few(out: Tensor, enough: Tensor) -> Tensor:
+    """A gradient in which what has no estimate has none: an infinity alone would make one of ``0 * (inf - inf)``."""
+    if may_look_at(enough) and bool(enough.all()):
+        return out
+    return torch.where(enough, out, 0)
+
+
+def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Specified entries less their mean, 0 elsewhere; the mean; and how many there are (dimensions kept)."""
+    safe = torch.where(mask, values, 0)
+    if dim:
+        count = mask.sum(dim, keepdim=True)
+        mean = safe.sum(dim, keepdim=True) / count.clamp(min=1)
+        # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0.
+        rest = torch.where(mask, safe - mean, 0).sum(dim, keepdim=True) / count.clamp(min=1)
+        mean = mean + torch.where(rest.isfinite(), rest, 0)
+    else:
+        count, mean = mask.to(torch.int64), safe
+    return torch.where(mask, safe - mean, 0), mean, count
+
+
+def _variance(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], correction: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """In two passes, which is stable; dimensions are kept."""
+    deviation, mean, count = _deviation(values, mask, dim)
+    squares = deviation * deviation
+    total = squares.sum(dim, keepdim=True) if dim else squares
+    # too few entries have no estimate: they are not divided, and the caller calls them unspecified
+    variance = total / torch.where(count > max(correction, 0), count.to(total.dtype) - correction, 1)
+    return variance, mean.detach(), count
+
+
+class _Variance(torch.autograd.Function):
+    """:func:`_variance` with the derivative above."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        values: Tensor, mask: Tensor, dim: tuple[int, ...], correction: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return _variance(values, mask, dim, correction)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        values, mask, ctx.dim, ctx.correction = inputs
+        _, mean, count = output
+        ctx.mark_non_differentiable(mean, count)
+        ctx.save_for_backward(values, mask, mean, count)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None]:
+        values, mask, mean, count = ctx.saved_tensors
+        result = masked_variance_backward.reference(grad, values, mask, mean, count, ctx.dim, ctx.correction)
+        return result, None, None, None
+
+
+# PyTorch asks for the signature at each call, which costs more than the variance of a small tensor; said in advance:
+_Variance.forward.__signature__ = inspect.signature(_Variance.forward)  # type: ignore[attr-defined]
+
+
+def _save_variance(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    values, mask, ctx.dim, ctx.keepdim, ctx.correction = inputs
+    _, mean, count = output
+    ctx.mark_non_differentiable(mean, count)
+    ctx.save_for_backward(values, mask, mean, count)
+
+
+def _variance_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    values, mask, *statistics = ctx.saved_tensors
+    grad, mean, count = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (grad, *statistics))
+    found = masked_variance_backward(grad, values, mask, mean, count, tuple(ctx.dim), ctx.correction)
+    return found, None, None, None, None
+
+
+# Measured on 2 cores, in microseconds, reference / compiled, variance over dim 1: of 8,192 values 40 / 50, of 16,384
+# 61 / 53, with its gradient 139 / 257, of 65,536 776 / 480.
+
+masked_variance.derive(_save_variance, _variance_backward)
+
+masked_variance_backward.derive_through_reference()

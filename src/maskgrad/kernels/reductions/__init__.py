@@ -1,0 +1,164 @@
+r"""Sums, means and counts over the specified entries, in ordinary PyTorch.
+
+.. math:: \text{sum} = \sum_i m_i x_i, \qquad \text{mean} = \frac{\sum_i m_i x_i}{\max(1, \sum_i m_i)},
+          \qquad \frac{\partial\,\text{mean}}{\partial x_i} = \frac{m_i}{\max(1, \sum_i m_i)}
+
+The product :math:`m_i x_i` is a *selection*: what lies under the mask is replaced, never multiplied, because 0 * NaN is
+NaN. ``masked_fill`` does so in both directions: its backward fills the gradient, too.
+
+``dim`` lists every reduced dimension; the empty tuple reduces nothing (unlike in ``torch.sum``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.checks import check_mask
+from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, kernel
+from maskgrad.kernels.smallest import smallest
+
+__all__ = [
+    "HALVES",
+    "kept",
+    "masked_count",
+    "masked_mean",
+    "masked_spread",
+    "masked_sum",
+    "mean_dtype",
+    "sum_dtype",
+]
+
+_REDUCTION = (
+    "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
+)
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def sum_dtype(values: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of ``torch.sum``: integers and Booleans add up to int64 unless told otherwise."""
+    if dtype is not None:
+        return dtype
+    return values if values.is_floating_point or values.is_complex else torch.int64
+
+
+def mean_dtype(values: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of ``torch.mean``, which refuses integers (so do we, in its words)."""
+    result = values if dtype is None else dtype
+    if not (result.is_floating_point or result.is_complex):
+        given = "Input dtype" if dtype is None else "Optional dtype"
+        raise RuntimeError(
+            f"masked_mean(): could not infer output dtype. {given} must be either a floating point or complex dtype. "
+            f"Got: {result}; pass dtype=torch.get_default_dtype() to average integers"
+        )
+    return result
+
+
+@kernel("(Tensor mask, int[] dim, bool keepdim) -> Tensor", REDUCIBLE, least=65_536)
+def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
+    """How many entries are specified (int64)."""
+    return _sum(mask, dim, keepdim, torch.int64)
+
+
+@kernel(_REDUCTION, REDUCIBLE, least=65_536, in_graphs=65_536, check=check_mask)
+def masked_sum(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """The sum of the specified entries (0 where there is none), and their number (int64).
+
+    Equal to ``torch.sum(torch.where(mask, values, 0), dim, keepdim, dtype=dtype)``; dtypes are those of ``torch.sum``.
+    """
+    out = sum_dtype(values.dtype, dtype)
+    kept = values.to(out).masked_fill(smallest(mask).logical_not(), 0)
+    return _sum(kept, dim, keepdim, out), masked_count.reference(mask, dim, keepdim)
+
+
+@kernel(_REDUCTION, REDUCIBLE, least=65_536, in_graphs=65_536, check=check_mask)
+def masked_mean(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """The mean of the specified entries, and their number; where there is none, value 0 and gradient exactly 0."""
+    out = mean_dtype(values.dtype, dtype)
+    # Halves: the sum may overflow where the mean does not, and int64 -> float16 turns a count above 65504 into inf.
+    wide = torch.float32 if out in HALVES else out
+    total, count = masked_sum.reference(values.to(out), mask, dim, keepdim, wide)
+    return (total / count.clamp(min=1)).to(out), count
+
+
+def _spread_out(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return mask.new_empty((), dtype=dtype).expand(mask.shape)
+
+
+@kernel(
+    "(Tensor grad, Tensor mask, ScalarType dtype) -> Tensor",
+    FLOATS,
+    least=32_768,
+    in_graphs=65_536,
+    leading=_spread_out,
+)
+def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """``grad``, broadcast to the shape of ``mask``, where it holds, else exactly 0: the adjoint of the masked sum.
+
+    Backward passes may run under transforms that forward ones did not, so the body is chosen anew.
+    """
+    return grad.to(dtype).expand(mask.shape).masked_fill(smallest(mask).logical_not(), 0)
+
+
+def _sum(x: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype) -> Tensor:
+    return torch.sum(x, dim, keepdim, dtype=dtype) if dim else x.to(dtype)
+
+
+def kept(x: Tensor, ndim: int, dim: list[int] | tuple[int, ...], keepdim: bool) -> Tensor:
+    """``x`` with its reduced dimensions put back, of size 1."""
+    if not keepdim and ndim:
+        for d in sorted(d % ndim for d in dim):
+            x = x.unsqueeze(d)
+    return x
+
+
+def _save_reduction(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    values, mask, ctx.dim, ctx.keepdim, _ = inputs
+    ctx.dtype = values.dtype
+    ctx.save_for_backward(mask, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _sum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    mask, _count = ctx.saved_tensors
+    spread = masked_spread(kept(grad, mask.ndim, ctx.dim, ctx.keepdim), mask, ctx.dtype)
+    return spread, None, None, None, None
+
+
+def _mean_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    mask, count = ctx.saved_tensors
+    # float16 / int64 would turn the count into float16, and counts above 65504 into inf.
+    wide = grad.to(torch.float32) if grad.dtype in HALVES else grad
+    share = kept(wide / count.clamp(min=1), mask.ndim, ctx.dim, ctx.keepdim)
+    return masked_spread(share, mask, ctx.dtype), None, None, None, None
+
+
+def _save_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, mask, _ = inputs
+    ctx.shape, ctx.dtype = grad.shape, grad.dtype
+    ctx.save_for_backward(mask)
+
+
+def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
+    (mask,) = ctx.saved_tensors
+    lead = mask.ndim - len(ctx.shape)
+    dim = tuple(d for d in range(mask.ndim) if d < lead or (ctx.shape[d - lead] == 1 and mask.shape[d] != 1))
+    total, _ = masked_sum(grad, mask, dim, True)
+    return total.reshape(ctx.shape).to(ctx.dtype), None, None
+
+
+# Measured on 2 cores, in microseconds, reference / compiled: masked_mean of 8,192 values 18 / 44, of 65,536 105 / 67,
+# with its gradient 200 / 320, of 262,144 550 / 150. An operator with a derivative written in Python is what costs.
+
+masked_sum.derive(_save_reduction, _sum_backward)
+
+masked_mean.derive(_save_reduction, _mean_backward)
+
+masked_spread.derive(_save_spread, _spread_backward)

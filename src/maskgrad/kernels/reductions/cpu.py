@@ -1,0 +1,336 @@
+r"""Sums, means and counts over the specified entries: one pass over values and mask.
+
+.. math:: s_o = \sum_r m_{or} v_{or}, \qquad n_o = \sum_r m_{or}, \qquad \text{mean}_o = s_o / \max(1, n_o)
+
+:math:`m v` is a selection, never a product (0 * NaN is NaN). Entries are added in blocks of at most
+``BLOCK`` in the type of the values (halves in float32), blocks in float64: less rounding than in ``torch.sum``. Where
+sums are cut into pieces depends on the shape alone, so results do not depend on the number of threads.
+
+Legend: o outer, r reduced, k kept; prefixes v (values), m (mask), g (gradient) name the array an offset belongs to.
+Complex values are left to the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskgrad.kernels import reductions as family
+from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
+from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.layout import Axis, axes, nest, offsets, unrepeated
+from maskgrad.kernels.reductions import HALVES, mean_dtype, sum_dtype
+
+BLOCK = 1024  # entries of a row added in their own type
+ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)
+TILE = 1024  # columns summed together: their sums stay in the first-level cache
+PIECE = 16384  # entries of a long row that make one task
+MIN_TASKS = 32
+
+
+def masked_count(mask: Tensor, dim: Sequence[int], keepdim: bool) -> Tensor:
+    """As in the reference."""
+    return _reduce(mask, mask, dim, keepdim, torch.int64, mean=False)[0]
+
+
+def masked_sum(
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """As in the reference."""
+    return _reduce(values, mask, dim, keepdim, sum_dtype(values.dtype, dtype), mean=False)
+
+
+def masked_mean(
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """As in the reference."""
+    return _reduce(values, mask, dim, keepdim, mean_dtype(values.dtype, dtype), mean=True)
+
+
+def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """As in the reference: one pass that writes the result."""
+    out = empty(mask.shape, dtype)
+    if not out.numel():
+        return out
+    grad = grad.to(dtype).expand(mask.shape)
+    outer, inner, mask, grad = _writable(out, mask, grad)
+    pieces = -(-inner.size // PIECE)
+    # The numbers are only moved, so their bits may travel as integers: three compiled versions serve every dtype.
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]
+    run(
+        _spread, flat(out.view(bits)), flat(mask), flat(grad.view(bits)), *offsets(outer, 3), inner.size,
+        *inner.strides[1:], pieces, tasks=math.prod(a.size for a in outer) * pieces, elements=out.numel(),
+    )  # fmt: skip
+    return out
+
+
+def _writable(out: Tensor, mask: Tensor, grad: Tensor) -> tuple[list[Axis], Axis, Tensor, Tensor]:
+    """The axes of ``out``, the inner one apart; in mask and gradient its stride is 0 or 1, after a copy if need be."""
+    merged, _ = axes((out, mask, grad), ())
+    inner = merged.pop() if merged else Axis(1, False, (1, 0, 0))
+    if inner.strides[1] > 1:
+        return _writable(out, mask.contiguous(), grad)
+    if inner.strides[2] > 1:  # rare: a kept inner dimension under a permuted gradient
+        return _writable(out, mask, grad.contiguous())
+    return merged, inner, mask, grad
+
+
+def _reduce(
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, dtype: torch.dtype, mean: bool
+) -> tuple[Tensor, Tensor]:
+    dims = sorted(d % values.ndim for d in dim) if values.ndim else []
+    # Nothing to add up, so that the reference costs nothing; or sums that the loops do not know.
+    if not values.numel() or not dims or dtype.is_complex:
+        body = family.masked_mean.reference if mean else family.masked_sum.reference
+        return body(values, mask, tuple(dim), keepdim, dtype)
+    shape = values.shape
+    values, mask, repeats = unrepeated(values, mask, dims)
+    values = _storable(values, dtype)
+    merged, order = axes((values, mask), dims)
+    if merged and (merged[-1].strides[0] != 1 or merged[-1].strides[1] > 1):
+        # Odd layouts (a strided slice, an expanded tensor, a mask that lies across the values) are copied once.
+        values = values.contiguous()
+        mask = mask if mask.stride(-1) == 0 else mask.contiguous()
+        merged, order = axes((values, mask), dims)
+        if merged and merged[-1].strides[1] > 1:
+            mask = mask.contiguous()
+            merged, order = axes((values, mask), dims)
+    if not any(axis.reduced for axis in merged):  # reduced dimensions of size 1 only: a sum of one entry each
+        merged.append(Axis(1, True, (1, 1)))
+    out, count, left = _partial_sums(values, mask, merged, dtype, mean)
+    return _finish(out, count, left, shape, order, dims, keepdim, dtype, mean, repeats)
+
+
+def _storable(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """``values``, cast to ``dtype`` first unless the kernel's own widening to it is exact."""
+    if values.dtype in (torch.int8, torch.int16):
+        values = values.to(torch.int32)  # int16 is how float16 travels
+    exact = (
+        values.dtype == dtype
+        or (values.dtype in HALVES and dtype in (torch.float32, torch.float64))
+        or (values.dtype, dtype) == (torch.float32, torch.float64)
+        or not (values.is_floating_point() or dtype.is_floating_point)
+    )
+    return values if exact else values.to(dtype)
+
+
+def _partial_sums(
+    values: Tensor, mask: Tensor, merged: list[Axis], dtype: torch.dtype, mean: bool
+) -> tuple[Tensor, Tensor, list[Axis]]:
+    """Sums and counts over one axis, cut into pieces if it is long, and the axes that the result still has."""
+    outer, summed, inner = nest(merged)
+    rows = math.prod(axis.size for axis in outer)
+    width, tiles = (inner.size, -(-inner.size // TILE)) if inner else (1, 1)
+    pieces = 1
+    if rows * tiles < MIN_TASKS:
+        pieces = -(
+            -summed.size // (PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS))
+        )
+    length = -(-summed.size // pieces)
+    left = [*outer, Axis(pieces, True, ()), *([inner] if inner else [])]
+    done = pieces == 1 and not any(axis.reduced for axis in outer)
+    zero: Any
+    wide: Any
+    if not values.is_floating_point():
+        zero, wide, total = np.int64(0), np.int64(0), torch.int64
+    else:
+        narrow = values.dtype != torch.float64 and dtype != torch.float64
+        zero, wide = (np.float32(0) if narrow else np.float64(0)), np.float64(0)
+        total = torch.float32 if narrow and done else torch.float64
+    out = empty(rows * pieces * width, total)
+    count = empty(rows * pieces * width, torch.int64)
+    shape = (*offsets(outer, 2), summed.size, *summed.strides, pieces, length)
+    rest = (zero, zero + zero.dtype.type(1), wide, mean and done, out.numpy(), count.numpy())
+    if inner is None:
+        run(_rows, flat(values), flat(mask), *shape, *rest, tasks=rows * pieces, elements=values.numel())
+    else:
+        run(
+            _columns, flat(values), flat(mask), *shape, width, inner.strides[1], *rest,
+            tasks=rows * pieces * tiles, elements=values.numel(),
+        )  # fmt: skip
+    return out, count, left
+
+
+def _finish(
+    out: Tensor,
+    count: Tensor,
+    left: list[Axis],
+    shape: torch.Size,
+    order: list[int],
+    dims: list[int],
+    keepdim: bool,
+    dtype: torch.dtype,
+    mean: bool,
+    repeats: int,
+) -> tuple[Tensor, Tensor]:
+    """Add up what the kernel left apart, divide, and put the kept dimensions back into their order."""
+    extra = [i for i, axis in enumerate(left) if axis.reduced]
+    if any(left[i].size > 1 for i in extra):
+        sizes = [axis.size for axis in left]
+        out, count = out.view(sizes).sum(extra), count.view(sizes).sum(extra)
+        if mean:
+            out = out / count.clamp(min=1)
+    if repeats > 1:
+        out, count = out if mean else out * repeats, count * repeats
+    kept = [d for d in order if d not in dims]
+    back = [kept.index(d) for d in sorted(kept)]
+    final = [1 if d in dims else n for d, n in enumerate(shape) if keepdim or d not in dims]
+    sizes = [shape[d] for d in kept]
+    out, count = (x.view(sizes).permute(back).reshape(final).contiguous() for x in (out, count))
+    return out.to(dtype), count
+
+
+@reordered
+def _add_block(v: Any, m: Any, zero: Any, one: Any) -> Any:
+    s, n = zero, zero
+    for r in range(v.size):  # sum and count in one type: both loops then have vectors of one length
+        specified = m[r] != 0
+        s += decode(v[r]) if specified else zero
+        n += one if specified else zero
+    return s, n
+
+
+@reordered
+def _add_dense_block(v: Any, zero: Any) -> Any:
+    s = zero
+    for r in range(v.size):
+        s += decode(v[r])
+    return s
+
+
+@reordered
+def _rows(
+    v: Any, m: Any, sizes: Any, v_strides: Any, m_strides: Any, length: int, v_step: int, m_step: int, pieces: int,
+    piece: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Task t sums piece t % pieces of row t // pieces. ``v_step`` is 1; ``m_step`` is 0 or 1."""
+    for task in range(lo, hi):
+        rest, start = task // pieces, task % pieces * piece
+        stop = min(start + piece, length)
+        v_row, m_row = 0, 0
+        for axis in range(sizes.size - 1, -1, -1):
+            i = rest % sizes[axis]
+            rest //= sizes[axis]
+            v_row += i * v_strides[axis]
+            m_row += i * m_strides[axis]
+        s, n = wide, 0
+        if m_step == 0:  # the whole row is specified, or none of it
+            if m[m_row] != 0 and start < stop:
+                n = stop - start
+                for r in range(start, stop, BLOCK):
+                    s += _add_dense_block(v[v_row + r : v_row + min(r + BLOCK, stop)], zero)
+        else:
+            for r in range(start, stop, BLOCK):
+                end = min(r + BLOCK, stop)
+                block_s, block_n = _add_block(
+                    v[v_row + r : v_row + end], m[m_row + r : m_row + end], zero, one
+                )
+                s += block_s
+                n += int(block_n)
+        if mean:
+            out[task] = s / max(n, 1)
+        else:
+            out[task] = s
+        count[task] = n
+
+
+@reordered
+def _add_columns(v: Any, m: Any, s: Any, n: Any, zero: Any) -> None:
+    for k in range(v.size):
+        s[k] += decode(v[k]) if m[k] != 0 else zero
+    for k in range(v.size):
+        n[k] += np.uint8(m[k] != 0)
+
+
+@reordered
+def _add_dense_columns(v: Any, s: Any, n: Any) -> None:
+    for k in range(v.size):
+        s[k] += decode(v[k])
+    for k in range(v.size):
+        n[k] += np.uint8(1)
+
+
+@reordered
+def _columns(
+    v: Any, m: Any, sizes: Any, v_strides: Any, m_strides: Any, length: int, v_step: int, m_step: int, pieces: int,
+    piece: int, width: int, m_inner: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any,
+    lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Task t sums tile t % tiles of the columns, over one piece of the rows. ``m_inner`` is 0 or 1."""
+    tiles = (width + TILE - 1) // TILE
+    block_s, block_n = np.full(TILE, zero), np.zeros(TILE, np.uint8)
+    s, n = np.full(TILE, wide), np.zeros(TILE, np.int64)
+    for task in range(lo, hi):
+        first = task % tiles * TILE
+        w = min(TILE, width - first)
+        rest, start = task // tiles // pieces, task // tiles % pieces * piece
+        stop = min(start + piece, length)
+        v_row, m_row = first, first * m_inner
+        for axis in range(sizes.size - 1, -1, -1):
+            i = rest % sizes[axis]
+            rest //= sizes[axis]
+            v_row += i * v_strides[axis]
+            m_row += i * m_strides[axis]
+        s[:w], n[:w] = wide, 0
+        for block in range(start, stop, ROWS):
+            block_s[:w], block_n[:w] = zero, 0
+            for r in range(block, min(block + ROWS, stop)):
+                v0, m0 = v_row + r * v_step, m_row + r * m_step
+                if m_inner:
+                    _add_columns(v[v0 : v0 + w], m[m0 : m0 + w], block_s, block_n, zero)
+                elif m[m0] != 0:
+                    _add_dense_columns(v[v0 : v0 + w], block_s, block_n)
+            for k in range(w):
+                s[k] += block_s[k]
+                n[k] += block_n[k]
+        base = task // tiles * width + first
+        for k in range(w):
+            if mean:
+                out[base + k] = s[k] / max(n[k], 1)
+            else:
+                out[base + k] = s[k]
+            count[base + k] = n[k]
+
+
+@compiled
+def _select(out: Any, m: Any, g: Any, g_step: int) -> None:
+    if g_step:
+        for k in range(out.size):
+            out[k] = g[k] if m[k] != 0 else 0
+    else:
+        value = g[0]
+        for k in range(out.size):
+            out[k] = value if m[k] != 0 else 0
+
+
+@compiled
+def _spread(
+    out: Any, m: Any, g: Any, sizes: Any, out_strides: Any, m_strides: Any, g_strides: Any, length: int, m_step: int,
+    g_step: int, pieces: int, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Write g where m holds, else 0. Task t writes piece t % pieces of row t // pieces."""
+    for task in range(lo, hi):
+        rest, start = task // pieces, task % pieces * PIECE
+        stop = min(start + PIECE, length)
+        o_row, m_row, g_row = start, start * m_step, start * g_step
+        for axis in range(sizes.size - 1, -1, -1):
+            i = rest % sizes[axis]
+            rest //= sizes[axis]
+            o_row += i * out_strides[axis]
+            m_row += i * m_strides[axis]
+            g_row += i * g_strides[axis]
+        row = out[o_row : o_row + stop - start]
+        if m_step:
+            _select(row, m[m_row : m_row + row.size], g[g_row:], g_step)
+        elif m[m_row] == 0:
+            row[:] = 0
+        elif g_step:
+            row[:] = g[g_row : g_row + row.size]
+        else:
+            row[:] = g[g_row]

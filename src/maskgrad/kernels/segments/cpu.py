@@ -1,0 +1,354 @@
+r"""Reductions and softmax over segments of stored entries: each segment is read where it lies.
+
+.. math:: s_k = \sum_{i \in k} x_i, \qquad y_i = \frac{e^{x_i}}{\sum_{j \in k(i)} e^{x_j}}, \qquad
+          \bar x_i = y_i \Bigl(\bar y_i - \sum_{j \in k(i)} y_j \bar y_j\Bigr)
+
+Nothing is sorted or searched: the caller knows the segments (``pointers``, and ``order`` where the entries of one do
+not lie together). One task is one segment, added in float64 (integers in int64). The exponentials of the
+softmax are PyTorch's own, so that they round as everywhere else; two loops before and after shift and divide.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskgrad.kernels import segments as family
+from maskgrad.kernels.cpu.compiler import array, compiled, decode, reordered
+from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.sorting import fits, runs
+from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.reductions import HALVES
+
+SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
+_NO_ORDER = np.empty(0, np.int64)
+
+
+def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As in the reference, by a radix sort."""
+    if not fits(indices.shape[0], num_rows):
+        return family.sort_rows.reference(indices, num_rows)
+    found = runs(indices, num_rows)
+    order = torch.empty(indices.shape[0], dtype=torch.int64)
+    _places(found.keys, found.places, order.numpy())
+    return (
+        torch.from_numpy(found.starts)[: found.rows.shape[0] + 1].clone(),
+        order,
+        torch.from_numpy(found.rows),
+    )
+
+
+def segment_sum(
+    values: Tensor, pointers: Tensor, order: Tensor | None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """As in the reference."""
+    if dtype is None:
+        dtype = torch.float32 if values.dtype in HALVES else values.dtype
+    exact = values.dtype == dtype or (values.is_floating_point() and dtype in (torch.float32, torch.float64))
+    if not values.numel() or not exact:
+        return family.segment_sum.reference(values, pointers, order, dtype)
+    rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
+    out = empty((rows, *values.shape[1:]), dtype)
+    wide = np.float64(0) if values.is_floating_point() else np.int64(0)
+    run(
+        _sum, entries(values), *bounds(pointers, order), width, wide, out.view(-1).numpy(),
+        tasks=rows, elements=values.numel(),
+    )  # fmt: skip
+    return out
+
+
+def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
+    """As in the reference."""
+    out = empty((number, *values.shape[1:]), values.dtype)
+    if out.numel():
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]  # only moved
+        run(
+            _spread, entries(values.detach().view(bits)), *bounds(pointers, order), math.prod(values.shape[1:]),
+            out.view(bits).view(-1).numpy(), tasks=pointers.shape[0] - 1, elements=out.numel(),
+        )  # fmt: skip
+    return out
+
+
+def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
+    """As in the reference."""
+    if not values.numel():
+        return family.segment_extremum.reference(values, pointers, order, largest)
+    rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
+    out = empty((rows, *values.shape[1:]), torch.float32 if values.dtype in HALVES else values.dtype)
+    run(
+        _extremum, entries(values), *bounds(pointers, order), width, largest, out.view(-1).numpy(),
+        tasks=rows, elements=values.numel(),
+    )  # fmt: skip
+    return out.to(values.dtype)
+
+
+def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool) -> Tensor:
+    """As in the reference."""
+    if not _scalar_floats(values):
+        return family.segment_softmax.reference(values, pointers, order, logarithm)
+    where, size = bounds(pointers, order), values.shape[0]
+    wide, tasks = torch.float32 if values.dtype in HALVES else values.dtype, len(pointers) - 1
+    shifted = empty(size, wide)
+    run(_shift, entries(values), *where, shifted.numpy(), tasks=tasks, elements=size)
+    powers = torch.exp(shifted, out=empty(size, wide) if logarithm else shifted)
+    out = shifted if order is None else empty(size, wide)  # in its place where entries keep theirs
+    run(
+        _normalise, shifted.numpy(), powers.numpy(), *where, logarithm, out.numpy(), tasks=tasks, elements=size
+    )  # fmt: skip
+    return out.to(values.dtype)
+
+
+def segment_softmax_backward(
+    grad: Tensor, output: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool
+) -> Tensor:
+    """As in the reference."""
+    if not _scalar_floats(output) or grad.dtype != output.dtype:
+        return family.segment_softmax_backward.reference(grad, output, pointers, order, logarithm)
+    wide = torch.float32 if output.dtype in HALVES else output.dtype
+    soft, out = output.detach().to(wide), empty(output.shape[0], wide)
+    run(
+        _softmax_backward, entries(grad), entries(soft.exp() if logarithm else soft), *bounds(pointers, order),
+        logarithm, out.numpy(), tasks=len(pointers) - 1, elements=2 * len(out),
+    )  # fmt: skip
+    return out.to(output.dtype)
+
+
+def _scalar_floats(values: Tensor) -> bool:
+    """Entries that are single numbers; vectors (hybrid layouts) and nothing at all are left to the reference."""
+    return values.ndim == 1 and values.numel() > 0 and values.is_floating_point()
+
+
+def entries(x: Tensor) -> Any:
+    """The numbers of ``x`` one behind the other."""
+    return array(x.detach().contiguous().view(-1))
+
+
+def bounds(pointers: Tensor, order: Tensor | None) -> tuple[Any, Any, bool]:
+    """Arrays of one type in every case, so that one version is compiled."""
+    has_order = order is not None
+    return entries(pointers.long()), (entries(order) if order is not None else _NO_ORDER), has_order
+
+
+@compiled
+def _places(keys: Any, places: Any, order: Any) -> None:
+    for i in range(keys.size):
+        order[i] = keys[i] & places
+
+
+@reordered
+def _add(v: Any, wide: Any) -> Any:
+    s = wide
+    for i in range(v.size):
+        s += decode(v[i])
+    return s
+
+
+@compiled
+def _sum(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, wide: Any, out: Any, lo: int, hi: int
+) -> None:
+    if width == 1:
+        for k in range(lo, hi):
+            start, stop, s = pointers[k], pointers[k + 1], wide
+            if has_order:
+                for i in range(start, stop):
+                    s += decode(v[order[i]])
+            elif stop - start < SHORT:
+                for i in range(start, stop):
+                    s += decode(v[i])
+            else:
+                s = _add(v[start:stop], wide)
+            out[k] = s
+        return
+    acc = np.full(width, wide)
+    for k in range(lo, hi):
+        acc[:] = wide
+        for i in range(pointers[k], pointers[k + 1]):
+            at = (order[i] if has_order else i) * width
+            a = v[at : at + width]
+            for j in range(width):
+                acc[j] += decode(a[j])
+        result = out[k * width : (k + 1) * width]
+        for j in range(width):
+            result[j] = acc[j]
+
+
+@compiled
+def _spread(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
+) -> None:
+    for k in range(lo, hi):
+        if width == 1 and not has_order:
+            out[pointers[k] : pointers[k + 1]] = v[k]
+        elif width == 1:
+            for i in range(pointers[k], pointers[k + 1]):
+                out[order[i]] = v[k]
+        else:
+            for i in range(pointers[k], pointers[k + 1]):
+                at = (order[i] if has_order else i) * width
+                out[at : at + width] = v[k * width : (k + 1) * width]
+
+
+@compiled
+def _best(a: Any, largest: bool) -> Any:
+    """The extremum of what is not NaN (or of nothing but NaN), by four chains of comparisons that do not wait."""
+    p, q, r, s = decode(a[0]), decode(a[0]), decode(a[0]), decode(a[0])
+    whole = a.size - a.size % 4
+    for i in range(0, whole, 4):
+        w, x, y, z = decode(a[i]), decode(a[i + 1]), decode(a[i + 2]), decode(a[i + 3])
+        if largest:
+            p, q, r, s = w if w > p else p, x if x > q else q, y if y > r else r, z if z > s else s
+        else:
+            p, q, r, s = w if w < p else p, x if x < q else q, y if y < r else r, z if z < s else s
+    for i in range(whole, a.size):
+        w = decode(a[i])
+        p = (w if w > p else p) if largest else (w if w < p else p)
+    if largest:
+        p, r = q if q > p else p, s if s > r else r
+        return r if r > p else p
+    p, r = q if q < p else p, s if s < r else r
+    return r if r < p else p
+
+
+@compiled
+def _extreme(a: Any, largest: bool) -> Any:
+    best, missing = _best(a, largest), 0
+    for i in range(a.size):
+        value = decode(a[i])
+        missing += value != value
+    if missing:
+        for i in range(a.size):
+            value = decode(a[i])
+            if value != value:
+                best = value
+    return best
+
+
+@compiled
+def _extremum(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, largest: bool, out: Any, lo: int, hi: int
+) -> None:
+    """NaN wins, as in torch.amax."""
+    if width == 1:
+        for k in range(lo, hi):
+            start, stop = pointers[k], pointers[k + 1]
+            if not has_order and stop - start >= SHORT:
+                out[k] = _extreme(v[start:stop], largest)
+                continue
+            best = decode(v[order[start] if has_order else start])
+            for i in range(start + 1, stop):
+                value = decode(v[order[i] if has_order else i])
+                if value != value or (value > best if largest else value < best):
+                    best = value
+            out[k] = best
+        return
+    for k in range(lo, hi):
+        result = out[k * width : (k + 1) * width]
+        for i in range(pointers[k], pointers[k + 1]):
+            at = (order[i] if has_order else i) * width
+            a = v[at : at + width]
+            for j in range(width):
+                value = decode(a[j])
+                if (
+                    i == pointers[k]
+                    or value != value
+                    or (value > result[j] if largest else value < result[j])
+                ):
+                    result[j] = value
+
+
+@compiled
+def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo: int, hi: int) -> None:
+    """Entries, segment by segment, less the largest of theirs. A NaN need not win: it remains, and spoils the sum."""
+    for k in range(lo, hi):
+        start, stop = pointers[k], pointers[k + 1]
+        if stop - start < SHORT and not has_order:
+            best = decode(v[start])
+            for i in range(start + 1, stop):
+                value = decode(v[i])
+                best = value if value > best else best
+            for i in range(start, stop):
+                shifted[i] = decode(v[i]) - best
+            continue
+        if stop - start < SHORT:
+            best = decode(v[order[start]])
+            for i in range(start, stop):
+                value = decode(v[order[i]])
+                best = value if value > best else best
+                shifted[i] = value
+            for i in range(start, stop):
+                shifted[i] -= best
+            continue
+        result = shifted[start:stop]
+        if has_order:
+            places = order[start:stop]
+            for i in range(result.size):
+                result[i] = decode(v[places[i]])
+        else:
+            a = v[start:stop]
+            for i in range(result.size):
+                result[i] = decode(a[i])
+        best = _best(result, True)
+        for i in range(result.size):
+            result[i] -= best
+
+
+@compiled
+def _normalise(
+    shifted: Any, powers: Any, pointers: Any, order: Any, has_order: bool, logarithm: bool, out: Any, lo: int, hi: int
+) -> None:  # fmt: skip
+    """Divide the powers by their sum, or take its logarithm off the shifted entries; put each back to its place."""
+    for k in range(lo, hi):
+        start, stop = pointers[k], pointers[k + 1]
+        s = 0.0
+        if stop - start < SHORT:
+            for i in range(start, stop):
+                s += powers[i]
+            share = out.dtype.type(np.log(s) if logarithm else s)
+            if logarithm:
+                for i in range(start, stop):
+                    out[order[i] if has_order else i] = shifted[i] - share
+            elif has_order:
+                for i in range(start, stop):
+                    out[order[i]] = powers[i] / share
+            else:
+                for i in range(start, stop):
+                    out[i] = powers[i] / share
+            continue
+        s = _add(powers[start:stop], s)
+        share = out.dtype.type(np.log(s) if logarithm else s)
+        a = shifted[start:stop] if logarithm else powers[start:stop]
+        if has_order:
+            places = order[start:stop]
+            for i in range(a.size):
+                out[places[i]] = a[i] - share if logarithm else a[i] / share
+        else:
+            result = out[start:stop]
+            if logarithm:
+                for i in range(a.size):
+                    result[i] = a[i] - share
+            else:
+                for i in range(a.size):
+                    result[i] = a[i] / share
+
+
+@compiled
+def _softmax_backward(
+    g: Any, soft: Any, pointers: Any, order: Any, has_order: bool, logarithm: bool, out: Any, lo: int, hi: int
+) -> None:
+    for k in range(lo, hi):
+        s = 0.0
+        for i in range(pointers[k], pointers[k + 1]):
+            at = order[i] if has_order else i
+            s += decode(g[at]) if logarithm else np.float64(soft[at]) * decode(g[at])
+        total = out.dtype.type(s)
+        for i in range(pointers[k], pointers[k + 1]):
+            at = order[i] if has_order else i
+            if logarithm:
+                out[at] = decode(g[at]) - soft[at] * total
+            else:
+                out[at] = soft[at] * (decode(g[at]) - total)

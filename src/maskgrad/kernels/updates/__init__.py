@@ -1,0 +1,272 @@
+r"""One optimizer step on the rows that have a gradient, in ordinary PyTorch.
+
+With :math:`g` the merged gradient of a touched row times ``factor``, plus ``weight_decay`` times the row (Adam may
+decay the row itself instead):
+
+.. math:: \text{SGD:}\quad b \leftarrow \mu b + (1 - \tau) g \ \text{(the first time } b \leftarrow g), \qquad
+          p \mathrel{-}= \text{lr} \cdot (g + \mu b \text{ if Nesterov}, \text{else } b \text{; without momentum } g)
+.. math:: \text{Adagrad:}\quad s \mathrel{+}= g^2 \ \text{(row-wise: its mean over the row)}, \qquad
+          p \mathrel{-}= \text{lr} \cdot g / (\sqrt{s} + \text{eps})
+.. math:: \text{Adam:}\quad m \mathrel{+}= (1 - \beta_1) (g - m), \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
+          \qquad p \mathrel{-}= \frac{\text{lr}}{1 - \beta_1^t} \cdot m / (\sqrt{v / (1 - \beta_2^t)} + \text{eps})
+.. math:: \text{RMSprop:}\quad v \leftarrow \alpha v + (1 - \alpha) g^2, \qquad
+          p \mathrel{-}= \text{lr} \cdot g / (\sqrt{v - \bar g^2 \text{ if centered}} + \text{eps}) \
+          \text{(or that enters a buffer)}
+
+These are the formulas of ``torch.optim``. Rows without a gradient keep parameter and state bit for bit. Half
+parameters are updated in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.checks import check_rows
+from maskgrad.kernels.coalescing import merge_rows
+from maskgrad.kernels.kernel import FLOATS, body_of, kernel
+from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.selection import KERNELS
+
+__all__ = [
+    "adagrad_rows_",
+    "adam_rows_",
+    "rmsprop_rows_",
+    "rowwise_adagrad_rows_",
+    "sgd_rows_",
+    "update_tables_",
+]
+
+_ADAGRAD = (
+    "(Tensor(a!) param, Tensor(b!) state_sum, Tensor indices, Tensor values, *, float lr, float weight_decay, "
+    "float eps, float factor=1.) -> ()"
+)
+
+
+def _check(*tensors: Tensor | None) -> None:
+    *_, indices, values = tensors
+    assert indices is not None
+    assert values is not None
+    check_rows(indices, values)
+
+
+@kernel(
+    "(Tensor(a!) param, Tensor(b!)? momentum_buffer, Tensor indices, Tensor values, *, float lr, "
+    "float momentum=0., float dampening=0., float weight_decay=0., bool nesterov=False, float factor=1., "
+    "Tensor(c!)? first_step=None) -> ()",
+    FLOATS,
+    least=0,
+    check=_check,
+)
+def sgd_rows_(
+    param: Tensor,
+    momentum_buffer: Tensor | None,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    factor: float = 1.0,
+    first_step: Tensor | None = None,
+) -> None:
+    """One SGD step, in place.
+
+    ``first_step`` (num_rows,), Boolean, marks the rows whose buffer has not been started: it then becomes the
+    gradient itself, without dampening, as in ``torch.optim.SGD``, and the mark is cleared.
+    """
+    rows, p, g = _read(param, indices, values, factor, weight_decay)
+    if momentum_buffer is not None and momentum != 0:
+        b = momentum * _taken(momentum_buffer, rows) + (1 - dampening) * g
+        if first_step is not None:
+            fresh = first_step.index_select(0, rows).view(-1, *(1 for _ in param.shape[1:]))
+            b = torch.where(fresh, g, b)
+            first_step.index_fill_(0, rows, False)
+        _put(momentum_buffer, rows, b)
+        g = g + momentum * b if nesterov else b
+    _put(param, rows, p - lr * g)
+
+
+@kernel(_ADAGRAD, FLOATS, least=0, check=_check)
+def adagrad_rows_(
+    param: Tensor,
+    state_sum: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+    factor: float = 1.0,
+) -> None:
+    """One Adagrad step, in place; ``lr`` is already decayed."""
+    rows, p, g = _read(param, indices, values, factor, weight_decay)
+    s = _taken(state_sum, rows) + g * g
+    _put(state_sum, rows, s)
+    _put(param, rows, p - lr * g / (s.sqrt() + eps))
+
+
+@kernel(_ADAGRAD, FLOATS, least=0, check=_check)
+def rowwise_adagrad_rows_(
+    param: Tensor,
+    state_sum: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+    factor: float = 1.0,
+) -> None:
+    """One Adagrad step with one state for each row, the mean of its squares; ``state_sum`` has num_rows entries."""
+    rows, p, g = _read(param, indices, values, factor, weight_decay)
+    states = state_sum.view(-1)
+    squares = g.flatten(1).square() if g.ndim > 1 else g.square().unsqueeze(1)
+    s = _taken(states, rows) + squares.mean(1)
+    _put(states, rows, s)
+    _put(param, rows, p - lr * g / (s.sqrt() + eps).view(-1, *(1 for _ in param.shape[1:])))
+
+
+@kernel(
+    "(Tensor(a!) param, Tensor(b!) exp_avg, Tensor(c!) exp_avg_sq, Tensor(d!)? max_exp_avg_sq, "
+    "Tensor indices, Tensor values, *, float step, float lr, float beta1, float beta2, float eps, "
+    "float weight_decay=0., bool decoupled=False, float factor=1.) -> ()",
+    FLOATS,
+    least=0,
+    check=_check,
+)
+def adam_rows_(
+    param: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor | None,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    step: float,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+    factor: float = 1.0,
+) -> None:
+    """One Adam step, in place: AdamW's if ``decoupled``, AMSGrad's with ``max_exp_avg_sq``; ``step`` counts from 1."""
+    rows, p, g = _read(param, indices, values, factor, 0.0 if decoupled else weight_decay)
+    if decoupled:
+        p = p * (1 - lr * weight_decay)
+    m = _taken(exp_avg, rows).lerp(g, 1 - beta1)
+    v = beta2 * _taken(exp_avg_sq, rows) + (1 - beta2) * g * g
+    _put(exp_avg, rows, m)
+    _put(exp_avg_sq, rows, v)
+    if max_exp_avg_sq is not None:
+        v = torch.maximum(_taken(max_exp_avg_sq, rows), v)
+        _put(max_exp_avg_sq, rows, v)
+    root = v.sqrt() / math.sqrt(1 - beta2**step) + eps
+    _put(param, rows, p - lr / (1 - beta1**step) * m / root)
+
+
+@kernel(
+    "(Tensor(a!) param, Tensor(b!) square_avg, Tensor(c!)? grad_avg, Tensor(d!)? momentum_buffer, "
+    "Tensor indices, Tensor values, *, float lr, float alpha, float eps, float weight_decay=0., "
+    "float momentum=0., float factor=1.) -> ()",
+    FLOATS,
+    least=0,
+    check=_check,
+)
+def rmsprop_rows_(
+    param: Tensor,
+    square_avg: Tensor,
+    grad_avg: Tensor | None,
+    momentum_buffer: Tensor | None,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    lr: float,
+    alpha: float,
+    eps: float,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    factor: float = 1.0,
+) -> None:
+    """One RMSprop step, in place: centered with ``grad_avg``, with momentum if there is a buffer."""
+    rows, p, g = _read(param, indices, values, factor, weight_decay)
+    v = alpha * _taken(square_avg, rows) + (1 - alpha) * g * g
+    _put(square_avg, rows, v)
+    if grad_avg is not None:
+        mean = _taken(grad_avg, rows).lerp(g, 1 - alpha)
+        _put(grad_avg, rows, mean)
+        v = v - mean * mean
+    change = g / (v.sqrt() + eps)
+    if momentum_buffer is not None and momentum != 0:
+        change = momentum * _taken(momentum_buffer, rows) + change
+        _put(momentum_buffer, rows, change)
+    _put(param, rows, p - lr * change)
+
+
+def _read(
+    param: Tensor, indices: Tensor, values: Tensor, factor: float, weight_decay: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The touched rows, what the parameter holds there, and the merged gradient, decay included."""
+    rows, g = merge_rows.reference(indices, _widened(values), param.shape[0])
+    g = g.to(torch.float32 if param.dtype in HALVES else param.dtype)
+    if factor != 1:
+        g = g * factor
+    p = _taken(param, rows)
+    return rows, p, g + weight_decay * p if weight_decay != 0 else g
+
+
+def _taken(table: Tensor, rows: Tensor) -> Tensor:
+    return _widened(table.index_select(0, rows))
+
+
+def _put(table: Tensor, rows: Tensor, values: Tensor) -> None:
+    table.index_copy_(0, rows, values.to(table.dtype))
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.to(torch.float32) if x.dtype in HALVES else x
+
+
+@torch.no_grad()
+def update_tables_(
+    name: str,
+    tables: Sequence[Sequence[Tensor | None]],
+    indices: Sequence[Tensor],
+    values: Sequence[Tensor],
+    **numbers: Any,
+) -> None:
+    """One step, in place, on several tables by the same numbers: in one pass, if the compiled body knows them all.
+
+    Args:
+        name: of the kernel.
+        tables: the parameters, and for each state of the rule a list of as many tensors, or of None.
+        indices: for each table the rows that have a gradient.
+        values: their gradients.
+        numbers: of the rule.
+    """
+    for i, v in zip(indices, values, strict=True):
+        check_rows(i, v)
+    rows = zip(*tables, strict=True)
+    # by the body itself, not through its operator, which costs twice as much as a small step
+    together = (
+        not indices[0].is_cuda
+        and numbers.get("first_step") is None
+        and all(
+            KERNELS[name].is_compiled_for(*row, i, v) for row, i, v in zip(rows, indices, values, strict=True)
+        )
+    )
+    if together and body_of("maskgrad.kernels.updates.cpu", "update_tables")(
+        name, tables, indices, values, **numbers
+    ):
+        torch.autograd.graph.increment_version([t for kind in tables for t in kind if t is not None])
+        return
+    for *row, i, v in zip(*tables, indices, values, strict=True):
+        KERNELS[name](*row, i, v, **numbers)
