@@ -23,46 +23,51 @@ class Fault(NamedTuple):
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "a mean divides by the size, not by the number of specified entries",
-        "kernels/reference/reductions.py",
+        "kernels/reductions/__init__.py",
         "(total / count.clamp(min=1)).to(out), count",
         "(total / max(values.numel() // max(total.numel(), 1), 1)).to(out), count",
     ),
     Fault(
         "softmax fills with 0 where -inf is needed",
-        "kernels/reference/softmax.py",
+        "kernels/softmax/__init__.py",
         "torch.where(present, -torch.inf, 0.0)",
         "torch.where(present, 0.0, 0.0)",
     ),
     Fault(
         "softmax fills a row without entries with -inf",
-        "kernels/reference/softmax.py",
+        "kernels/softmax/__init__.py",
         "torch.where(present, -torch.inf, 0.0)",
         "torch.where(present, -torch.inf, -torch.inf)",
     ),
     Fault(
         "the gradient of a variance reaches unspecified entries",
-        "kernels/reference/moments.py",
+        "kernels/moments/__init__.py",
         "return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)",
         "return (grad * factor * deviation).to(values.dtype)",
     ),
     Fault(
         "a variance subtracts 1 whatever the correction is",
-        "kernels/reference/moments.py",
+        "kernels/moments/__init__.py",
         "count.to(total.dtype) - correction, 1)",
         "count.to(total.dtype) - 1, 1)",
     ),
     Fault(
         "an elementwise result is specified where one operand is",
-        "semantics/entries.py",
-        "return a if a is b else a & b",
-        "return a if a is b else a | b",
+        "kernels/smallest.py",
+        "        return a & b",
+        "        return a | b",
     ),
     Fault(
         "an averaged loss divides by the number of all positions",
-        "semantics/losses/reduction.py",
-        'return number(mean(loss), nan) if reduction == "mean"',
-        "return number(Entries(sum(loss).values / max(loss.values.numel(), 1), sum(loss).mask), nan) "
-        'if reduction == "mean"',
+        "semantics/reductions.py",
+        "return total / count if average else total",
+        "return total / values.numel() if average else total",
+    ),
+    Fault(
+        "a look finds everything harmless",
+        "semantics/harmless.py",
+        "return bool(cmath.isfinite(total.item()))",
+        "return True",
     ),
     Fault(
         "unspecified entries are sorted first",
@@ -114,7 +119,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a row-wise state is read one row too late",
-        "kernels/reference/updates.py",
+        "kernels/updates/__init__.py",
         "s = _taken(states, rows) + squares.mean(1)",
         "s = _taken(states, (rows + 1) % len(states)) + squares.mean(1)",
     ),

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients.attached import grad_dtype, replace_gradient, set_grad_dtype
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.optim.lazy.catch_up import bring_up_to_date
 from maskgrad.optim.lazy.rows import lazy_rows_of, release
 
 __all__ = ["LookupTable", "dense_gradient_needed", "table_of"]
 
-HALVES = (torch.float16, torch.bfloat16)
 # Where compiled code finds a table: tensors reach it through the graph, what hangs on them does not.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
 _NUMBERS = itertools.count()

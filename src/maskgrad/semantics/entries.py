@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from maskgrad.kernels import masked_filling
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.smallest import intersected
 
 if TYPE_CHECKING:
@@ -43,10 +44,6 @@ class Entries(NamedTuple):
 
     values: Tensor
     mask: Tensor
-
-
-#: The dtypes whose sums are taken in float32.
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def widened(values: Tensor) -> Tensor:

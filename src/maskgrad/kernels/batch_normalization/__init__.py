@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
 __all__ = ["masked_batch_norm", "masked_batch_norm_backward", "summed_to"]
 

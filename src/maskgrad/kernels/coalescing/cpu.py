@@ -23,7 +23,7 @@ from maskgrad.kernels.cpu.compiler import array, ask, compiled, decode, pointer
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 
 _SUM, _MEAN, _AMAX, _AMIN = range(4)
 AHEAD = 16  # rows that are asked for before they are needed

@@ -17,7 +17,7 @@ from torch import Tensor
 from maskgrad.kernels.cpu.compiler import compiled, decode, flat
 from maskgrad.kernels.cpu.partition import like, walk, walkable
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 
 __all__ = ["line"]
 

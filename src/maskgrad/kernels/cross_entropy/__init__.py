@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.smallest import any_of
 
 __all__ = ["class_dim", "masked_cross_entropy", "masked_cross_entropy_gradient"]

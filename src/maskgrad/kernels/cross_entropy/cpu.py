@@ -13,7 +13,7 @@ from torch import Tensor
 from maskgrad.kernels import cross_entropy as family
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cross_entropy import class_dim
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cpu import masked_count, masked_spread, masked_sum
 from maskgrad.kernels.softmax import cpu as softmax
 from maskgrad.kernels.softmax import cpu_loops as softmax_loops

@@ -22,7 +22,7 @@ from maskgrad.kernels.cross_entropy import class_dim
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.runs import number_of
 from maskgrad.kernels.cuda.tiles import place, table
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cuda import masked_count
 from maskgrad.kernels.softmax.cuda import largest_and_sum
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, kernel
-from maskgrad.kernels.reductions import HALVES, kept
+from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
+from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.selection import may_look_at
 from maskgrad.kernels.smallest import any_of
 

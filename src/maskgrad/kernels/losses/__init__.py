@@ -22,8 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
 __all__ = ["KINDS", "masked_loss", "masked_loss_gradient", "masked_loss_sum", "masked_loss_target_gradient"]
 

@@ -25,8 +25,8 @@ from maskgrad.kernels.cpu.logarithms import logarithm, logarithm_1p
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import like, walk, walkable
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.losses import KINDS
-from maskgrad.kernels.reductions import HALVES
 
 BLOCK = 1024  # entries treated together
 _DISTANCE, _LOGITS, _PROBABILITIES = range(3)

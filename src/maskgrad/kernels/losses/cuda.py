@@ -24,8 +24,8 @@ from maskgrad.kernels import losses as family
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.runs import number_of
 from maskgrad.kernels.cuda.tiles import entrywise, place, table, tile, tile_place
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.losses import KINDS
-from maskgrad.kernels.reductions import HALVES
 
 _DISTANCE, _LOGITS = tl.constexpr(KINDS.index("distance")), tl.constexpr(KINDS.index("logits"))
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES, kept
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
+from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.selection import may_look_at
 
 __all__ = ["masked_variance", "masked_variance_backward", "without_estimates_of_few"]

@@ -20,8 +20,8 @@ from torch import Tensor
 from maskgrad.kernels.cpu.compiler import compiled, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.moments import segments as family
-from maskgrad.kernels.reductions import HALVES
 from maskgrad.kernels.segments.cpu import bounds, entries
 
 SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made

@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.moments import segments as family
-from maskgrad.kernels.reductions import HALVES
 from maskgrad.kernels.segments.cuda import merged, places_of, walk_segments
 
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
 __all__ = ["masked_layer_norm", "masked_layer_norm_backward"]
 

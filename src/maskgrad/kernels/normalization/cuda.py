@@ -22,8 +22,8 @@ from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precisi
 from maskgrad.kernels.cuda.lines import blend, line, pair_sums, spread_over
 from maskgrad.kernels.cuda.runs import number_of
 from maskgrad.kernels.cuda.tiles import place, table
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.moments.cuda import central_squares, moments_of
-from maskgrad.kernels.reductions import HALVES
 
 
 def masked_layer_norm(

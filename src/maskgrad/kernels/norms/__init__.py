@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES, kept
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
+from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.smallest import any_of
 
 __all__ = ["masked_norm", "masked_norm_backward"]

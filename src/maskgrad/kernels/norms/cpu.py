@@ -24,7 +24,7 @@ from maskgrad.kernels.cpu.lines import line
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import like, partition, walk, walkable
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cpu import masked_count
 
 BLOCK = 1024  # entries of a row added in their own type

@@ -20,7 +20,7 @@ from torch import Tensor
 from maskgrad.kernels import norms as family
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cuda import masked_count
 
 ZERO, ONE, TWO, INFINITE = (tl.constexpr(kind) for kind in range(4))

@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.norms import segments as family
-from maskgrad.kernels.reductions import HALVES
 from maskgrad.kernels.segments.cuda import places_of, walk_segments
 
 ZERO, ONE, TWO, POWER, LARGEST, SMALLEST = (tl.constexpr(kind) for kind in range(6))

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, kernel
-from maskgrad.kernels.reductions import HALVES, kept
+from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
+from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.smallest import any_of
 
 __all__ = ["masked_prod", "masked_prod_backward", "plain_product", "product"]

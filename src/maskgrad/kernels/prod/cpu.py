@@ -20,7 +20,7 @@ from maskgrad.kernels.cpu.floating import encode
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import like, partition, walk, walkable
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 
 BLOCK = 1024  # entries of a row treated together
 TILE = 1024  # columns treated together

@@ -18,7 +18,7 @@ from torch import Tensor
 from maskgrad.kernels import prod as family
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 
 
 def masked_prod(

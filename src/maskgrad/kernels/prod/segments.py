@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, kernel
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.segments import segment_spread, segment_sum, widened
 
 __all__ = ["plain_product", "segment_prod", "segment_prod_backward", "segment_product"]

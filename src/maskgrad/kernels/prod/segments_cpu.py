@@ -19,8 +19,8 @@ from torch import Tensor
 from maskgrad.kernels.cpu.compiler import compiled, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.prod import segments as family
-from maskgrad.kernels.reductions import HALVES
 from maskgrad.kernels.segments.cpu import bounds, entries
 
 

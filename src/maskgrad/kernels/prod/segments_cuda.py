@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.prod import segments as family
-from maskgrad.kernels.reductions import HALVES
 from maskgrad.kernels.segments.cuda import places_of, walk_segments
 
 

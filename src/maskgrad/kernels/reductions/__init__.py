@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, REDUCIBLE, kernel
+from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.smallest import smallest
 
 __all__ = [
-    "HALVES",
     "kept",
     "masked_count",
     "masked_mean",
@@ -34,8 +33,6 @@ __all__ = [
 _REDUCTION = (
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
 )
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def sum_dtype(values: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:

@@ -24,8 +24,9 @@ from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.layout import Axis, axes, nest, offsets, unrepeated
-from maskgrad.kernels.reductions import HALVES, mean_dtype, sum_dtype
+from maskgrad.kernels.reductions import mean_dtype, sum_dtype
 
 BLOCK = 1024  # entries of a row added in their own type
 ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)

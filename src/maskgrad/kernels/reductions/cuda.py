@@ -22,7 +22,8 @@ from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.tiles import place, restored, table
 from maskgrad.kernels.filling.cuda import select
-from maskgrad.kernels.reductions import HALVES, mean_dtype, sum_dtype
+from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels.reductions import mean_dtype, sum_dtype
 
 # Results that a kernel writes; any other dtype is converted to afterwards.
 _WRITABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.coalescing import merge_slots
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
 __all__ = [
     "per_segment",

@@ -22,7 +22,7 @@ from maskgrad.kernels.cpu.compiler import array, compiled, decode, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 
 SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
 _NO_ORDER = np.empty(0, np.int64)

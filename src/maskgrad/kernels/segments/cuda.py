@@ -23,7 +23,7 @@ from maskgrad.kernels import segments as family
 from maskgrad.kernels.coalescing import REDUCTIONS
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, power_of_two, precision
 from maskgrad.kernels.cuda.runs import name_outside
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 
 ENTRIES = 1024  # of a tile of lanes and steps
 _SUM, _MEAN, _AMAX, _AMIN = range(len(REDUCTIONS))

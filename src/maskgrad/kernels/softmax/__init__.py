@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES, kept, masked_sum
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
+from maskgrad.kernels.reductions import kept, masked_sum
 from maskgrad.kernels.smallest import any_of
 
 __all__ = [

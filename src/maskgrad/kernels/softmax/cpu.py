@@ -17,9 +17,8 @@ from maskgrad.kernels.cpu.compiler import array, flat
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import Partition, like, partition, walk, walkable
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.softmax import cpu_loops as loops
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.segments import segment_extremum, segment_spread, segment_sum
 
 __all__ = ["segment_logsumexp", "segment_logsumexp_backward"]

@@ -19,7 +19,7 @@ from maskgrad.kernels.cpu.compiler import compiled, reordered
 from maskgrad.kernels.cpu.floating import exponential, ordered, unordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments.cpu import bounds, entries
 from maskgrad.kernels.softmax import segments as family
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled, precision
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments.cuda import places_of, walk_segments
 from maskgrad.kernels.softmax import segments as family
 

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_rows
 from maskgrad.kernels.coalescing import merge_rows
-from maskgrad.kernels.kernel import FLOATS, body_of, kernel
-from maskgrad.kernels.reductions import HALVES
+from maskgrad.kernels.kernel import FLOATS, HALVES, body_of, kernel
 from maskgrad.kernels.selection import KERNELS
 
 __all__ = [

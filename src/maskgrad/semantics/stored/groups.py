@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments import segment_index
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Groups:
 
     def total(self, entries: Tensor) -> Tensor:
         """:meth:`sum`, rounded once to the dtype of the entries."""
-        if self.is_one or entries.dtype in _HALVES:
+        if self.is_one or entries.dtype in HALVES:
             return self.sum(entries).to(entries.dtype)
         return kernels.segment_sum(entries, self.pointers, self.order, entries.dtype)
 
@@ -197,7 +196,7 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
 
 def _unhalved(entries: Tensor) -> Tensor:
     """Halves in float32, everything else as it is."""
-    return entries.float() if entries.dtype in _HALVES else entries
+    return entries.float() if entries.dtype in HALVES else entries
 
 
 def _everywhere(entries: Tensor) -> Tensor:
