@@ -75,6 +75,16 @@ class Goal:
 _MASKED = "torch.masked"
 _TABLE = "1000000x64"
 _MILLION = "1000000 entries*"
+#: whole models beside masking by hand
+_MODELS = {
+    "two encoder layers": 0.95,
+    "Bert": 0.9,
+    "Bert, compiled": 0.95,
+    "MLP": 0.8,
+    "two convolutions": 0.8,
+    "linear, mean over time": 0.9,
+    "LSTM": 2.5,
+}
 #: steps on 64, 512, 4,096, 65,536 and 262,144 rows
 _STEPS = {"SGD": (0.5, 0.95, 0.95, 0.95, 0.95), "Adagrad": (1, 1, 3, 5, 8), "Adam": (1, 1, 4, 7, 10)}
 
@@ -136,6 +146,10 @@ GOALS: tuple[Goal, ...] = (
     *(
         Goal("steps", "*", f"torch.optim-{way}", ">=", 0.95, work="step", shape="*", density=None)
         for way in ("fused", "foreach", "single")
+    ),
+    *(
+        Goal("models", name, "by-hand", ">=", bound, work="*", shape="*", density=None)
+        for name, bound in _MODELS.items()
     ),
     Goal("updates", "Adagrad", "torch.optim", ">=", 4, work="lookup*", shape=_TABLE, density=None),
     Goal("updates", "Adagrad", "fbgemm", ">=", 2, work="lookup*", shape=_TABLE, density=None),

@@ -35,6 +35,7 @@ COLORS = {
     "torch.optim-foreach": "#E69F00",
     "torch.optim-single": "#D55E00",
     "rows-moved": "#CC79A7",
+    "by-hand": "#000000",
     "bare-values": "#000000",
     "memory-copy": "#CC79A7",
 }
@@ -108,6 +109,15 @@ def _steps(rows: Rows) -> Figure | None:
                 row.ratio
             )
     return _dots(groups, "Dense gradients: close to the fastest of PyTorch's ways, whichever it is")
+
+
+def _models(rows: Rows) -> Figure | None:
+    """Whole models beside masking by hand."""
+    groups: Groups = {}
+    for row in rows:
+        if row.family == "models" and row.peer != OURS:
+            groups.setdefault(f"{row.operation}, {row.shape}", {})[row.peer] = row.ratio
+    return _dots(groups, "Whole models: what masking by hand costs")
 
 
 def _dots(groups: Groups, title: str, width: float = 8.5) -> Figure | None:
@@ -272,4 +282,5 @@ PICTURES: dict[str, Callable[[Rows], Figure | None]] = {
     "sparse": _sparse,
     "updates": _updates,
     "steps": _steps,
+    "models": _models,
 }

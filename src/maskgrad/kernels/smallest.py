@@ -14,15 +14,26 @@ from torch import Tensor
 
 from maskgrad.kernels.selection import may_look_at
 
-__all__ = ["all_of", "any_of", "intersected", "reduced", "smallest"]
+__all__ = ["all_of", "any_of", "intersected", "is_one", "reduced", "repeats", "smallest"]
+
+
+def repeats(mask: Tensor) -> bool:
+    """Whether a mask is known to repeat along a dimension."""
+    if torch.compiler.is_exporting():  # the graph is for sizes that nobody knows, and must not ask for them
+        return any(type(stride) is int and stride == 0 for stride in mask.stride())
+    return 0 in mask.stride()
+
+
+def is_one(size: int) -> bool:
+    """Whether a size is known to be 1."""
+    return type(size) is int and size == 1
 
 
 def smallest(mask: Tensor) -> Tensor:
     """A view of ``mask`` with size 1 in each dimension in which it is known to repeat."""
-    strides = mask.stride()
-    if 0 in strides:
-        for dim, stride in enumerate(strides):
-            if stride == 0 and mask.shape[dim] > 1:
+    if repeats(mask):
+        for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
+            if type(size) is int and type(stride) is int and stride == 0 and size > 1:
                 mask = mask.narrow(dim, 0, 1)
     return mask
 
@@ -31,7 +42,7 @@ def intersected(a: Tensor, b: Tensor) -> Tensor:
     """``a & b``, computed and kept in the smallest shape; the same object twice costs nothing."""
     if a is b:
         return a
-    if 0 not in a.stride() and 0 not in b.stride():
+    if not (repeats(a) or repeats(b)):
         return a & b
     shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
     return (smallest(a) & smallest(b)).expand(shape)
@@ -39,7 +50,7 @@ def intersected(a: Tensor, b: Tensor) -> Tensor:
 
 def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
     """``mask.any(dims, keepdim=True)`` of a mask in its smallest shape: where it has size 1 there is nothing to ask."""
-    asked = [dim for dim in dims if mask.shape[dim] != 1]
+    asked = [dim for dim in dims if not is_one(mask.shape[dim])]
     if not asked:
         return mask
     if may_look_at(mask) and mask.numel():  # a fortieth of the time of torch.any

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.kernels.smallest import smallest
+from maskgrad.kernels.smallest import is_one, smallest
 from maskgrad.patterns.eager import may_look_at
 from maskgrad.semantics.entries import Entries, as_entries, fill, widened
 from maskgrad.semantics.facts import Operation, functions_named
@@ -125,7 +125,7 @@ def without_rows(values: Tensor) -> Tensor:
 def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
     """Whether no group has a gap, as in padded sentences, and PyTorch's own kernels will do; False if a look costs."""
     few = smallest(mask)
-    if all(few.shape[d] == 1 for d in dims):
+    if all(is_one(few.shape[d]) for d in dims):
         return True
     if not may_look_at(mask):
         return False

@@ -14,7 +14,7 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import may_look_at, runs_compiled
-from maskgrad.kernels.smallest import any_of, smallest
+from maskgrad.kernels.smallest import any_of, repeats, smallest
 from maskgrad.semantics.dimensions import as_dims, reduce_each
 from maskgrad.semantics.entries import HALVES, Entries, filler_as
 from maskgrad.semantics.facts import Operation, functions_named
@@ -68,7 +68,7 @@ def over_all(input: Entries, average: bool) -> Tensor | None:
 
 def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """Where there was an entry; a mask that repeats is asked in its smallest shape, and stays in it."""
-    return any_of(mask, dims, keepdim) if 0 in mask.stride() else count > 0
+    return any_of(mask, dims, keepdim) if repeats(mask) else count > 0
 
 
 def without_nan(input: Entries) -> Entries:

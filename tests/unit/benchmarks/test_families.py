@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from maskgrad.benchmarks.case import OURS, LeftOutError, WrongResultError
-from maskgrad.benchmarks.families import FAMILIES, coalescing, compiled, per_sample, storage, updates
+from maskgrad.benchmarks.families import FAMILIES, coalescing, compiled, models, per_sample, storage, updates
 from maskgrad.benchmarks.peers import PEERS
 from maskgrad.benchmarks.plan import Family, Point
 from maskgrad.benchmarks.timing import Pace, measure
@@ -23,6 +23,8 @@ LEFT_OUT = {"compiled-where", "fbgemm", "opacus"}
 def _small_tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(coalescing, "TABLE", 500)
     monkeypatch.setattr(compiled, "BACKEND", "eager")  # Inductor takes seconds for each case
+    monkeypatch.setattr(models, "BACKEND", "eager")
+    monkeypatch.setattr(models, "ENCODERS", ((7, 8), (11, 16)))
     monkeypatch.setattr(coalescing, "GRID", 40)
     monkeypatch.setattr(updates, "TABLE", 500)
     monkeypatch.setattr(updates, "WATCHED", 100)

@@ -23,6 +23,8 @@ __all__ = ["FAMILY"]
 NAME = "models"
 #: what torch.compile makes of a graph
 BACKEND = "inductor"
+#: length and width of the two encoders
+ENCODERS = ((128, 128), (512, 256))
 Step = Callable[[Any, dict[str, Tensor]], Any]
 
 
@@ -229,11 +231,13 @@ def _programs(size: int) -> Iterator[Program]:
     """The programs with batches of about ``size`` sequences; widths stay."""
     encoder = (_encoder, _padded, _encoder_ours, _encoder_by_hand, _encoded_alone)
     bert = (_bert, _padded, _bert_ours, _bert_by_hand, _bert_alone)
-    yield Program("two encoder layers", (size, 128, 128), *encoder)
-    yield Program("two encoder layers", (max(size // 2, 1), 512, 256), *encoder)
+    short, long = ENCODERS
+    yield Program("two encoder layers", (size, *short), *encoder)
+    yield Program("two encoder layers", (max(size // 2, 1), *long), *encoder)
     yield Program("Bert", (size, 64, 128), *bert)
     yield Program("Bert, compiled", (size, 64, 128), *bert, compiled=True)
-    yield Program("MLP", (16 * size, 64), _mlp, _holes, _mlp_ours, _mlp_by_hand, _mlp_alone)
+    for rows in (16 * size, 128 * size):
+        yield Program("MLP", (rows, 64), _mlp, _holes, _mlp_ours, _mlp_by_hand, _mlp_alone)
     yield Program(
         "two convolutions", (size, 3, 32, 32), _convolutions, _images, _convolutions_ours,
         _convolutions_by_hand, _convolutions_defined,
