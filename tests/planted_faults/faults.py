@@ -41,13 +41,13 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the gradient of a variance reaches unspecified entries",
-        "kernels/moments/__init__.py",
+        "kernels/variance/__init__.py",
         "return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)",
         "return (grad * factor * deviation).to(values.dtype)",
     ),
     Fault(
         "a variance subtracts 1 whatever the correction is",
-        "kernels/moments/__init__.py",
+        "kernels/variance/__init__.py",
         "count.to(total.dtype) - correction, 1)",
         "count.to(total.dtype) - 1, 1)",
     ),

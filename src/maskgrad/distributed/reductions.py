@@ -15,7 +15,7 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.semantics import numbers
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.spread import root
+from maskgrad.semantics.variance import root
 
 __all__ = ["count", "mean", "std", "sum", "var"]
 

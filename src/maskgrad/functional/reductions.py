@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.functional.arguments import Dim, documented, entries_of, reduced
-from maskgrad.semantics import extrema, norms, reductions, softmax, spread
+from maskgrad.semantics import extrema, norms, reductions, softmax, variance
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.numbers import number
 
@@ -126,7 +126,7 @@ def var(
         >>> var(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
         tensor(2.)
     """
-    found = spread.var(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
+    found = variance.var(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
     return number(found, nan)
 
 
@@ -150,7 +150,7 @@ def std(
         >>> std(torch.tensor([1., float("nan"), 1.]), mask=torch.tensor([True, False, True]))
         tensor(0.)
     """
-    found = spread.std(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
+    found = variance.std(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
     return number(found, nan)
 
 

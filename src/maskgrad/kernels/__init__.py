@@ -18,8 +18,6 @@ from maskgrad.kernels.extrema import extremum, masked_position
 from maskgrad.kernels.filling import masked_filling, write_where_
 from maskgrad.kernels.lookup import lookup_rows
 from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
-from maskgrad.kernels.moments import masked_variance
-from maskgrad.kernels.moments.segments import segment_mean, segment_variance
 from maskgrad.kernels.normalization import masked_layer_norm
 from maskgrad.kernels.norms import masked_norm
 from maskgrad.kernels.norms.segments import segment_norm
@@ -27,14 +25,14 @@ from maskgrad.kernels.prod import product
 from maskgrad.kernels.prod.segments import segment_product
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
 from maskgrad.kernels.segments import (
+    segment_expand,
     segment_extremum,
     segment_softmax,
     segment_softmax_backward,
-    segment_spread,
     segment_sum,
     sort_rows,
 )
-from maskgrad.kernels.selection import KERNELS, kernels_in_use, use_kernels, why
+from maskgrad.kernels.selection import KERNELS, explain, kernels_in_use, use_kernels
 from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax
 from maskgrad.kernels.softmax.segments import segment_logsumexp
 from maskgrad.kernels.updates import (
@@ -45,11 +43,14 @@ from maskgrad.kernels.updates import (
     sgd_rows_,
     update_tables_,
 )
+from maskgrad.kernels.variance import masked_variance
+from maskgrad.kernels.variance.segments import segment_mean, segment_variance
 
 __all__ = [
     "KERNELS",
     "adagrad_rows_",
     "adam_rows_",
+    "explain",
     "extremum",
     "kernels_in_use",
     "lookup_rows",
@@ -73,6 +74,7 @@ __all__ = [
     "product",
     "rmsprop_rows_",
     "rowwise_adagrad_rows_",
+    "segment_expand",
     "segment_extremum",
     "segment_logsumexp",
     "segment_mean",
@@ -80,14 +82,12 @@ __all__ = [
     "segment_product",
     "segment_softmax",
     "segment_softmax_backward",
-    "segment_spread",
     "segment_sum",
     "segment_variance",
     "sgd_rows_",
     "sort_rows",
     "update_tables_",
     "use_kernels",
-    "why",
     "write_where_",
 ]
 

@@ -38,7 +38,7 @@ class Kernel(Generic[P, R]):
         reference: what it computes: differentiable, exportable, for any device.
         schema: arguments and results, in PyTorch's schema language.
         dtypes: those that the compiled bodies know.
-        least: the number of values from which the compiled body for CPUs wins over the reference; taken for CUDA, too.
+        min_numel: the number of values from which the body for CPUs wins over the reference; the same for CUDA.
         in_graphs: the number from which graphs of torch.compile for the CPU contain the operator, because it wins over
             the formulas that Inductor fuses (which reads Boolean masks one by one, at 3 ns each); None: never.
         leading: which argument decides dtype and size, or what computes a stand-in for it from all arguments.
@@ -48,7 +48,7 @@ class Kernel(Generic[P, R]):
         fake: the body for tensors without data, where the reference's own would lie otherwise in memory.
         save: what the derivative needs, kept in the forward pass (``setup_context``).
         backward: the derivative, written with kernels, so that derivatives of any order exist.
-        bodies: the modules that hold compiled bodies, by device.
+        backends: the modules that hold compiled bodies, by device.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Kernel(Generic[P, R]):
         reference: Callable[P, R],
         schema: str,
         dtypes: frozenset[torch.dtype],
-        least: int,
+        min_numel: int,
         in_graphs: int | None,
         leading: int | Callable[..., Tensor],
         check: Callable[..., None] | None,
@@ -67,7 +67,7 @@ class Kernel(Generic[P, R]):
         self.reference = reference
         self.schema = schema
         self.dtypes = dtypes
-        self.least = least
+        self.min_numel = min_numel
         self.in_graphs = in_graphs
         self.leading = leading
         self.check = check
@@ -77,13 +77,13 @@ class Kernel(Generic[P, R]):
         self.save: Callable[..., None] | None = None
         self.backward: Callable[..., Any] | None = None
         file = Path(inspect.unwrap(reference).__code__.co_filename)
-        self.bodies: dict[str, str] = {}
+        self.backends: dict[str, str] = {}
         for device in ("cpu", "cuda"):
             is_folder = file.name == "__init__.py"
             if (
                 file.with_name(f"{device}.py") if is_folder else file.with_name(f"{file.stem}_{device}.py")
             ).exists():
-                self.bodies[device] = f"{reference.__module__}{'.' if is_folder else '_'}{device}"
+                self.backends[device] = f"{reference.__module__}{'.' if is_folder else '_'}{device}"
         parameters = [
             p for p in inspect.signature(reference).parameters.values() if p.kind is not p.KEYWORD_ONLY
         ]
@@ -142,12 +142,12 @@ class Kernel(Generic[P, R]):
                         break
                     on_cuda = on_cuda or x.is_cuda
             else:
-                return cast("R", self.body("cuda" if on_cuda else "cpu")(*args))
+                return cast("R", self.backend("cuda" if on_cuda else "cpu")(*args))
         return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
 
-    def body(self, device: str) -> Callable[..., Any]:
+    def backend(self, device: str) -> Callable[..., Any]:
         """The compiled body for a device; imports its compiler."""
-        return body_of(self.bodies[device], self.name)
+        return backend_of(self.backends[device], self.name)
 
     def derive(self, save: Callable[..., None], backward: Callable[..., Any]) -> None:
         """Say what the derivative needs, and what it is."""
@@ -162,7 +162,7 @@ class Kernel(Generic[P, R]):
         qualified = f"maskgrad::{self.name}"
         torch.library.define(qualified, self.schema)
         torch.library.impl(qualified, "default", self.reference)
-        for device in self.bodies:
+        for device in self.backends:
             torch.library.impl(qualified, device, self._as_operator(device))
         torch.library.register_fake(
             qualified, _writes_only if self.schema.endswith("-> ()") else self.fake or self.reference
@@ -179,7 +179,7 @@ class Kernel(Generic[P, R]):
         def body(*args: Any, **kwargs: Any) -> Any:
             if args[first].dtype not in self.dtypes or (device == "cuda" and not triton_works()):
                 return self.reference(*args, **kwargs)
-            result = self.body(device)(*args, **kwargs)
+            result = self.backend(device)(*args, **kwargs)
             # PyTorch does not see what numpy arrays or Triton write, and must: saved tensors may be among it.
             for i, name in written:
                 tensors = args[i] if i < len(args) else kwargs.get(name)
@@ -196,7 +196,7 @@ def kernel(
     schema: str,
     dtypes: frozenset[torch.dtype],
     *,
-    least: int,
+    min_numel: int,
     in_graphs: int | None = None,
     leading: int | Callable[..., Tensor] = 0,
     check: Callable[..., None] | None = None,
@@ -205,7 +205,7 @@ def kernel(
     """Make a kernel of its reference: see :class:`Kernel`."""
 
     def made(reference: Callable[P, R]) -> Kernel[P, R]:
-        record = Kernel(reference, schema, dtypes, least, in_graphs, leading, check, when)
+        record = Kernel(reference, schema, dtypes, min_numel, in_graphs, leading, check, when)
         KERNELS[record.name] = record
         return record
 
@@ -213,7 +213,7 @@ def kernel(
 
 
 @functools.cache
-def body_of(module: str, name: str) -> Callable[..., Any]:
+def backend_of(module: str, name: str) -> Callable[..., Any]:
     """What ``name`` is in a module that holds compiled bodies; imports their compiler."""
     with uninterrupted():
         found = importlib.import_module(module)

@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 __all__ = [
     "BODIES",
     "KERNELS",
+    "can_read_values",
+    "explain",
     "is_eager",
     "is_plain",
     "is_stacked",
     "is_transformed",
     "kernels_in_use",
-    "may_look_at",
     "runs_compiled",
     "use_kernels",
-    "why",
 ]
 
 VARIABLE = "MASKGRAD_KERNELS"
@@ -64,15 +64,15 @@ PLAIN = (Tensor, torch.nn.Parameter)
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
     """Whether a compiled body of ``kernel`` runs on ``values`` (which decide dtype and size) and ``others``."""
     # small tensors, whose calls count, are not told why
-    if not torch.compiler.is_compiling() and values.numel() < KERNELS[kernel].least and _forced() is None:
+    if not torch.compiler.is_compiling() and values.numel() < KERNELS[kernel].min_numel and _forced() is None:
         return False
-    return why(kernel, values, *others) == ""
+    return explain(kernel, values, *others) == ""
 
 
 is_stacked = torch._C._functorch.is_legacy_batchedtensor
 
 
-def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
+def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     """Why ``kernel`` would run its reference on these tensors; the empty string if the compiled body runs."""
     # First, because what follows cannot be traced.
     if torch.compiler.is_compiling() or torch.compiler.is_exporting():
@@ -83,8 +83,8 @@ def why(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     record = KERNELS[kernel]
     on_cuda = values.is_cuda
     if forced is None:
-        if values.numel() < record.least:
-            return f"{values.numel()} values are too few to pay for a compiled kernel; it starts at {record.least}"
+        if values.numel() < record.min_numel:
+            return f"{values.numel()} values are too few to pay for a compiled kernel; it starts at {record.min_numel}"
     elif (forced == "cuda") != on_cuda:
         return f"the {forced} body is forced by use_kernels or by {VARIABLE}, and the tensors are elsewhere"
     if values.dtype not in record.dtypes:
@@ -115,7 +115,7 @@ def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> 
     if not statically_known_true(values.numel() >= least):  # no size is looked at: one graph for all of them
         return f"a graph is being traced, and there may be fewer than {least} values"
     # what the operator gives lies in memory as the mask does; a gradient is spread from any layout
-    for tensor in others[-1:] if kernel == "masked_spread" else (values, *others):
+    for tensor in others[-1:] if kernel == "masked_expand" else (values, *others):
         if tensor is not None and not tensor.is_contiguous():
             return "a graph is being traced, and an operand is not contiguous"
     return ""
@@ -125,7 +125,7 @@ _TRANSFORMED = "a transform, a forward-mode derivative or a dispatch mode is act
 
 
 def _why_not_on_cuda(record: Kernel[..., Any], values: Tensor, *others: Tensor | None) -> str:
-    if "cuda" not in record.bodies:
+    if "cuda" not in record.backends:
         return f"{record.name} has no body for CUDA devices"
     for tensor in (values, *others):
         if tensor is not None and not (
@@ -145,7 +145,7 @@ def is_plain(x: Tensor) -> bool:
     return type(x) in PLAIN and x.is_cpu and x.layout == torch.strided and not (x.is_conj() or x.is_neg())
 
 
-def may_look_at(*tensors: Tensor) -> bool:
+def can_read_values(*tensors: Tensor) -> bool:
     """True for real numbers in the memory of the CPU, outside any compilation, export or transformation.
 
     Looking elsewhere would wait for a device, break a graph, or find no numbers at all. What depends on a look must be
@@ -166,7 +166,7 @@ def runs_eagerly(kernel: str, number_of_values: int) -> bool:
     if not is_eager():
         return False
     forced = _forced()
-    enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].least)
+    enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].min_numel)
     return enough and numba_works()
 
 
@@ -259,7 +259,7 @@ def _refuse_old(compiler: ModuleType) -> None:
 def use_kernels(body: str) -> Iterator[None]:
     """Force one body, ``"reference"``, ``"cpu"`` or ``"cuda"`` (also for small tensors), inside a ``with`` block.
 
-    Where the compiled body cannot run (see :func:`maskgrad.kernels.selection.why`), the reference does, forced or not.
+    Where the compiled body cannot run (:func:`maskgrad.kernels.selection.explain` says why), the reference does.
     """
     if body not in BODIES:
         raise ValueError(f"use_kernels() takes one of {', '.join(BODIES)}; got {body!r}")
@@ -281,7 +281,7 @@ def kernels_in_use(device: str | torch.device = "cpu") -> dict[str, str]:
             f"kernels_in_use(): device is {str(device)!r}, but PyTorch finds no CUDA device here; ask for 'cpu', "
             "or run on a machine that has one, with PyTorch's build for CUDA"
         )
-    size = max(kernel.least for kernel in KERNELS.values())
+    size = max(kernel.min_numel for kernel in KERNELS.values())
     samples = {
         dtype: torch.empty(1, dtype=dtype, device=place).expand(size)
         for dtype in (torch.float32, torch.int64)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import may_look_at
+from maskgrad.kernels.selection import can_read_values
 
 __all__ = ["all_of", "any_of", "intersected", "is_one", "reduced", "repeats", "smallest"]
 
@@ -53,7 +53,7 @@ def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
     asked = [dim for dim in dims if not is_one(mask.shape[dim])]
     if not asked:
         return mask
-    if may_look_at(mask) and mask.numel():  # a fortieth of the time of torch.any
+    if can_read_values(mask) and mask.numel():  # a fortieth of the time of torch.any
         return mask.view(torch.uint8).amax(asked, keepdim=True).view(torch.bool)
     return mask.any(asked, keepdim=True)
 

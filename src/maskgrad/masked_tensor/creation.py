@@ -13,7 +13,7 @@ from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace
 from maskgrad.masked_tensor.writing import own_home
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import check_mask
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,7 +153,7 @@ def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
         )
     dim %= data.ndim
     size = data.shape[dim]
-    if may_look_at(lengths) and lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > size):
+    if can_read_values(lengths) and lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > size):
         raise ValueError(
             f"lengths must lie between 0 and {size}, the size of dim {dim}, "
             f"found {int(lengths.min())} to {int(lengths.max())}"

@@ -14,7 +14,7 @@ from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.patterns import BlockPattern, CompressedPattern, CoordinatePattern, StoredPattern
 from maskgrad.patterns.checks import check_pattern, check_places
 from maskgrad.patterns.conversion import LAYOUTS, pattern_of_places
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import keys_of, places_of
 from maskgrad.semantics.stored.entries import densified, exploded
 
@@ -208,7 +208,7 @@ def compressed(self: MaskedTensor) -> Tensor:
         return torch.masked_select(values, mask)
     coordinates, entries, sizes = _places(self)
     keys = keys_of(coordinates, sizes)
-    if may_look_at(keys) and not bool((keys[1:] <= keys[:-1]).any()):
+    if can_read_values(keys) and not bool((keys[1:] <= keys[:-1]).any()):
         return entries
     return entries[torch.argsort(keys)]
 

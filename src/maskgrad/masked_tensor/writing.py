@@ -19,7 +19,7 @@ from maskgrad import kernels
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import Home, same_memory
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _forget(key: int, gone: WeakIdRef) -> None:
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
     """Write what is specified, and which entries are; what lies under the mask stays as it is."""
     known = target._pattern.mask
-    same = mask is known or (may_look_at(mask) and torch.equal(mask, known))
+    same = mask is known or (can_read_values(mask) and torch.equal(mask, known))
     if not same:
         place = writable_mask(target)
     old = target._values
@@ -136,7 +136,7 @@ def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
     """Say of some entries whether they are specified."""
     known = target._pattern.mask
     here = known[index]
-    if may_look_at(here) and bool((here == wanted).all()):
+    if can_read_values(here) and bool((here == wanted).all()):
         return
     writable_mask(target)[index] = wanted
 

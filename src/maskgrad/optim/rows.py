@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.kernel import body_of
+from maskgrad.kernels.kernel import backend_of
 from maskgrad.kernels.selection import PLAIN, runs_eagerly
 from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
 from maskgrad.optim.fused import Fused
@@ -84,14 +84,14 @@ class RowSteps:
         # PyTorch's addition takes a stride of 0, which an expanded gradient may have, at its word, and adds nothing.
         few = self.factor is not None and number_of_values <= ADDED * torch.get_num_threads()
         if few and values.stride() == param.stride():
-            if body_of("maskgrad.kernels.cpu.sorting", "are_inside")(indices, height):
+            if backend_of("maskgrad.kernels.cpu.sorting", "are_inside")(indices, height):
                 self.added.append((param, grad))
                 return True
             return False  # the engine says which index is wrong
-        if not body_of("maskgrad.kernels.cpu.sorting", "fits")(values.shape[0], height):
+        if not backend_of("maskgrad.kernels.cpu.sorting", "fits")(values.shape[0], height):
             return False
         try:
-            found = body_of("maskgrad.kernels.cpu.sorting", "runs")(indices[0], height)
+            found = backend_of("maskgrad.kernels.cpu.sorting", "runs")(indices[0], height)
         except IndexError:
             return False
         self.found.append((known, found, values.detach()))
@@ -112,7 +112,7 @@ class RowSteps:
                 call = known.call[1:]
             else:
                 call = self._bound(tables, float(state["step"]) + 1)
-            body_of("maskgrad.kernels.updates.cpu", "update_prepared")(
+            backend_of("maskgrad.kernels.updates.cpu", "update_prepared")(
                 tables, found, values.view(-1).numpy(), *call
             )
             torch.autograd.graph.increment_version([known.param, *states])
@@ -126,14 +126,14 @@ class RowSteps:
         addresses = [t.data_ptr() for t in states]
         if known.tables is None or known.tables[0] != addresses:
             tables = [[known.param.detach()], *([t] for t in self.fused.arranged(states))]
-            known.tables = addresses, body_of("maskgrad.kernels.updates.cpu", "prepared")(tables)
+            known.tables = addresses, backend_of("maskgrad.kernels.updates.cpu", "prepared")(tables)
             known.call = None
         return known.tables[1]
 
     def _bound(self, tables: Any, step: float) -> Any:
         fused = self.numbers.fused(step)
         assert fused is not None
-        return body_of("maskgrad.kernels.updates.cpu", "bound")(fused.kernel, tables, **fused.numbers)
+        return backend_of("maskgrad.kernels.updates.cpu", "bound")(fused.kernel, tables, **fused.numbers)
 
 
 def _factor_of_addition(fused: Fused) -> float | None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from maskgrad.kernels.selection import is_eager, is_plain, is_transformed, may_look_at
+from maskgrad.kernels.selection import can_read_values, is_eager, is_plain, is_transformed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["forward_mode_is_active", "forward_only", "is_eager", "is_plain", "may_look_at"]
+__all__ = ["can_read_values", "forward_mode_is_active", "forward_only", "is_eager", "is_plain"]
 
 
 def forward_only(*values: Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.pattern import Pattern
 
 __all__ = ["StoredPattern", "keys_of", "places_of"]
@@ -48,7 +48,7 @@ class StoredPattern(Pattern):
         Neither copied nor stored with the pattern. Nothing is remembered of a graph under way, of transformed tensors,
         or in inference mode, whose tensors no backward pass could use later.
         """
-        if not may_look_at(self.tensors()[0]) or torch.is_inference_mode_enabled():
+        if not can_read_values(self.tensors()[0]) or torch.is_inference_mode_enabled():
             return compute()
         try:
             memory = self._memory

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.patterns.eager import may_look_at
-from maskgrad.semantics.broken_products import NONE_AT_ALL
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.harmless import is_finite
+from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound
 
@@ -130,9 +130,9 @@ def attend(
     parts = (values_of(query), values_of(key), values_of(value))
     result = F.scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropout_p, scale=scale)
     # not in a graph, which knows no nodes
-    if result.requires_grad and not dropout_p and may_look_at(result) and _is_fused(result.grad_fn):
+    if result.requires_grad and not dropout_p and can_read_values(result) and _is_fused(result.grad_fn):
         result = _Twice.apply(result, *parts, mask, scale)  # type: ignore[no-untyped-call]
-    if may_look_at(result) and not is_finite(result):
+    if can_read_values(result) and not is_finite(result):
         query, key, value = _blank(operands, served, taking_part)
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)

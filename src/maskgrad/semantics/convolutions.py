@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.semantics.broken_products import NONE_AT_ALL
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.harmless import is_complete
+from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import bias_mask, indicator, safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound
 

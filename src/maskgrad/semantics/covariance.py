@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from maskgrad import kernels
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, fill
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.products import sum_of_products, values_of
@@ -82,7 +82,7 @@ def cov(
     aweights: Operand | None = None,
 ) -> Entries:
     """``torch.cov``: an observation whose weight is unspecified counts for no pair."""
-    if may_look_at(values_of(input)):
+    if can_read_values(values_of(input)):
         _let_torch_object(input, correction, fweights, aweights)
     x, mask = _variables(input)
     weights = None
@@ -109,7 +109,7 @@ def cov(
 
 def corrcoef(input: Entries) -> Entries:
     """``torch.corrcoef``: means and variances, too, are those of the pair's common observations."""
-    if may_look_at(input.values):
+    if can_read_values(input.values):
         safe = torch.where(input.mask, input.values, 0).detach()
         torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch says what is wrong
     x, mask = _variables(input)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.patterns.eager import forward_mode_is_active, may_look_at
+from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
 from maskgrad.semantics.entries import Entries, as_entries, intersection
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
@@ -81,7 +81,7 @@ def cdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def may_split(*operands: Operand) -> bool:
     """Whether many differences may be made block by block; a graph or a transformation takes them as they come."""
-    return all(may_look_at(values_of(x)) for x in operands) and not forward_mode_is_active()
+    return all(can_read_values(values_of(x)) for x in operands) and not forward_mode_is_active()
 
 
 def recomputed(body: Callable[..., Entries], *operands: Operand) -> Entries:

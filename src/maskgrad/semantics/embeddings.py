@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.kernels.selection import is_transformed
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.bags import Bags, pooled, split_offsets
 from maskgrad.semantics.entries import Entries, intersection
 from maskgrad.semantics.facts import Operation
@@ -151,7 +151,7 @@ def embedding_bag(
     if max_norm is not None:
         renormalise(weight, indices, known, max_norm, norm_type)
     # Where the length of the result may depend on the mask, nothing stands in for unspecified indices.
-    alone = sparse or scale_grad_by_freq or may_look_at(known)
+    alone = sparse or scale_grad_by_freq or can_read_values(known)
     bags = Bags.of(indices, known, starts, None if factors is None else factors.reshape(-1), alone)
     options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
     if present is not None:

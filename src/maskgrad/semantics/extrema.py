@@ -8,7 +8,7 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.kernels.extrema import lowest
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
 from maskgrad.semantics.entries import fill as fill_operand
@@ -75,7 +75,7 @@ def _of_everything(input: Entries, largest: bool) -> Entries:
     """``x.max()``: unlike ``amax`` it shares the gradient among equal NaN, too."""
     best = _extremum(input, None, False, largest)
     values, mask = input
-    if not values.is_floating_point() or (may_look_at(best.values) and not bool(best.values.isnan())):
+    if not values.is_floating_point() or (can_read_values(best.values) and not bool(best.values.isnan())):
         return best
     broken = mask & values.isnan()
     number = broken.sum()

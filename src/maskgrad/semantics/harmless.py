@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from maskgrad.kernels.smallest import all_of
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import HALVES
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ MODERATE = 1e18
 
 def is_complete(mask: Tensor) -> bool:
     """Whether a look at a mask is possible, and shows that every entry is specified."""
-    return may_look_at(mask) and all_of(mask)
+    return can_read_values(mask) and all_of(mask)
 
 
 def is_finite(values: Tensor) -> bool:
     """Whether a look is possible, and shows that no number is infinite or NaN; a sum that overflows shows nothing."""
-    return may_look_at(values) and adds_up_to_finite(values)
+    return can_read_values(values) and adds_up_to_finite(values)
 
 
 def adds_up_to_finite(values: Tensor) -> bool:
@@ -44,7 +44,7 @@ def adds_up_to_finite(values: Tensor) -> bool:
 
 def is_moderate(*tensors: Tensor) -> bool:
     """Whether a look is possible, costs no copy, and shows that no number is above 1e9."""
-    if not may_look_at(*tensors):
+    if not can_read_values(*tensors):
         return False
     for values in tensors:
         if values.dtype not in (torch.float32, torch.float64) or not values.is_contiguous():

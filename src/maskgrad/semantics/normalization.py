@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from maskgrad import kernels
 from maskgrad.kernels.smallest import is_one, smallest
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, as_entries, fill, widened
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.harmless import is_moderate
@@ -89,7 +89,7 @@ def is_masked(*parameters: Parameter) -> bool:
 def known_finite(few: Tensor) -> bool:
     """Whether a look at numbers that are few (weights, statistics) shows that none of them is infinite or NaN."""
     few = few.detach()
-    return may_look_at(few) and bool(torch.isfinite(few.sum()))
+    return can_read_values(few) and bool(torch.isfinite(few.sum()))
 
 
 def affine(
@@ -127,7 +127,7 @@ def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
     few = smallest(mask)
     if all(is_one(few.shape[d]) for d in dims):
         return True
-    if not may_look_at(mask):
+    if not can_read_values(mask):
         return False
     count = kernels.masked_count(mask, tuple(dims), False)
     size = math.prod(mask.shape[d] for d in dims)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen, filler_as
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def number(result: Entries, nothing: float) -> Tensor:
     """A 0-dim result as a plain tensor: ``nothing`` where it is unspecified, with a gradient of zero."""
     note(result.mask)
     values = result.values
-    if not result.mask.ndim and may_look_at(result.mask) and result.mask.item():
+    if not result.mask.ndim and can_read_values(result.mask) and result.mask.item():
         return values
     if values.is_complex() and math.isnan(nothing):
         return torch.where(result.mask, values, complex(nothing, nothing))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.broken_products import NONE_AT_ALL
 from maskgrad.semantics.entries import Entries, fill, widened
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.windows import adaptive_sizes, as_tuple, shared, sliding_sizes
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.smallest import intersected, reduced, smallest
-from maskgrad.patterns.eager import is_eager, is_plain, may_look_at
-from maskgrad.semantics.broken_products import NONE_AT_ALL, mended
+from maskgrad.patterns.eager import can_read_values, is_eager, is_plain
 from maskgrad.semantics.entries import Entries, fill
 from maskgrad.semantics.harmless import adds_up_to_finite
+from maskgrad.semantics.nonfinite_products import NONE_AT_ALL, fix_nonfinite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ def contracted(
         if left_alone:
             parts = [safe(factor) for factor in factors]
             result = function(*parts)
-        result = _mended_if_broken(function, factors, parts, result, pure)
+        result = _with_nonfinite_fixed(function, factors, parts, result, pure)
     if left_alone and len(masked) == 1 and equation.is_straight[masked[0]]:
         mask = factors[masked[0]].mask  # type: ignore[union-attr]
         last = equation.summed[masked[0]] == (mask.ndim - 1,)
@@ -100,21 +100,23 @@ def sum_of_products(
     where a non-finite factor really meets specified ones.
     """
     parts = [safe(factor) for factor in factors]
-    return _mended_if_broken(function, factors, parts, function(*parts), pure)
+    return _with_nonfinite_fixed(function, factors, parts, function(*parts), pure)
 
 
-def _mended_if_broken(
+def _with_nonfinite_fixed(
     function: Callable[..., Tensor],
     factors: Sequence[Operand],
     zeroed: Sequence[Tensor],
     result: Tensor,
     pure: Callable[..., Tensor] | None,
 ) -> Tensor:
-    if not (result.is_floating_point() or result.is_complex()) or not may_look_at(result):
+    if not (result.is_floating_point() or result.is_complex()) or not can_read_values(result):
         return result
     if adds_up_to_finite(result):
         return result
-    return mended(function, zeroed, [indicator(factor) for factor in factors], result, pure or function)
+    return fix_nonfinite(
+        function, zeroed, [indicator(factor) for factor in factors], result, pure or function
+    )
 
 
 def _in_rows(mask: Tensor, summed: tuple[int, ...] | None) -> bool:

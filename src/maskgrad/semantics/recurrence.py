@@ -19,7 +19,7 @@ import torch
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.products import safe, values_of
@@ -76,7 +76,7 @@ def steps_of(name: str, mask: Tensor) -> Steps:
     present = whole.cumprod(0).bool()
     length = present.sum(0)
     known = (some == present).all(0)
-    if may_look_at(known) and not bool(known.all()):
+    if can_read_values(known) and not bool(known.all()):
         raise UndefinedOnMaskedError(name, EVERY_STEP, PADDING_ONLY)
     return Steps(length, known, present.unsqueeze(-1))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import may_look_at, runs_compiled
+from maskgrad.kernels.selection import can_read_values, runs_compiled
 from maskgrad.kernels.smallest import any_of, repeats, smallest
 from maskgrad.semantics.dimensions import as_dims, reduce_each
 from maskgrad.semantics.entries import HALVES, Entries, filler_as
@@ -53,7 +53,7 @@ def over_all(input: Entries, average: bool) -> Tensor | None:
     Their number is looked at, so that neither it nor its place in the graph costs a tensor.
     """
     values, mask = input
-    if not values.is_floating_point() or values.dtype in HALVES or not may_look_at(values, mask):
+    if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
         return None
     if runs_compiled("masked_mean", values, mask):
         return None

@@ -48,8 +48,8 @@ from maskgrad.semantics import (
     searching,
     softmax,
     sorting,
-    spread,
     trapezoids,
+    variance,
     views,
 )
 from maskgrad.semantics.facts import Operation
@@ -59,7 +59,7 @@ __all__ = ["OPERATIONS"]
 OPERATIONS: tuple[Operation, ...] = (
     *elementwise.OPERATIONS,
     *reductions.OPERATIONS,
-    *spread.OPERATIONS,
+    *variance.OPERATIONS,
     *extrema.OPERATIONS,
     *norms.OPERATIONS,
     *matrix_norms.OPERATIONS,

@@ -30,6 +30,7 @@ def rows() -> list[Row]:
     found += with_peers(
         replace(OURS, family="steps", operation="SGD", note="8 parameters"), "torch.optim-fused"
     )
+    found += with_peers(replace(OURS, family="models", operation="LSTM"), "by-hand")
     return found + with_peers(replace(OURS, family="storage", note="COO"), "torch.sparse")
 
 

@@ -20,7 +20,7 @@ class Bodies:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in KERNELS:
             raise AttributeError(name)
-        return KERNELS[name].reference if self._device is None else KERNELS[name].body(self._device)
+        return KERNELS[name].reference if self._device is None else KERNELS[name].backend(self._device)
 
 
 cpu, cuda, reference = Bodies("cpu"), Bodies("cuda"), Bodies(None)

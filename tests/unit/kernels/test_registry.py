@@ -11,13 +11,13 @@ from tests.unit.kernels import (
     samples_extrema,
     samples_lookup,
     samples_losses,
-    samples_moments,
     samples_normalization,
     samples_norms,
     samples_prod,
     samples_segments,
     samples_softmax,
     samples_updates,
+    samples_variance,
 )
 
 OPS = torch.ops.maskgrad
@@ -42,16 +42,16 @@ def samples():
         ("masked_mean", (values, mask, [1], False), {}),
         ("masked_mean", (values, mask, [0, 1, 2], True, torch.float64), {}),
         ("masked_count", (mask, [0], False), {}),
-        ("masked_spread", (torch.randn(6, 1, 4, requires_grad=True), mask, torch.float32), {}),
-        ("masked_spread", (torch.randn(1, 4), mask, torch.bfloat16), {}),
+        ("masked_expand", (torch.randn(6, 1, 4, requires_grad=True), mask, torch.float32), {}),
+        ("masked_expand", (torch.randn(1, 4), mask, torch.bfloat16), {}),
         ("masked_filling", (values, mask, 1.0), {}),
         ("masked_filling", (values.detach().bfloat16().permute(2, 0, 1), mask.permute(2, 0, 1), 0), {}),
         ("masked_filling", (torch.arange(6), torch.rand(6) < 0.5, 7), {}),
         ("sort_rows", (indices, 5), {}),
         ("segment_sum", (entries, pointers, None), {}),
         ("segment_sum", (vectors, pointers, order, torch.float64), {}),
-        ("segment_spread", (torch.randn(3, requires_grad=True), pointers, order, 7), {}),
-        ("segment_spread", (torch.randn(3, 2), pointers, None, 7), {}),
+        ("segment_expand", (torch.randn(3, requires_grad=True), pointers, order, 7), {}),
+        ("segment_expand", (torch.randn(3, 2), pointers, None, 7), {}),
         ("segment_extremum", (entries, pointers, order, True), {}),
         ("segment_extremum", (vectors, pointers, None, False), {}),
         ("segment_softmax", (entries, pointers, None, False), {}),
@@ -67,7 +67,7 @@ def samples():
         *samples_lookup.samples(),
         *samples_losses.samples(),
         *samples_batch_normalization.samples(),
-        *samples_moments.samples(),
+        *samples_variance.samples(),
         *samples_normalization.samples(),
         *samples_norms.samples(),
         *samples_prod.samples(),
@@ -96,7 +96,7 @@ def test_every_kernel_has_a_reference_a_compiled_body_and_a_sample():
     for name, kernel in KERNELS.items():
         assert kernel.name == name
         assert callable(kernel.reference)
-        assert callable(kernel.body("cpu"))
+        assert callable(kernel.backend("cpu"))
     assert set(KERNELS) == {name for name, _, _ in samples()}
 
 

@@ -73,7 +73,7 @@ def test_sum_spread_and_extremum_of_each_segment(body, dtype, dense, lengths):
             expected = [p.amax(0) if largest else p.amin(0) for p in pieces]
             assert best.dtype == dtype
             assert torch.equal(best.double(), torch.stack(expected) if pieces else empty)
-        spread = body.segment_spread(best, pointers, order, len(values))
+        spread = body.segment_expand(best, pointers, order, len(values))
         assert spread.dtype == dtype
         wide = [e.expand(len(p), *dense) for e, p in zip(expected, pieces, strict=True)]
         assert torch.equal(spread.double(), joined(wide, order, values))
@@ -160,7 +160,7 @@ def test_rows_of_an_enormous_table_are_sorted_too():
 
 FUNCTIONS = {
     "sum": lambda v, p, o: kernels.segment_sum(v * v, p, o),
-    "spread": lambda v, p, o: kernels.segment_spread(v[: len(p) - 1] ** 2, p, o, len(v)),
+    "spread": lambda v, p, o: kernels.segment_expand(v[: len(p) - 1] ** 2, p, o, len(v)),
     "amax": lambda v, p, o: kernels.segment_extremum(v, p, o, True),
     "amin": lambda v, p, o: kernels.segment_extremum(v, p, o, False) ** 2,
     "softmax": kernels.segment_softmax,

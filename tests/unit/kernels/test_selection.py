@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels import selection, use_kernels, why
+from maskgrad.kernels import explain, selection, use_kernels
 
 LARGE = torch.randn(300, 300)
 MASK = torch.rand(300, 300) < 0.5
@@ -30,21 +30,21 @@ def _set(monkeypatch, value):
 
 
 def test_large_plain_tensors_run_compiled():
-    assert why("masked_sum", LARGE, MASK) == ""
+    assert explain("masked_sum", LARGE, MASK) == ""
     assert set(kernels.kernels_in_use().values()) == {"cpu"}
     assert list(kernels.kernels_in_use()) == list(selection.KERNELS)
 
 
 def test_each_reason_for_the_reference():
     x, m = LARGE, MASK
-    assert "too few" in why("masked_sum", x[:2, :2], m[:2, :2])
-    assert "torch.complex64" in why("masked_sum", x + 0j, m)
-    assert "not on the CPU" in why("masked_sum", x.to("meta"), m)
-    assert "not strided" in why("masked_sum", x, m.to_sparse())
-    assert "lazy view" in why("masked_sum", torch.randn(300, 300, dtype=torch.complex64).conj().imag, m)
-    assert "subclass" in why("masked_sum", x.as_subclass(type("Sub", (torch.Tensor,), {})), m)
+    assert "too few" in explain("masked_sum", x[:2, :2], m[:2, :2])
+    assert "torch.complex64" in explain("masked_sum", x + 0j, m)
+    assert "not on the CPU" in explain("masked_sum", x.to("meta"), m)
+    assert "not strided" in explain("masked_sum", x, m.to_sparse())
+    assert "lazy view" in explain("masked_sum", torch.randn(300, 300, dtype=torch.complex64).conj().imag, m)
+    assert "subclass" in explain("masked_sum", x.as_subclass(type("Sub", (torch.Tensor,), {})), m)
     with use_kernels("reference"):
-        assert "forced by use_kernels" in why("masked_sum", x, m)
+        assert "forced by use_kernels" in explain("masked_sum", x, m)
 
 
 @pytest.mark.filterwarnings(
@@ -54,7 +54,7 @@ def test_transforms_and_modes_run_the_reference():
     seen = []
 
     def f(x):
-        seen.append(why("masked_sum", x, MASK))
+        seen.append(explain("masked_sum", x, MASK))
         return kernels.masked_sum(x, MASK, (1,), False)[0]
 
     batched = torch.stack([LARGE, 2 * LARGE])
@@ -113,10 +113,10 @@ def test_the_environment_variable_forces_one_body(monkeypatch):
     _set(monkeypatch, "reference")
     assert set(kernels.kernels_in_use().values()) == {"reference"}
     _set(monkeypatch, "cpu")
-    assert why("masked_sum", LARGE[:1, :1], MASK[:1, :1]) == ""
+    assert explain("masked_sum", LARGE[:1, :1], MASK[:1, :1]) == ""
     with use_kernels("reference"):
-        assert why("masked_sum", LARGE, MASK) != ""
-    assert why("masked_sum", LARGE, MASK) == ""
+        assert explain("masked_sum", LARGE, MASK) != ""
+    assert explain("masked_sum", LARGE, MASK) == ""
 
 
 def test_an_unknown_body_is_refused(monkeypatch):
@@ -134,18 +134,18 @@ def test_an_unknown_body_is_refused(monkeypatch):
 
 def test_a_body_for_another_device_is_not_forced():
     with use_kernels("cuda"):
-        assert "the cuda body is forced" in why("masked_sum", LARGE, MASK)
+        assert "the cuda body is forced" in explain("masked_sum", LARGE, MASK)
         total, _ = kernels.masked_sum(LARGE, MASK, (1,), False)
     torch.testing.assert_close(total, torch.where(MASK, LARGE, 0).sum(1))
 
 
 @pytest.mark.processes(of="file")
 def test_a_family_is_known_to_have_a_body_for_cuda_without_importing_triton():
-    assert "cuda" in selection.KERNELS["masked_sum"].bodies
+    assert "cuda" in selection.KERNELS["masked_sum"].backends
     done = run_python(
         "import sys, torch, maskgrad.kernels as k\n"
         "before = 'triton' in sys.modules\n"
-        "assert k.KERNELS['masked_sum'].bodies['cuda'] and ('triton' in sys.modules) == before\n"
+        "assert k.KERNELS['masked_sum'].backends['cuda'] and ('triton' in sys.modules) == before\n"
         "assert torch._C._dispatch_has_kernel_for_dispatch_key('maskgrad::masked_sum', 'CUDA')\n"
     )
     assert done.returncode == 0, done.stderr
@@ -160,15 +160,16 @@ def test_a_missing_device_is_named():
 @pytest.mark.gpu
 def test_large_plain_tensors_on_a_gpu_run_compiled():
     x, m = LARGE.cuda(), MASK.cuda()
-    assert why("masked_sum", x, m) == ""
-    assert "another device" in why("masked_sum", x, MASK)
-    assert "too few" in why("masked_sum", x[:2, :2], m[:2, :2])
+    assert explain("masked_sum", x, m) == ""
+    assert "another device" in explain("masked_sum", x, MASK)
+    assert "too few" in explain("masked_sum", x[:2, :2], m[:2, :2])
     with use_kernels("cpu"):
-        assert "the cpu body is forced" in why("masked_sum", x, m)
+        assert "the cpu body is forced" in explain("masked_sum", x, m)
     with use_kernels("cuda"):
-        assert why("masked_sum", x[:2, :2], m[:2, :2]) == ""
+        assert explain("masked_sum", x[:2, :2], m[:2, :2]) == ""
     expected = {
-        name: "cuda" if "cuda" in kernel.bodies else "reference" for name, kernel in selection.KERNELS.items()
+        name: "cuda" if "cuda" in kernel.backends else "reference"
+        for name, kernel in selection.KERNELS.items()
     }
     assert kernels.kernels_in_use("cuda") == expected
     leaf = x.clone().requires_grad_()

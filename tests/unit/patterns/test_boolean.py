@@ -7,7 +7,7 @@ import torch
 
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import check_mask
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from tests.poison import on
 
 CPU = torch.device("cpu")
@@ -46,12 +46,12 @@ def test_the_pattern_knows_its_layout_and_shows_its_mask() -> None:
 
 
 def test_numbers_are_looked_at_only_where_it_is_harmless() -> None:
-    assert may_look_at(torch.zeros(2))
-    assert not may_look_at(torch.zeros(2, device="meta"))
+    assert can_read_values(torch.zeros(2))
+    assert not can_read_values(torch.zeros(2, device="meta"))
     seen = []
 
     def note(row: torch.Tensor) -> torch.Tensor:
-        seen.append(may_look_at(row))
+        seen.append(can_read_values(row))
         return row
 
     torch.vmap(note)(torch.zeros(2, 2))

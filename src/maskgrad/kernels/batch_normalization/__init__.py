@@ -26,7 +26,7 @@ __all__ = ["masked_batch_norm", "masked_batch_norm_backward", "summed_to"]
     "(Tensor values, Tensor mask, int[] dim, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, "
     "Tensor, Tensor, Tensor)",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     check=check_mask,
 )
 def masked_batch_norm(
@@ -56,7 +56,7 @@ def masked_batch_norm(
     "(Tensor grad, Tensor values, Tensor mask, Tensor mean, Tensor scale, Tensor count, int[] dim, "
     "Tensor? weight, SymInt[] level, float eps) -> (Tensor, Tensor, Tensor)",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     leading=1,
 )
 def masked_batch_norm_backward(

@@ -26,8 +26,8 @@ from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import like, partition, walk, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.moments.cpu import masked_variance
 from maskgrad.kernels.reductions.cpu import masked_count
+from maskgrad.kernels.variance.cpu import masked_variance
 
 BLOCK = 1024  # entries of a row added in their own type
 ROWS = 16  # rows of a block of columns

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from maskgrad.kernels import batch_normalization as family
 from maskgrad.kernels.cuda.lines import blend, line, pair_sums
-from maskgrad.kernels.moments.cuda import masked_variance
 from maskgrad.kernels.reductions.cuda import masked_count
+from maskgrad.kernels.variance.cuda import masked_variance
 
 
 def masked_batch_norm(

@@ -37,7 +37,7 @@ def _check(indices: Tensor, values: Tensor, num_rows: int, reduce: str) -> None:
 @kernel(
     "(Tensor indices, Tensor values, SymInt num_rows, str reduce) -> (Tensor, Tensor)",
     FLOATS | {torch.int32, torch.int64},
-    least=8_192,
+    min_numel=8_192,
     leading=1,
     check=_check,
 )

@@ -28,7 +28,9 @@ def class_dim(input: Tensor) -> int:
 
 
 @kernel(
-    "(Tensor input, Tensor mask, Tensor labels, float smoothing) -> (Tensor, Tensor)", FLOATS, least=32_768
+    "(Tensor input, Tensor mask, Tensor labels, float smoothing) -> (Tensor, Tensor)",
+    FLOATS,
+    min_numel=32_768,
 )
 def masked_cross_entropy(
     input: Tensor, mask: Tensor, labels: Tensor, smoothing: float = 0.0
@@ -51,7 +53,7 @@ def masked_cross_entropy(
 @kernel(
     "(Tensor grad, Tensor input, Tensor mask, Tensor labels, Tensor normalizer, float smoothing) -> Tensor",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     leading=1,
 )
 def masked_cross_entropy_gradient(

@@ -14,7 +14,7 @@ from maskgrad.kernels import cross_entropy as family
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cross_entropy import class_dim
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.reductions.cpu import masked_count, masked_spread, masked_sum
+from maskgrad.kernels.reductions.cpu import masked_count, masked_expand, masked_sum
 from maskgrad.kernels.softmax import cpu as softmax
 from maskgrad.kernels.softmax import cpu_loops as softmax_loops
 
@@ -53,7 +53,7 @@ def masked_cross_entropy_gradient(
     slope = torch.expm1(_picked(input, labels, dim) - normalizer)
     if smoothing:
         share = smoothing / masked_count(mask, (dim,), False).clamp(min=1).to(grad.dtype)
-        out -= masked_spread((grad * share).unsqueeze(dim), mask, out.dtype)
+        out -= masked_expand((grad * share).unsqueeze(dim), mask, out.dtype)
         slope += smoothing - share
     at = labels.unsqueeze(dim)
     chosen = mask.gather(dim, at).squeeze(dim)  # where there is no class at all, the label is one of them

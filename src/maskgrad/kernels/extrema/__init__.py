@@ -16,7 +16,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.reductions import kept
-from maskgrad.kernels.selection import may_look_at
+from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.smallest import any_of
 
 __all__ = [
@@ -44,7 +44,7 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    least=32_768,
+    min_numel=32_768,
 )
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
@@ -57,7 +57,9 @@ def masked_extremum(
     return best if keepdim else best.squeeze(dim), winners.sum(dim, keepdim)
 
 
-@kernel("(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor", FLOATS, least=32_768, leading=1)
+@kernel(
+    "(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor", FLOATS, min_numel=32_768, leading=1
+)
 def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
     """``share`` where a specified entry attains ``best``, 0 elsewhere; both broadcast to the values."""
     hit = mask & ((values == best) | (best != best))
@@ -67,7 +69,7 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
 @kernel(
     "(Tensor values, Tensor mask, int dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    least=32_768,
+    min_numel=32_768,
     check=check_mask,
 )
 def masked_position(
@@ -96,7 +98,7 @@ def shared_extremum(
     )
     best: Tensor | None = None
     if (
-        not direct and values.dtype not in HALVES and may_look_at(values, mask)
+        not direct and values.dtype not in HALVES and can_read_values(values, mask)
     ):  # PyTorch cannot count equal halves
         best = _unless_filler_wins(values, mask, dim, largest)
     if best is None:

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.kernel import REDUCIBLE, body_of, kernel
+from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel
 
 __all__ = ["masked_filling", "write_where_"]
 
 
-@kernel("(Tensor values, Tensor mask, Scalar filler) -> Tensor", REDUCIBLE, least=32_768, in_graphs=65_536)
+@kernel(
+    "(Tensor values, Tensor mask, Scalar filler) -> Tensor", REDUCIBLE, min_numel=32_768, in_graphs=65_536
+)
 def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     """``torch.where(mask, values, filler)`` with a number of the category of ``values``; any order of derivatives."""
     return torch.where(mask, values, filler)
@@ -32,7 +34,7 @@ def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> None:
     if (
         masked_filling.is_compiled_for(target, mask, values)
         and not target.is_cuda
-        and body_of("maskgrad.kernels.filling.cpu", "write_where_")(target, values, mask)
+        and backend_of("maskgrad.kernels.filling.cpu", "write_where_")(target, values, mask)
     ):
         torch.autograd.graph.increment_version(target)
     else:

@@ -27,7 +27,7 @@ __all__ = ["masked_layer_norm", "masked_layer_norm_backward"]
     "(Tensor values, Tensor mask, int dims, Tensor? weight, Tensor? bias, float eps, bool centered)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     FLOATS,
-    least=16_384,
+    min_numel=16_384,
     in_graphs=32_768,
     check=check_mask,
 )
@@ -58,7 +58,7 @@ def masked_layer_norm(
     "(Tensor grad, Tensor values, Tensor mask, Tensor mean, Tensor scale, Tensor count, int dims, "
     "Tensor? weight, float eps, bool centered) -> (Tensor, Tensor, Tensor)",
     FLOATS,
-    least=16_384,
+    min_numel=16_384,
     in_graphs=32_768,
     leading=1,
 )

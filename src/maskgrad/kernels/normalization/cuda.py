@@ -23,7 +23,7 @@ from maskgrad.kernels.cuda.lines import blend, line, pair_sums, spread_over
 from maskgrad.kernels.cuda.runs import number_of
 from maskgrad.kernels.cuda.tiles import place, table
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.moments.cuda import central_squares, moments_of
+from maskgrad.kernels.variance.cuda import central_squares, moments_of
 
 
 def masked_layer_norm(

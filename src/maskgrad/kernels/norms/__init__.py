@@ -31,7 +31,7 @@ ORDERS = (0.0, 1.0, 2.0, math.inf)
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float ord) -> (Tensor, Tensor)",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=32_768,
     check=check_mask,
     when=lambda *args: args[4] in ORDERS,
@@ -59,7 +59,7 @@ def masked_norm(
 @kernel(
     "(Tensor grad, Tensor values, Tensor mask, Tensor norm, float ord) -> Tensor",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=32_768,
     leading=1,
 )

@@ -20,8 +20,8 @@ from torch import Tensor
 from maskgrad.kernels.kernel import FLOATS, kernel
 from maskgrad.kernels.segments import (
     per_segment,
+    segment_expand,
     segment_extremum,
-    segment_spread,
     segment_sum,
     widened,
 )
@@ -29,7 +29,7 @@ from maskgrad.kernels.segments import (
 __all__ = ["segment_norm", "segment_norm_backward"]
 
 
-@kernel("(Tensor values, Tensor pointers, Tensor? order, float ord) -> Tensor", FLOATS, least=8_192)
+@kernel("(Tensor values, Tensor pointers, Tensor? order, float ord) -> Tensor", FLOATS, min_numel=8_192)
 def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, ord: float = 2.0) -> Tensor:
     """``torch.linalg.vector_norm`` of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
 
@@ -70,9 +70,9 @@ def _extreme_size(size: Tensor, pointers: Tensor, order: Tensor | None, largest:
     forward_mode = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
     if not (size.requires_grad or forward_mode):
         return best
-    winner = segment_spread.reference(best, pointers, order, len(size))
+    winner = segment_expand.reference(best, pointers, order, len(size))
     hit, broken = size.detach() == winner, winner.isnan()
-    ties = segment_spread.reference(
+    ties = segment_expand.reference(
         segment_sum.reference(hit.to(size.dtype), pointers, order), pointers, order, len(size)
     )
     weight = torch.where(broken, 0, 1 / ties.clamp(min=1))
@@ -84,7 +84,7 @@ def _extreme_size(size: Tensor, pointers: Tensor, order: Tensor | None, largest:
 @kernel(
     "(Tensor grad, Tensor values, Tensor norm, Tensor pointers, Tensor? order, float ord) -> Tensor",
     FLOATS,
-    least=8_192,
+    min_numel=8_192,
     leading=1,
 )
 def segment_norm_backward(
@@ -96,22 +96,22 @@ def segment_norm_backward(
     if ord == 0:
         return torch.zeros_like(values)
     if ord == 1:
-        return (x.sgn() * segment_spread.reference(g, pointers, order, number)).to(values.dtype)
+        return (x.sgn() * segment_expand.reference(g, pointers, order, number)).to(values.dtype)
     if ord in (math.inf, -math.inf):
-        best, size = segment_spread.reference(norm, pointers, order, number), x.abs()
+        best, size = segment_expand.reference(norm, pointers, order, number), x.abs()
         hit = (size == best) | (size.isnan() & best.isnan())
         ties = segment_sum.reference(hit.to(x.real.dtype), pointers, order).clamp(min=1)
-        share = segment_spread.reference(g / ties, pointers, order, number)
+        share = segment_expand.reference(g / ties, pointers, order, number)
         return torch.where(hit, x.sgn() * share, 0).to(values.dtype)
     flat = whole == 0
     if ord == 2:
         slope = torch.where(flat, 0, g / torch.where(flat, 1, whole))
-        return (x * segment_spread.reference(slope, pointers, order, number)).to(values.dtype)
+        return (x * segment_expand.reference(slope, pointers, order, number)).to(values.dtype)
     slope = torch.where(flat, 0, g * torch.where(flat, 1, whole) ** (1 - ord))
     size = x.abs()
     nothing = size == 0
     powers = torch.where(nothing, 0, torch.where(nothing, 1, size) ** (ord - 1))
-    return (x.sgn() * powers * segment_spread.reference(slope, pointers, order, number)).to(values.dtype)
+    return (x.sgn() * powers * segment_expand.reference(slope, pointers, order, number)).to(values.dtype)
 
 
 def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

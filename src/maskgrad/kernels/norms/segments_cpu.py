@@ -24,7 +24,7 @@ from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.norms import segments as family
-from maskgrad.kernels.segments.cpu import bounds, entries, segment_spread
+from maskgrad.kernels.segments.cpu import bounds, entries, segment_expand
 
 SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
 _ZERO, _ONE, _TWO, _POWER = range(4)
@@ -78,7 +78,7 @@ def segment_norm_backward(
         share = torch.where(norm == 0, 0, share * norm.double().pow(1 - ord))
     powers = v.abs().pow_(ord - 1) if kind == _POWER else v
     if order is not None:  # places far apart are what costs: they are written to, and not read before
-        out = segment_spread(share.to(v.dtype), pointers, order, len(values))
+        out = segment_expand(share.to(v.dtype), pointers, order, len(values))
         if kind == _POWER:
             out.mul_(powers.masked_fill_(v == 0, 0))
         return out.mul_(v if kind == _TWO else v.sgn()).to(values.dtype)

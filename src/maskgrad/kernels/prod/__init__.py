@@ -25,7 +25,7 @@ __all__ = ["masked_prod", "masked_prod_backward", "plain_product", "product"]
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor, Tensor, Tensor)",
     REDUCIBLE,
-    least=65_536,
+    min_numel=65_536,
 )
 def masked_prod(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool
@@ -67,7 +67,7 @@ def plain_product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: b
 @kernel(
     "(Tensor grad, Tensor values, Tensor rest, Tensor zeros, Tensor mask) -> Tensor",
     FLOATS,
-    least=65_536,
+    min_numel=65_536,
     leading=1,
 )
 def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, mask: Tensor) -> Tensor:

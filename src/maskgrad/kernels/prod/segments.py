@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
-from maskgrad.kernels.segments import segment_spread, segment_sum, widened
+from maskgrad.kernels.segments import segment_expand, segment_sum, widened
 
 __all__ = ["plain_product", "segment_prod", "segment_prod_backward", "segment_product"]
 
 
-@kernel("(Tensor values, Tensor pointers, Tensor? order) -> (Tensor, Tensor, Tensor)", REDUCIBLE, least=8_192)
+@kernel(
+    "(Tensor values, Tensor pointers, Tensor? order) -> (Tensor, Tensor, Tensor)", REDUCIBLE, min_numel=8_192
+)
 def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """(n, *dense) -> (g, *dense): the product (float32 for halves, int64 for integers), R, and Z (int64)."""
     nothing = values == 0
@@ -60,7 +62,7 @@ def plain_product(values: Tensor, pointers: Tensor, order: Tensor | None) -> Ten
 @kernel(
     "(Tensor grad, Tensor values, Tensor rest, Tensor zeros, Tensor pointers, Tensor? order) -> Tensor",
     FLOATS,
-    least=8_192,
+    min_numel=8_192,
     leading=1,
 )
 def segment_prod_backward(
@@ -69,9 +71,9 @@ def segment_prod_backward(
     """The gradient of the entries from that of their product, (n, *dense)."""
     number, x, nothing = len(values), widened(values), values == 0
     share = rest * grad.to(rest.dtype)
-    few = segment_spread.reference(zeros, pointers, order, number)
-    others = segment_spread.reference(share, pointers, order, number) / torch.where(nothing, 1, x)
-    at_zero = segment_spread.reference(torch.where(zeros == 1, share, 0), pointers, order, number)
+    few = segment_expand.reference(zeros, pointers, order, number)
+    others = segment_expand.reference(share, pointers, order, number) / torch.where(nothing, 1, x)
+    at_zero = segment_expand.reference(torch.where(zeros == 1, share, 0), pointers, order, number)
     return torch.where(few == 0, others, torch.where(nothing, at_zero, 0)).to(values.dtype)
 
 

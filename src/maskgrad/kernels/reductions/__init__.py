@@ -23,8 +23,8 @@ from maskgrad.kernels.smallest import smallest
 __all__ = [
     "kept",
     "masked_count",
+    "masked_expand",
     "masked_mean",
-    "masked_spread",
     "masked_sum",
     "mean_dtype",
     "sum_dtype",
@@ -54,13 +54,13 @@ def mean_dtype(values: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
     return result
 
 
-@kernel("(Tensor mask, int[] dim, bool keepdim) -> Tensor", REDUCIBLE, least=65_536)
+@kernel("(Tensor mask, int[] dim, bool keepdim) -> Tensor", REDUCIBLE, min_numel=65_536)
 def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     """How many entries are specified (int64)."""
     return _sum(mask, dim, keepdim, torch.int64)
 
 
-@kernel(_REDUCTION, REDUCIBLE, least=65_536, in_graphs=65_536, check=check_mask)
+@kernel(_REDUCTION, REDUCIBLE, min_numel=65_536, in_graphs=65_536, check=check_mask)
 def masked_sum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def masked_sum(
     return _sum(kept, dim, keepdim, out), masked_count.reference(mask, dim, keepdim)
 
 
-@kernel(_REDUCTION, REDUCIBLE, least=65_536, in_graphs=65_536, check=check_mask)
+@kernel(_REDUCTION, REDUCIBLE, min_numel=65_536, in_graphs=65_536, check=check_mask)
 def masked_mean(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -92,11 +92,11 @@ def _spread_out(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
 @kernel(
     "(Tensor grad, Tensor mask, ScalarType dtype) -> Tensor",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=65_536,
     leading=_spread_out,
 )
-def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """``grad``, broadcast to the shape of ``mask``, where it holds, else exactly 0: the adjoint of the masked sum.
 
     Backward passes may run under transforms that forward ones did not, so the body is chosen anew.
@@ -125,7 +125,7 @@ def _save_reduction(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
 
 def _sum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     mask, _count = ctx.saved_tensors
-    spread = masked_spread(kept(grad, mask.ndim, ctx.dim, ctx.keepdim), mask, ctx.dtype)
+    spread = masked_expand(kept(grad, mask.ndim, ctx.dim, ctx.keepdim), mask, ctx.dtype)
     return spread, None, None, None, None
 
 
@@ -134,7 +134,7 @@ def _mean_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
     # float16 / int64 would turn the count into float16, and counts above 65504 into inf.
     wide = grad.to(torch.float32) if grad.dtype in HALVES else grad
     share = kept(wide / count.clamp(min=1), mask.ndim, ctx.dim, ctx.keepdim)
-    return masked_spread(share, mask, ctx.dtype), None, None, None, None
+    return masked_expand(share, mask, ctx.dtype), None, None, None, None
 
 
 def _save_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -158,4 +158,4 @@ masked_sum.derive(_save_reduction, _sum_backward)
 
 masked_mean.derive(_save_reduction, _mean_backward)
 
-masked_spread.derive(_save_spread, _spread_backward)
+masked_expand.derive(_save_spread, _spread_backward)

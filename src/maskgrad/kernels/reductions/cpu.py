@@ -54,7 +54,7 @@ def masked_mean(
     return _reduce(values, mask, dim, keepdim, mean_dtype(values.dtype, dtype), mean=True)
 
 
-def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """As in the reference: one pass that writes the result."""
     out = empty(mask.shape, dtype)
     if not out.numel():

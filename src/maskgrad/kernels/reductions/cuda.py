@@ -56,7 +56,7 @@ def masked_mean(
     return _reduce(storable(values, result), mask, dim, keepdim, result, mean=True)
 
 
-def masked_spread(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """As in the reference: one pass that writes the result."""
     out = torch.empty(mask.shape, dtype=dtype, device=mask.device)
     select(out, grad.detach().to(dtype).expand(mask.shape), mask, 0)

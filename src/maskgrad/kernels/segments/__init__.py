@@ -23,11 +23,11 @@ from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
 __all__ = [
     "per_segment",
+    "segment_expand",
     "segment_extremum",
     "segment_index",
     "segment_softmax",
     "segment_softmax_backward",
-    "segment_spread",
     "segment_sum",
     "sort_rows",
     "widened",
@@ -49,7 +49,7 @@ _WIDER = {
 @kernel(
     "(Tensor indices, SymInt num_rows) -> (Tensor, Tensor, Tensor)",
     frozenset((torch.int32, torch.int64)),
-    least=8_192,
+    min_numel=8_192,
 )
 def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Segments of equal ``indices`` (n,) in [0, num_rows): pointers, stable order, distinct indices, ascending."""
@@ -64,7 +64,7 @@ def segment_index(pointers: Tensor, order: Tensor | None, number: int) -> Tensor
     return index if order is None else torch.empty_like(index).index_copy(0, order, index)
 
 
-@kernel(f"(Tensor values, {_SEGMENTS}, ScalarType? dtype=None) -> Tensor", _MERGEABLE, least=8_192)
+@kernel(f"(Tensor values, {_SEGMENTS}, ScalarType? dtype=None) -> Tensor", _MERGEABLE, min_numel=8_192)
 def segment_sum(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -79,37 +79,37 @@ def _spread_out(values: Tensor, pointers: Tensor, order: Tensor | None, number: 
 
 
 @kernel(
-    f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor", _MERGEABLE, least=8_192, leading=_spread_out
+    f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor", _MERGEABLE, min_numel=8_192, leading=_spread_out
 )
-def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
+def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
     """Give each of ``number`` entries what its segment has, (g, *dense) -> (n, *dense)."""
     return values.index_select(0, segment_index(pointers, order, number))
 
 
-@kernel(f"(Tensor values, {_SEGMENTS}, bool largest) -> Tensor", _MERGEABLE, least=8_192)
+@kernel(f"(Tensor values, {_SEGMENTS}, bool largest) -> Tensor", _MERGEABLE, min_numel=8_192)
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
     """The largest or smallest entry of each segment, NaN if it has one; ties share the gradient evenly."""
     return _merged(values, pointers, order, "amax" if largest else "amin")
 
 
-@kernel(f"(Tensor values, {_SEGMENTS}, bool logarithm) -> Tensor", FLOATS, least=8_192)
+@kernel(f"(Tensor values, {_SEGMENTS}, bool logarithm) -> Tensor", FLOATS, min_numel=8_192)
 def segment_softmax(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, logarithm: bool = False
 ) -> Tensor:
     """Softmax within each segment, or its logarithm; halves are rounded once, at the end."""
     wide = values.float() if values.dtype in HALVES else values
     best = segment_extremum.reference(wide.detach(), pointers, order, True)
-    shifted = wide - segment_spread.reference(best, pointers, order, len(values))
+    shifted = wide - segment_expand.reference(best, pointers, order, len(values))
     powers = shifted.exp()
     added = segment_sum.reference(powers, pointers, order)
     if logarithm:
-        result = shifted - segment_spread.reference(added.log(), pointers, order, len(values))
+        result = shifted - segment_expand.reference(added.log(), pointers, order, len(values))
     else:
-        result = powers / segment_spread.reference(added, pointers, order, len(values))
+        result = powers / segment_expand.reference(added, pointers, order, len(values))
     return result.to(values.dtype)
 
 
-@kernel(f"(Tensor grad, Tensor output, {_SEGMENTS}, bool logarithm) -> Tensor", FLOATS, least=8_192)
+@kernel(f"(Tensor grad, Tensor output, {_SEGMENTS}, bool logarithm) -> Tensor", FLOATS, min_numel=8_192)
 def segment_softmax_backward(
     grad: Tensor, output: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool
 ) -> Tensor:
@@ -117,10 +117,10 @@ def segment_softmax_backward(
     wide, soft = (x.float() if x.dtype in HALVES else x for x in (grad, output))
     if logarithm:
         total = segment_sum.reference(wide, pointers, order)
-        result = wide - soft.exp() * segment_spread.reference(total, pointers, order, len(grad))
+        result = wide - soft.exp() * segment_expand.reference(total, pointers, order, len(grad))
     else:
         total = segment_sum.reference(soft * wide, pointers, order)
-        result = soft * (wide - segment_spread.reference(total, pointers, order, len(grad)))
+        result = soft * (wide - segment_expand.reference(total, pointers, order, len(grad)))
     return result.to(output.dtype)
 
 
@@ -148,7 +148,7 @@ def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
     pointers, order = ctx.saved_tensors
-    return segment_spread(grad.to(ctx.dtype), pointers, order, ctx.number), None, None, None
+    return segment_expand(grad.to(ctx.dtype), pointers, order, ctx.number), None, None, None
 
 
 def _save_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -169,10 +169,10 @@ def _save_extremum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _extremum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
     values, best, pointers, order = ctx.saved_tensors
     values, best = values.detach(), best.detach()
-    largest = segment_spread(best, pointers, order, values.shape[0])
+    largest = segment_expand(best, pointers, order, values.shape[0])
     hit = (values == largest) | (values.isnan() & largest.isnan())
     ties = segment_sum(hit.to(torch.float32), pointers, order)
-    share = segment_spread((grad / ties).to(values.dtype), pointers, order, values.shape[0])
+    share = segment_expand((grad / ties).to(values.dtype), pointers, order, values.shape[0])
     return torch.where(hit, share, 0), None, None, None
 
 
@@ -196,7 +196,7 @@ def _softmax_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, No
     grad, soft, pointers, order = ctx.saved_tensors
 
     def total(x: Tensor) -> Tensor:
-        return segment_spread(segment_sum(x, pointers, order), pointers, order, x.shape[0])
+        return segment_expand(segment_sum(x, pointers, order), pointers, order, x.shape[0])
 
     if ctx.logarithm:
         powers = soft.exp()
@@ -209,7 +209,7 @@ def _softmax_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, No
 
 segment_sum.derive(_save_sum, _sum_backward)
 
-segment_spread.derive(_save_spread, _spread_backward)
+segment_expand.derive(_save_spread, _spread_backward)
 
 segment_extremum.derive(_save_extremum, _extremum_backward)
 

@@ -61,7 +61,7 @@ def segment_sum(
     return out
 
 
-def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
+def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
     """As in the reference."""
     out = empty((number, *values.shape[1:]), values.dtype)
     if out.numel():

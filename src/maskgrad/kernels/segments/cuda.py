@@ -74,7 +74,7 @@ def merged(
     return out
 
 
-def segment_spread(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
+def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
     """As in the reference."""
     values = values.detach().contiguous()
     out = values.new_empty((number, *values.shape[1:]))

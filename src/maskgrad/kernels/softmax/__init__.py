@@ -39,7 +39,7 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
 @kernel(
     "(Tensor values, Tensor mask, int dim, bool logarithm) -> Tensor",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=32_768,
     check=check_mask,
 )
@@ -54,7 +54,7 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool = Fal
 @kernel(
     "(Tensor grad, Tensor output, Tensor mask, int dim, bool logarithm) -> Tensor",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=32_768,
     leading=1,
 )
@@ -71,7 +71,7 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor)",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=32_768,
     check=check_mask,
 )
@@ -90,7 +90,7 @@ def masked_logsumexp(
 @kernel(
     "(Tensor grad, Tensor values, Tensor result, Tensor mask) -> Tensor",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=32_768,
     leading=1,
 )

@@ -15,26 +15,26 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
-from maskgrad.kernels.segments import segment_extremum, segment_spread, segment_sum
+from maskgrad.kernels.segments import segment_expand, segment_extremum, segment_sum
 
 __all__ = ["segment_logsumexp", "segment_logsumexp_backward"]
 
 
-@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, least=8_192)
+@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, min_numel=8_192)
 def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
     """``torch.logsumexp`` of each segment, (n, *dense) -> (g, *dense), float32 for halves; -inf where it is empty."""
     wide = values.float() if values.dtype in HALVES else values
     real = wide.real if wide.is_complex() else wide
     best = segment_extremum.reference(real.detach(), pointers, order, True)
     shift = torch.where(best.isfinite(), best, 0)
-    powers = (wide - segment_spread.reference(shift, pointers, order, len(values))).exp()
+    powers = (wide - segment_expand.reference(shift, pointers, order, len(values))).exp()
     return segment_sum.reference(powers, pointers, order).log() + shift
 
 
 @kernel(
     "(Tensor grad, Tensor values, Tensor result, Tensor pointers, Tensor? order) -> Tensor",
     FLOATS,
-    least=8_192,
+    min_numel=8_192,
     leading=1,
 )
 def segment_logsumexp_backward(
@@ -42,8 +42,8 @@ def segment_logsumexp_backward(
 ) -> Tensor:
     """The gradient of the entries from that of their ``result``, (n, *dense)."""
     number, wide = len(values), values.float() if values.dtype in HALVES else values
-    powers = (wide - segment_spread.reference(result, pointers, order, number)).exp().conj()
-    return (powers * segment_spread.reference(grad, pointers, order, number)).to(values.dtype)
+    powers = (wide - segment_expand.reference(result, pointers, order, number)).exp().conj()
+    return (powers * segment_expand.reference(grad, pointers, order, number)).to(values.dtype)
 
 
 def _save_logsumexp(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_rows
 from maskgrad.kernels.coalescing import merge_rows
-from maskgrad.kernels.kernel import FLOATS, HALVES, body_of, kernel
+from maskgrad.kernels.kernel import FLOATS, HALVES, backend_of, kernel
 from maskgrad.kernels.selection import KERNELS
 
 __all__ = [
@@ -58,7 +58,7 @@ def _check(*tensors: Tensor | None) -> None:
     "float momentum=0., float dampening=0., float weight_decay=0., bool nesterov=False, float factor=1., "
     "Tensor(c!)? first_step=None) -> ()",
     FLOATS,
-    least=0,
+    min_numel=0,
     check=_check,
 )
 def sgd_rows_(
@@ -92,7 +92,7 @@ def sgd_rows_(
     _put(param, rows, p - lr * g)
 
 
-@kernel(_ADAGRAD, FLOATS, least=0, check=_check)
+@kernel(_ADAGRAD, FLOATS, min_numel=0, check=_check)
 def adagrad_rows_(
     param: Tensor,
     state_sum: Tensor,
@@ -111,7 +111,7 @@ def adagrad_rows_(
     _put(param, rows, p - lr * g / (s.sqrt() + eps))
 
 
-@kernel(_ADAGRAD, FLOATS, least=0, check=_check)
+@kernel(_ADAGRAD, FLOATS, min_numel=0, check=_check)
 def rowwise_adagrad_rows_(
     param: Tensor,
     state_sum: Tensor,
@@ -137,7 +137,7 @@ def rowwise_adagrad_rows_(
     "Tensor indices, Tensor values, *, float step, float lr, float beta1, float beta2, float eps, "
     "float weight_decay=0., bool decoupled=False, float factor=1.) -> ()",
     FLOATS,
-    least=0,
+    min_numel=0,
     check=_check,
 )
 def adam_rows_(
@@ -177,7 +177,7 @@ def adam_rows_(
     "Tensor indices, Tensor values, *, float lr, float alpha, float eps, float weight_decay=0., "
     "float momentum=0., float factor=1.) -> ()",
     FLOATS,
-    least=0,
+    min_numel=0,
     check=_check,
 )
 def rmsprop_rows_(
@@ -262,7 +262,7 @@ def update_tables_(
             KERNELS[name].is_compiled_for(*row, i, v) for row, i, v in zip(rows, indices, values, strict=True)
         )
     )
-    if together and body_of("maskgrad.kernels.updates.cpu", "update_tables")(
+    if together and backend_of("maskgrad.kernels.updates.cpu", "update_tables")(
         name, tables, indices, values, **numbers
     ):
         torch.autograd.graph.increment_version([t for kind in tables for t in kind if t is not None])

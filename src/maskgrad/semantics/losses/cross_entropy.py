@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.losses.fused import fused_cross_entropy
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
@@ -82,7 +82,7 @@ def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore
 
 
 def _all_name_classes(labels: Tensor, classes: int, ignore_index: int) -> bool:
-    if not labels.numel() or not may_look_at(labels):
+    if not labels.numel() or not can_read_values(labels):
         return False
     low, high = (int(limit) for limit in labels.aminmax())
     return low >= 0 and high < classes and not low <= ignore_index <= high

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.errors import UndefinedOnMaskedError
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.compaction import specified_first
 from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
@@ -100,7 +100,7 @@ def _delete_concatenated(
     labels: Tensor, listed: Tensor, sizes: Tensor, sizes_known: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same for targets that lie one behind the other: only their lengths say where each begins."""
-    if may_look_at(sizes) and not bool(sizes_known.all()):
+    if can_read_values(sizes) and not bool(sizes_known.all()):
         raise UndefinedOnMaskedError(
             "nn.functional.ctc_loss",
             "where each of the concatenated targets begins is not known while target_lengths is incomplete",

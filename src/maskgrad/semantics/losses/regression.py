@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified
 from maskgrad.semantics.harmless import is_moderate
@@ -224,7 +224,7 @@ def _variance(var: Operand | float, input: Tensor) -> Operand:
             raise ValueError("var has negative entry/entries")
         return var * torch.ones_like(input)
     values = values_of(var)
-    if may_look_at(values) and bool(((values < 0) & mask_of(var)).any()):
+    if can_read_values(values) and bool(((values < 0) & mask_of(var)).any()):
         raise ValueError("var has negative entry/entries")
     if values.shape == input.shape:
         return var

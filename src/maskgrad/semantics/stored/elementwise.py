@@ -14,7 +14,7 @@ from torch import Tensor
 
 from maskgrad.kernels import sort_rows
 from maskgrad.patterns.algebra import find
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import StoredPattern, keys_of
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import paired
@@ -180,7 +180,7 @@ def lookup(x: Stored, places: Tensor) -> tuple[Tensor, Tensor]:
 def _sorted(pattern: StoredPattern) -> tuple[Tensor, Tensor | None]:
     """The numbers of the places, ascending, and the order that makes them so if they are not stored like that."""
     known = keys_of(pattern.coordinates(), pattern.sizes)
-    if may_look_at(known) and not bool((known[1:] <= known[:-1]).any()):
+    if can_read_values(known) and not bool((known[1:] <= known[:-1]).any()):
         return known, None
     _, order, ascending = sort_rows(known, math.prod(pattern.sizes))
     return ascending, order

@@ -14,7 +14,7 @@ from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments import segment_index
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import keys_of, places_of
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
@@ -78,7 +78,7 @@ class Groups:
         """What each group has, given to its entries: (g, *dense) -> (n, *dense)."""
         if self.is_one:
             return values.expand(self.entries, *values.shape[1:])
-        return kernels.segment_spread(values, self.pointers, self.order, self.entries)
+        return kernels.segment_expand(values, self.pointers, self.order, self.entries)
 
     def count(self) -> Tensor:
         """Number of entries of each group (g,), at least 1: a group without entries does not exist."""
@@ -168,7 +168,9 @@ def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) ->
         return _one_group(entries, coordinates.device)
     keys = keys_of(coordinates[kept], rest)
     # looked at first, for no graph may depend on it
-    if may_look_at(keys) and bool((keys[1:] >= keys[:-1]).all()):  # rows of a CSR tensor: no sort is needed
+    if can_read_values(keys) and bool(
+        (keys[1:] >= keys[:-1]).all()
+    ):  # rows of a CSR tensor: no sort is needed
         distinct, counts = torch.unique_consecutive(keys, return_counts=True)
         pointers, order = torch.nn.functional.pad(counts.cumsum(0), (1, 0)), None
     else:

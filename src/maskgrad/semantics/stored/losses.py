@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.losses.reduction import reduction_named
@@ -64,7 +64,7 @@ def _variance(var: Any, input: Any) -> Any:
     if isinstance(var, float):
         var = torch.tensor(var, dtype=input.values.dtype if is_masked(input) else input.dtype)
     values = var.values if is_masked(var) else var
-    if isinstance(var, (Stored, Tensor)) and may_look_at(values) and bool((values < 0).any()):
+    if isinstance(var, (Stored, Tensor)) and can_read_values(values) and bool((values < 0).any()):
         raise ValueError("var has negative entry/entries")
     if shape_of(var) and shape_of(var) == shape_of(input)[:-1]:
         return unsqueeze(var, -1) if isinstance(var, Stored) else var.unsqueeze(-1)

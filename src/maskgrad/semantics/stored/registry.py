@@ -16,7 +16,7 @@ from maskgrad.semantics.stored import (
     norms,
     reductions,
     softmax,
-    spread,
+    variance,
     views,
 )
 from maskgrad.semantics.stored.elementwise import elementwise, prelu
@@ -64,7 +64,7 @@ def _first_positional(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 BY_NAME: dict[str, Callable[..., Any]] = {
     **reductions.RULES,
-    **spread.RULES,
+    **variance.RULES,
     **extrema.RULES,
     **norms.RULES,
     **softmax.RULES,

@@ -101,9 +101,9 @@ def test_every_kernel_compiles(tmp_path):
 
 def test_a_family_with_a_body_for_cuda_has_one_for_each_of_its_kernels():
     assert {"masked_sum", "masked_filling", "merge_rows", "segment_sum", "adam_rows_"} <= {
-        name for name, kernel in KERNELS.items() if "cuda" in kernel.bodies
+        name for name, kernel in KERNELS.items() if "cuda" in kernel.backends
     }
     for name, kernel in KERNELS.items():
-        if "cuda" in kernel.bodies:
-            assert callable(kernel.body("cuda"))
+        if "cuda" in kernel.backends:
+            assert callable(kernel.backend("cuda"))
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"maskgrad::{name}", "CUDA")

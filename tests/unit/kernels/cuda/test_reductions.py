@@ -1,4 +1,4 @@
-"""masked_sum, masked_mean, masked_count, masked_spread for CUDA against the reference."""
+"""masked_sum, masked_mean, masked_count, masked_expand for CUDA against the reference."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_spread(layout, dtype, device):
     for dim in ((1,), (-1,), (0, 2)):
         shape = [1 if d in {k % mask.ndim for k in dim} else n for d, n in enumerate(mask.shape)]
         for grad in (torch.randn(shape), torch.full(shape, torch.nan)):
-            found = cuda.masked_spread(grad, mask, dtype)
-            expected = reference.masked_spread(grad, mask, dtype)
+            found = cuda.masked_expand(grad, mask, dtype)
+            expected = reference.masked_expand(grad, mask, dtype)
             torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
             assert not found[~mask].any()
 

@@ -38,7 +38,7 @@ def test_sum_spread_and_extremum(dtype, dense, lengths):
         agree("segment_sum", values, pointers, order)
         best = agree("segment_extremum", values, pointers, order, True)
         agree("segment_extremum", values, pointers, order, False)
-        agree("segment_spread", best, pointers, order, number)
+        agree("segment_expand", best, pointers, order, number)
 
 
 @pytest.mark.parametrize("logarithm", [False, True])

@@ -16,7 +16,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels import moments as family
+from maskgrad.kernels import variance as family
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 from maskgrad.kernels.kernel import HALVES

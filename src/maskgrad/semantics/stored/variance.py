@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.eager import may_look_at
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.stored.entries import Stored
@@ -39,7 +39,7 @@ def has_enough(groups: Groups, correction: float) -> bool:
     """Whether every group has more entries than the correction, as far as is known: fewer have no estimate."""
     if correction < 1:
         return True
-    return may_look_at(groups.pointers) and bool((groups.count() > correction).all())
+    return can_read_values(groups.pointers) and bool((groups.count() > correction).all())
 
 
 def _rule(deviation: bool, with_mean: bool) -> Callable[..., Any]:

@@ -21,8 +21,8 @@ from maskgrad.kernels.cpu.compiler import compiled, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.moments import segments as family
 from maskgrad.kernels.segments.cpu import bounds, entries
+from maskgrad.kernels.variance import segments as family
 
 SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
-from maskgrad.kernels.selection import may_look_at
+from maskgrad.kernels.selection import can_read_values
 
 __all__ = ["masked_variance", "masked_variance_backward", "without_estimates_of_few"]
 
@@ -26,7 +26,7 @@ __all__ = ["masked_variance", "masked_variance_backward", "without_estimates_of_
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float correction) -> (Tensor, Tensor, Tensor)",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=32_768,
     check=check_mask,
 )
@@ -54,7 +54,7 @@ def masked_variance(
     "(Tensor grad, Tensor values, Tensor mask, Tensor mean, Tensor count, int[] dim, float correction)"
     " -> Tensor",
     FLOATS,
-    least=32_768,
+    min_numel=32_768,
     in_graphs=32_768,
     leading=1,
 )
@@ -80,7 +80,7 @@ def masked_variance_backward(
 
 def without_estimates_of_few(out: Tensor, enough: Tensor) -> Tensor:
     """A gradient in which what has no estimate has none: an infinity alone would make one of ``0 * (inf - inf)``."""
-    if may_look_at(enough) and bool(enough.all()):
+    if can_read_values(enough) and bool(enough.all()):
         return out
     return torch.where(enough, out, 0)
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, kernel
-from maskgrad.kernels.segments import per_segment, segment_spread, segment_sum, widened
-from maskgrad.kernels.selection import may_look_at
+from maskgrad.kernels.segments import per_segment, segment_expand, segment_sum, widened
+from maskgrad.kernels.selection import can_read_values
 
 __all__ = ["segment_mean", "segment_variance", "segment_variance_backward", "without_estimates_of_few"]
 
 
-@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, least=8_192)
+@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, min_numel=8_192)
 def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
     """The mean of each segment, (n, *dense) -> (g, *dense), float32 for halves; 0 where it is empty."""
     wide = widened(values)
@@ -33,7 +33,7 @@ def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None = None) 
 @kernel(
     "(Tensor values, Tensor pointers, Tensor? order, float correction) -> (Tensor, Tensor)",
     FLOATS,
-    least=8_192,
+    min_numel=8_192,
 )
 def segment_variance(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, correction: float = 1.0
@@ -55,7 +55,7 @@ def segment_variance(
 @kernel(
     "(Tensor grad, Tensor values, Tensor mean, Tensor pointers, Tensor? order, float correction) -> Tensor",
     FLOATS,
-    least=8_192,
+    min_numel=8_192,
     leading=1,
 )
 def segment_variance_backward(
@@ -66,19 +66,19 @@ def segment_variance_backward(
     if torch.is_grad_enabled():  # to be differentiated again: the mean depends on the entries
         deviation, _ = _deviation(wide, pointers, order)
     else:
-        deviation = wide - segment_spread.reference(mean, pointers, order, len(values))
+        deviation = wide - segment_expand.reference(mean, pointers, order, len(values))
     number = per_segment(pointers, grad)
     enough = number > max(correction, 0)
     share = widened(grad) * 2 / torch.where(enough, number - correction, 1)
-    found = (deviation * segment_spread.reference(share, pointers, order, len(values))).to(values.dtype)
+    found = (deviation * segment_expand.reference(share, pointers, order, len(values))).to(values.dtype)
     return without_estimates_of_few(found, enough, pointers, order)
 
 
 def without_estimates_of_few(out: Tensor, enough: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
     """A gradient in which the entries of a segment without an estimate have none, infinities included."""
-    if may_look_at(enough) and bool(enough.all()):
+    if can_read_values(enough) and bool(enough.all()):
         return out
-    spread = segment_spread.reference(
+    spread = segment_expand.reference(
         enough.to(out.dtype).expand(-1, *out.shape[1:]), pointers, order, len(out)
     )
     return torch.where(spread != 0, out, 0)
@@ -91,12 +91,12 @@ def _deviation(wide: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Te
     # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0.
     rest = (
         segment_sum.reference(
-            wide - segment_spread.reference(mean, pointers, order, len(wide)), pointers, order
+            wide - segment_expand.reference(mean, pointers, order, len(wide)), pointers, order
         )
         / number
     )
     mean = mean + torch.where(rest.isfinite(), rest, 0)
-    return wide - segment_spread.reference(mean, pointers, order, len(wide)), mean
+    return wide - segment_expand.reference(mean, pointers, order, len(wide)), mean
 
 
 def _save_mean(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -108,7 +108,7 @@ def _save_mean(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _mean_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     pointers, order = ctx.saved_tensors
     share = grad / per_segment(pointers, grad).clamp(min=1)
-    return segment_spread(share.to(ctx.dtype), pointers, order, ctx.number), None, None
+    return segment_expand(share.to(ctx.dtype), pointers, order, ctx.number), None, None
 
 
 def _save_variance(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

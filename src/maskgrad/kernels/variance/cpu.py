@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels import moments as family
+from maskgrad.kernels import variance as family
 from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
 from maskgrad.kernels.cpu.lines import line
 from maskgrad.kernels.cpu.memory import empty

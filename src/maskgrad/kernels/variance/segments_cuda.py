@@ -15,8 +15,8 @@ from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.moments import segments as family
 from maskgrad.kernels.segments.cuda import merged, places_of, walk_segments
+from maskgrad.kernels.variance import segments as family
 
 
 def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
