@@ -107,3 +107,58 @@ def test_every_operator_runs_where_there_is_no_compiled_body():
         if name in ("merge_rows", "sort_rows"):  # the number of rows is not known without data
             continue
         getattr(OPS, name)(*moved, **options)
+
+
+class TestKernel:
+    """What the record of a kernel does when it is called."""
+
+    def test_arguments_by_name_and_default(self) -> None:
+        values, mask = torch.randn(4, 3), torch.rand(4, 3) < 0.5
+        kernel = KERNELS["masked_sum"]
+        expected = kernel(values, mask, (0,), False, None)
+        for found in (
+            kernel(values, mask, dim=(0,), keepdim=False),
+            kernel(values, mask, (0,), keepdim=False),
+        ):
+            for one, other in zip(found, expected, strict=True):
+                assert torch.equal(one, other)
+        with pytest.raises(TypeError, match=r"masked_sum\(\) misses the argument 'keepdim'"):
+            kernel(values, mask, (0,))
+
+    def test_arguments_are_checked_before_anything_is_computed(self) -> None:
+        with pytest.raises(TypeError, match="mask must be a Boolean tensor"):
+            KERNELS["masked_softmax"](torch.ones(3), torch.ones(3), 0)
+        with pytest.raises(ValueError, match="reduce must be one of sum, mean, amax, amin"):
+            KERNELS["merge_rows"](torch.tensor([0]), torch.ones(1, 1), 1, "product")
+
+    def test_what_the_backends_do_not_know_is_left_to_the_reference(self) -> None:
+        values, mask = torch.randn(300, 300), torch.rand(300, 300) < 0.5
+        kernel = KERNELS["masked_norm"]
+        assert kernel.is_compiled_for(values, mask, (1,), False, 2.0)
+        assert not kernel.is_compiled_for(values, mask, (1,), False, 3.0)
+        expected = torch.linalg.vector_norm(torch.where(mask, values, 0), 3.0, 1)
+        torch.testing.assert_close(kernel(values, mask, (1,), False, 3.0)[0], expected)
+
+    def test_an_operator_is_called_only_where_pytorch_must_know(self, monkeypatch) -> None:
+        values, mask = torch.randn(300, 300), torch.rand(300, 300) < 0.5
+        kernel = KERNELS["masked_filling"]
+        called = []
+        backend = kernel.backend("cpu")
+        monkeypatch.setattr(kernel, "backend", lambda device: called.append(device) or backend)
+        kernel(values, mask, 0.0)
+        assert called == ["cpu"]
+        out = kernel(values.requires_grad_(), mask, 0.0)
+        assert "maskgrad" in out.grad_fn.name()
+
+    def test_what_writes_records_no_gradient(self) -> None:
+        table = torch.ones(5, 2, requires_grad=True)
+        before = table._version
+        KERNELS["sgd_rows_"](table, None, torch.tensor([1]), torch.ones(1, 2), lr=0.5)
+        assert table.tolist() == [[1.0, 1.0], [0.5, 0.5], *[[1.0, 1.0]] * 3]
+        assert table._version > before
+        assert table.grad_fn is None
+
+    def test_its_page_is_that_of_the_reference(self) -> None:
+        for kernel in KERNELS.values():
+            assert kernel.__doc__ == kernel.reference.__doc__
+            assert kernel.__doc__

@@ -135,7 +135,5 @@ def _norm_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, .
 
 # Measured on 2 cores, in microseconds, reference / compiled: batch_norm over dim 0 of 16,384 values 66 / 138, of 65,536
 # 486 / 157.
-
 masked_batch_norm.derive(_save, _norm_backward)
-
 masked_batch_norm_backward.derive_through_reference()

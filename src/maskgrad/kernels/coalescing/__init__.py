@@ -101,5 +101,4 @@ def _backward(ctx: Any, _: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 # Measured on 2 cores, in microseconds, reference / compiled: (16, 64) values 27 / 23, (256, 64) 71 / 30,
 # (4096, 1) 43 / 120.
-
 merge_rows.derive(_save, _backward)

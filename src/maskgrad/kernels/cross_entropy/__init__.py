@@ -100,9 +100,6 @@ def _fake_gradient(
 
 
 masked_cross_entropy.derive(_save, _backward)
-
 masked_cross_entropy.fake = _fake
-
 masked_cross_entropy_gradient.derive_through_reference()
-
 masked_cross_entropy_gradient.fake = _fake_gradient

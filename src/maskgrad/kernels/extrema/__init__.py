@@ -192,5 +192,4 @@ def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
 
 
 masked_extremum.derive(_save_extremum, _extremum_backward)
-
 masked_extremum_spread.derive(_save_spread, _spread_backward)

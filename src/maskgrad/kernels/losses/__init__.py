@@ -130,11 +130,7 @@ def _fake_gradient(
 
 
 masked_loss.derive(_save, _backward)
-
 masked_loss.fake = _fake
-
 masked_loss_sum.derive(_save, _backward)
-
 masked_loss_gradient.derive_through_reference()
-
 masked_loss_gradient.fake = _fake_gradient

@@ -100,7 +100,5 @@ def _norm_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
 
 # Measured on 2 cores, in microseconds, reference / compiled, norm over dim 1: of 16,384 values 29 / 44, of 32,768
 # 104 / 47, with its gradient 465 / 445.
-
 masked_norm.derive(_save_norm, _norm_backward)
-
 masked_norm_backward.derive_through_reference()

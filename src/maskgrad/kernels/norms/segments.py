@@ -127,5 +127,4 @@ def _norm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, N
 
 
 segment_norm.derive(_save_norm, _norm_backward)
-
 segment_norm_backward.derive_through_reference()

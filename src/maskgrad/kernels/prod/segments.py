@@ -119,5 +119,4 @@ def _fake_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[
 
 
 segment_prod.derive(_save_prod, _prod_backward)
-
 segment_prod.fake = _fake_prod

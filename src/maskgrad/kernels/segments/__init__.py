@@ -208,11 +208,7 @@ def _softmax_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, No
 
 
 segment_sum.derive(_save_sum, _sum_backward)
-
 segment_expand.derive(_save_spread, _spread_backward)
-
 segment_extremum.derive(_save_extremum, _extremum_backward)
-
 segment_softmax.derive(_save_softmax, _softmax_backward)
-
 segment_softmax_backward.derive(_save_softmax_backward, _softmax_backward_twice)

@@ -56,5 +56,4 @@ def _logsumexp_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
 
 
 segment_logsumexp.derive(_save_logsumexp, _logsumexp_backward)
-
 segment_logsumexp_backward.derive_through_reference()

@@ -156,7 +156,5 @@ def _variance_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | Non
 
 # Measured on 2 cores, in microseconds, reference / compiled, variance over dim 1: of 8,192 values 40 / 50, of 16,384
 # 61 / 53, with its gradient 139 / 257, of 65,536 776 / 480.
-
 masked_variance.derive(_save_variance, _variance_backward)
-
 masked_variance_backward.derive_through_reference()

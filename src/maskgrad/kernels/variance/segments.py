@@ -123,7 +123,5 @@ def _variance_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None,
 
 
 segment_mean.derive(_save_mean, _mean_backward)
-
 segment_variance.derive(_save_variance, _variance_backward)
-
 segment_variance_backward.derive_through_reference()
