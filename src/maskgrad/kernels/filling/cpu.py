@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,19 +82,6 @@ def _readable(out: Tensor, values: Tensor, mask: Tensor) -> tuple[list[Axis], Te
 
 
 @compiled
-def _choose(out: Any, v: Any, m: Any, filler: Any) -> None:
-    for k in range(out.size):
-        value = v[k]  # read in any case: a read that may be left out is a branch
-        out[k] = value if m[k] != 0 else filler
-
-
-@compiled
-def _choose_constant(out: Any, value: Any, m: Any, filler: Any) -> None:
-    for k in range(out.size):
-        out[k] = value if m[k] != 0 else filler
-
-
-@compiled
 def _keep(out: Any, v: Any, m: Any, old: Any) -> None:
     for k in range(out.size):  # ``old`` is ``out``: under one name, the loop takes half as long again
         value, kept = v[k], old[k]
@@ -146,20 +134,28 @@ def _fill(
     out: Any, v: Any, m: Any, filler: Any, sizes: Any, out_strides: Any, v_strides: Any, m_strides: Any, length: int,
     v_step: int, m_step: int, pieces: int, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """``v_step`` and ``m_step`` are 0 or 1."""
+    """``v_step`` and ``m_step`` are 0 or 1. Indices without a sign make vector code of short rows without a slice."""
     for task in range(lo, hi):
-        o_row, v_row, m_row, size = _starts(
+        o_row, v_row, m_row, length_of_row = _starts(
             task, sizes, out_strides, v_strides, m_strides, length, v_step, m_step, pieces
         )
-        row = out[o_row : o_row + size]
+        o, a, b, size = np.uint64(o_row), np.uint64(v_row), np.uint64(m_row), np.uint64(length_of_row)
         if m_step:
             if v_step:
-                _choose(row, v[v_row : v_row + size], m[m_row : m_row + size], filler)
+                for k in range(size):
+                    value = v[a + k]  # read in any case: a read that may be left out is a branch
+                    out[o + k] = value if m[b + k] != 0 else filler
             else:
-                _choose_constant(row, v[v_row], m[m_row : m_row + size], filler)
-        elif m[m_row] == 0:
-            row[:] = filler
+                value = v[a]
+                for k in range(size):
+                    out[o + k] = value if m[b + k] != 0 else filler
+        elif m[b] == 0:
+            for k in range(size):
+                out[o + k] = filler
         elif v_step:
-            row[:] = v[v_row : v_row + size]
+            for k in range(size):
+                out[o + k] = v[a + k]
         else:
-            row[:] = v[v_row]
+            value = v[a]
+            for k in range(size):
+                out[o + k] = value

@@ -250,14 +250,6 @@ def _add_columns(v: Any, m: Any, s: Any, n: Any, zero: Any) -> None:
 
 
 @reordered
-def _add_dense_columns(v: Any, s: Any, n: Any) -> None:
-    for k in range(v.size):
-        s[k] += decode(v[k])
-    for k in range(v.size):
-        n[k] += np.uint8(1)
-
-
-@reordered
 def _columns(
     v: Any, m: Any, sizes: Any, v_strides: Any, m_strides: Any, length: int, v_step: int, m_step: int, pieces: int,
     piece: int, width: int, m_inner: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any,
@@ -281,15 +273,21 @@ def _columns(
         s[:w], n[:w] = wide, 0
         for block in range(start, stop, ROWS):
             block_s[:w], block_n[:w] = zero, 0
+            whole = 0
             for r in range(block, min(block + ROWS, stop)):
                 v0, m0 = v_row + r * v_step, m_row + r * m_step
                 if m_inner:
                     _add_columns(v[v0 : v0 + w], m[m0 : m0 + w], block_s, block_n, zero)
-                elif m[m0] != 0:
-                    _add_dense_columns(v[v0 : v0 + w], block_s, block_n)
+                elif (
+                    m[m0] != 0
+                ):  # a row that is there as a whole: indices without a sign make vector code of it
+                    whole += 1
+                    first_value = np.uint64(v0)
+                    for u in range(np.uint64(w)):
+                        block_s[u] += decode(v[first_value + u])
             for k in range(w):
                 s[k] += block_s[k]
-                n[k] += block_n[k]
+                n[k] += block_n[k] + whole
         base = task // tiles * width + first
         for k in range(w):
             if mean:
@@ -315,7 +313,11 @@ def _spread(
     out: Any, m: Any, g: Any, sizes: Any, out_strides: Any, m_strides: Any, g_strides: Any, length: int, m_step: int,
     g_step: int, pieces: int, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Write g where m holds, else 0. Task t writes piece t % pieces of row t // pieces."""
+    """Write g where m holds, else 0. Task t writes piece t % pieces of row t // pieces.
+
+    Rows with one Boolean are often short (the features of a step in time). Indices without a sign need no look at
+    whether they count from the end, so that a row is vector code without a slice, which costs as much as 64 numbers.
+    """
     for task in range(lo, hi):
         rest, start = task // pieces, task % pieces * PIECE
         stop = min(start + PIECE, length)
@@ -326,12 +328,17 @@ def _spread(
             o_row += i * out_strides[axis]
             m_row += i * m_strides[axis]
             g_row += i * g_strides[axis]
-        row = out[o_row : o_row + stop - start]
+        o, a, b, size = np.uint64(o_row), np.uint64(m_row), np.uint64(g_row), np.uint64(stop - start)
         if m_step:
+            row = out[o_row : o_row + stop - start]
             _select(row, m[m_row : m_row + row.size], g[g_row:], g_step)
-        elif m[m_row] == 0:
-            row[:] = 0
+        elif m[a] == 0:
+            for k in range(size):
+                out[o + k] = 0
         elif g_step:
-            row[:] = g[g_row : g_row + row.size]
+            for k in range(size):
+                out[o + k] = g[b + k]
         else:
-            row[:] = g[g_row]
+            value = g[b]
+            for k in range(size):
+                out[o + k] = value
