@@ -134,9 +134,10 @@ def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
     return bool(((count == 0) | (count == size)).all())
 
 
-def _harmless(x: Entries, filler: float) -> Tensor:
-    """Values that disturb no statistics, no parameter's gradient and no other row."""
-    plain: Tensor = x.values if is_moderate(x.values) else fill(x, x.mask, filler)
+def _harmless(x: Entries, filler: float, *parameters: Tensor | None) -> Tensor:
+    """Values that disturb no statistics, no parameter's gradient and no other row; an infinite parameter would."""
+    looked_at = (x.values, *[p for p in parameters if p is not None])
+    plain: Tensor = x.values if is_moderate(*looked_at) else fill(x, x.mask, filler)
     return plain
 
 
@@ -159,7 +160,9 @@ def layer_norm(
     dtype = F.layer_norm(probe, normalized_shape, safe_weight, safe_bias, eps).dtype
     dims = _last(x, normalized_shape)
     if eps > 0 and complete_or_empty(x.mask, dims):
-        values = F.layer_norm(_harmless(x, 0), normalized_shape, safe_weight, safe_bias, eps)
+        values = F.layer_norm(
+            _harmless(x, 0, safe_weight, safe_bias), normalized_shape, safe_weight, safe_bias, eps
+        )
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
     if is_masked(weight, bias):
         parts = standardize(x, dims, eps)
@@ -208,7 +211,7 @@ def rms_norm(
     dtype = F.rms_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, safe_weight, eps).dtype
     dims = _last(x, normalized_shape)
     if complete_or_empty(x.mask, dims):  # a vector of ones has a finite derivative for every eps
-        safe = _harmless(x, 1) if eps is None or eps > 0 else fill(x, x.mask, 1)
+        safe = _harmless(x, 1, safe_weight) if eps is None or eps > 0 else fill(x, x.mask, 1)
         values = F.rms_norm(safe, normalized_shape, safe_weight, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
     eps = torch.finfo(widened(x.values).dtype).eps if eps is None else eps
@@ -251,7 +254,9 @@ def group_norm(
     )
     split = x.mask.unflatten(1, (num_groups, -1))
     if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
-        values = F.group_norm(_harmless(x, 0), num_groups, safe_weight, safe_bias, eps)
+        values = F.group_norm(
+            _harmless(x, 0, safe_weight, safe_bias), num_groups, safe_weight, safe_bias, eps
+        )
         return Entries(values, parameters_mask(x.mask, _channels(values), weight, bias))
     if is_masked(weight, bias):
         return _grouped(x, num_groups, weight, bias, eps, dtype)[0]

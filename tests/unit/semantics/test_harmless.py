@@ -139,3 +139,19 @@ def test_infinite_slopes_are_kept_from_what_is_unspecified() -> None:
     F.leaky_relu(masked, math.inf).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [[1.0, 1.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm", "group_norm"])
+def test_infinite_parameters_reach_nothing_where_nothing_is_specified(norm: str) -> None:
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    hidden = mg.masked(x, torch.tensor(False).expand(2, 3, 1)) * 2
+    weight = torch.tensor([1.0, math.inf, 1.0, 1.0])
+    if norm == "layer_norm":
+        out = F.layer_norm(hidden, (4,), weight)
+    elif norm == "rms_norm":
+        out = F.rms_norm(hidden, (4,), weight)
+    else:
+        out = F.group_norm(hidden.transpose(1, 2), 2, weight)
+    out.filled(0).sum().backward()
+    assert x.grad is not None
+    assert (x.grad == 0).all()
