@@ -147,11 +147,18 @@ def _blank(
     # NaN in a plain key would come back through 0 * NaN
     used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
     used = used.any(-2).unsqueeze(-1)
-    return (
-        _with_values(query, torch.where(served, safe(query), 0)),
-        _with_values(key, torch.where(used, safe(key), 0)),
-        _with_values(value, torch.where(used, safe(value), 0)),
-    )
+    return _rows_kept(query, served), _rows_kept(key, used), _rows_kept(value, used)
+
+
+def _rows_kept(operand: Operand, rows: Tensor) -> Operand:
+    """Zeros elsewhere, and in what is unspecified."""
+    if not isinstance(operand, Entries):
+        return torch.where(rows, operand, 0)
+    if _whole_rows(operand):  # one selection for both
+        values = torch.where(rows & smallest(operand.mask), operand.values, 0)
+    else:
+        values = torch.where(rows, safe(operand), 0)
+    return Entries(values, operand.mask.expand(values.shape))
 
 
 def _is_fused(node: Any) -> bool:
@@ -205,10 +212,6 @@ def softmax_of_scores(
 
 def _times_transposed(query: Tensor, key: Tensor) -> Tensor:
     return torch.matmul(query, key.transpose(-2, -1))
-
-
-def _with_values(operand: Operand, values: Tensor) -> Operand:
-    return Entries(values, operand.mask.expand(values.shape)) if isinstance(operand, Entries) else values
 
 
 def weighted_sum(weights: Tensor, present: Tensor, value: Operand) -> Tensor:
