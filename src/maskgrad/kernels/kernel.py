@@ -142,7 +142,7 @@ class Kernel(Generic[P, R]):
                         break
                     on_cuda = on_cuda or x.is_cuda
             else:
-                return cast("R", self.backend("cuda" if on_cuda else "cpu")(*args))
+                return cast("R", self.backend("cuda" if on_cuda else "cpu")(*args, **kwargs))
         return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
 
     def backend(self, device: str) -> Callable[..., Any]:

@@ -101,7 +101,8 @@ def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
 
 def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     """Export takes ordinary PyTorch; torch.compile takes an operator where it wins: large float tensors on the CPU."""
-    least = KERNELS[kernel].in_graphs
+    record = KERNELS[kernel]
+    least = record.in_graphs
     if least is None or torch.compiler.is_exporting():
         return "a graph is being traced"
     if _forced_in_graph() == "reference":
@@ -114,8 +115,8 @@ def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> 
 
     if not statically_known_true(values.numel() >= least):  # no size is looked at: one graph for all of them
         return f"a graph is being traced, and there may be fewer than {least} values"
-    # what the operator gives lies in memory as the mask does; a gradient is spread from any layout
-    for tensor in others[-1:] if kernel == "masked_expand" else (values, *others):
+    # Where a stand-in decides the size, a gradient is expanded, from any layout, to that of the last operand.
+    for tensor in others[-1:] if callable(record.leading) else (values, *others):
         if tensor is not None and not tensor.is_contiguous():
             return "a graph is being traced, and an operand is not contiguous"
     return ""

@@ -81,7 +81,9 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
     data = _check_data(data)
     if mask is None:
         return of_entries(data, torch.ones((), dtype=torch.bool, device=data.device).expand(data.shape))
-    return MaskedTensor(data, BooleanPattern(check_mask(mask, data.shape, data.device), own_home(mask)))
+    return MaskedTensor(
+        data, BooleanPattern(check_mask(mask, data.shape, data.device), own_home(mask, data.shape))
+    )
 
 
 def from_nan(data: Tensor) -> MaskedTensor:

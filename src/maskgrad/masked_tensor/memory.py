@@ -8,8 +8,9 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.creation import masked
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.writing import is_expanded, writable_mask
+from maskgrad.masked_tensor.writing import writable_mask
 from maskgrad.patterns import BooleanPattern, Pattern
+from maskgrad.patterns.boolean import is_expanded
 
 __all__ = ["AS_PARAMETER", "install"]
 

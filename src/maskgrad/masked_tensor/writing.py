@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdRef
 from maskgrad import kernels
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns import BooleanPattern
-from maskgrad.patterns.boolean import Home, same_memory
+from maskgrad.patterns.boolean import Home, is_expanded, same_memory
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
 
 __all__ = [
-    "is_expanded",
     "makes_views",
     "own_home",
     "pattern_of_result",
@@ -72,10 +71,14 @@ def pattern_of_result(
     return BooleanPattern(mask) if found is None or found.mask is not mask else found
 
 
-def own_home(mask: Tensor) -> Home | None:
-    """The home of a mask that the user passes and that is to be shared with him; of a second one nobody is at home."""
+def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
+    """The home of a mask that the user passes for data of ``shape`` and that is to be shared with him.
+
+    Of a second one nobody is at home.
+    """
     if torch.compiler.is_compiling():
         return None
+    expanded = mask.shape != shape or is_expanded(mask)
     base = mask._base if mask._is_view() else mask
     key = id(base)
     entry = _HOMES.get(key)
@@ -83,8 +86,8 @@ def own_home(mask: Tensor) -> Home | None:
         known = entry[1]
         if not known.moves:  # another MaskedTensor has it: neither must see what the other writes
             known.lent = True
-            return Home(lent=True)
-    found = Home(lent=False)
+            return Home(lent=True, expanded=expanded)
+    found = Home(lent=False, expanded=expanded)
     _HOMES[key] = WeakIdRef(base, functools.partial(_forget, key)), found
     return found
 
@@ -141,11 +144,6 @@ def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
     writable_mask(target)[index] = wanted
 
 
-def is_expanded(mask: Tensor) -> bool:
-    """Whether several entries share one Boolean."""
-    return any(stride == 0 and size > 1 for stride, size in zip(mask.stride(), mask.shape, strict=True))
-
-
 def writable_mask(target: MaskedTensor) -> Tensor:
     """The mask, in memory that nobody reads but this tensor and its views.
 
@@ -160,7 +158,7 @@ def writable_mask(target: MaskedTensor) -> Tensor:
         target._pattern = BooleanPattern(mask, Home(lent=False))
         return mask
     mask = pattern.mask
-    if is_expanded(mask):
+    if home.expanded or is_expanded(mask):
         raise RuntimeError(
             "this write changes which entries are specified, but several entries share one Boolean of the mask (it was "
             "expanded). Write to x.clone() instead, whose mask has one for each entry"

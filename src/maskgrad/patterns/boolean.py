@@ -9,12 +9,17 @@ from torch import Tensor
 
 from maskgrad.patterns.pattern import Facts, Pattern
 
-__all__ = ["BooleanPattern", "Home", "check_mask", "same_memory"]
+__all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "same_memory"]
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors share memory: one is the other, a view of it, or of the same as it."""
     return one is other or torch._C._is_alias_of(one, other)  # type: ignore[attr-defined]
+
+
+def is_expanded(mask: Tensor) -> bool:
+    """Whether several entries share one Boolean."""
+    return any(stride == 0 and size > 1 for stride, size in zip(mask.stride(), mask.shape, strict=True))
 
 
 class Home:
@@ -23,15 +28,17 @@ class Home:
     Attributes:
         lent: others read the same memory, and must not see what is written: the masks move before they are written.
         shared: a view or another name is at home here, too.
+        expanded: several entries share one Boolean, which a view of some of them does not tell.
         apart: a mask that had to be copied while the values were not: it cannot be written so that all see it.
         moves: how often the masks have moved.
         memory: to where, as one dimension.
     """
 
-    __slots__ = ("__weakref__", "apart", "lent", "memory", "moves", "shared")
+    __slots__ = ("__weakref__", "apart", "expanded", "lent", "memory", "moves", "shared")
 
-    def __init__(self, lent: bool, apart: bool = False) -> None:
+    def __init__(self, lent: bool, apart: bool = False, expanded: bool = False) -> None:
         self.lent = lent
+        self.expanded = expanded
         self.apart = apart
         self.shared = False
         self.moves = 0
@@ -122,7 +129,7 @@ class BooleanPattern(Pattern):
         """The home for this mask and a view of it. Who else reads a mask that had none so far is not known."""
         if self._home is None:
             if self._source is None:
-                self._home = Home(lent=True)
+                self._home = Home(lent=True, expanded=is_expanded(self._mask))
             else:
                 source, mask = self._source
                 if same_memory(self._mask, mask):

@@ -63,7 +63,9 @@ def multi_head_attention_forward(
     bias = _bias(given, values_of(query).dtype, (size, heads, length, values_of(key).shape[0]))
 
     # A broken number in a place that is forbidden to everybody must not meet the weights' gradients either.
-    if bias.allowed is not None and not all(is_finite(values_of(x)) for x in (query, key, value)):
+    if bias.allowed is not None and not all(
+        map(is_finite, {id(x): values_of(x) for x in (query, key, value)}.values())
+    ):
         reached = bias.allowed.expand(size, heads, length, values_of(key).shape[0]).any(1)  # N, L, S
         query = _blank(query, reached.any(2))
         key, value = _blank(key, reached.any(1)), _blank(value, reached.any(1))

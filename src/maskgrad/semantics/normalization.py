@@ -17,7 +17,7 @@ from maskgrad.kernels.smallest import is_one, smallest
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, as_entries, fill, widened
 from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.harmless import is_moderate
+from maskgrad.semantics.harmless import is_finite, is_moderate
 from maskgrad.semantics.norms import vector_norm
 from maskgrad.semantics.signatures import named
 
@@ -86,12 +86,6 @@ def is_masked(*parameters: Parameter) -> bool:
     return any(isinstance(parameter, Entries) for parameter in parameters)
 
 
-def known_finite(few: Tensor) -> bool:
-    """Whether a look at numbers that are few (weights, statistics) shows that none of them is infinite or NaN."""
-    few = few.detach()
-    return can_read_values(few) and bool(torch.isfinite(few.sum()))
-
-
 def affine(
     values: Tensor,
     scale: Tensor,
@@ -108,7 +102,7 @@ def affine(
     mask = parameters_mask(mask, shape, weight, bias)
     if weight is not None:
         weight = filled_with(weight, 1).to(values.dtype).reshape(shape)
-        if not (known_finite(weight) and known_finite(scale)):
+        if not (is_finite(weight) and is_finite(scale)):
             # 0 * inf, of an infinite weight or scale and an unspecified entry, must not reach the other's gradient.
             values = torch.where(mask, values, 0)
         values = values * weight

@@ -68,8 +68,15 @@ def test_contenders_agree(family: Family, in_full: bool) -> None:
     ids=lambda value: value.name if isinstance(value, Family) else str(value),
 )
 def test_dtypes_and_densities(family: Family, dtype: str, density: float) -> None:
+    measured = 0
     for case in family.cases(Point(20, density, dtype, in_full=False)):
-        assert measure(case, ONCE, {"torch.masked", "where", "indexing", "dense"})
+        try:
+            rows = measure(case, ONCE, {"torch.masked", "where", "indexing", "dense"})
+        except LeftOutError:  # it needs a package that is not installed
+            continue
+        assert rows
+        measured += 1
+    assert measured
 
 
 def test_cases_differ_from_each_other() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from maskgrad.kernels import KERNELS
+from maskgrad.kernels.selection import use_kernels
 from tests.unit.kernels import (
     samples_batch_normalization,
     samples_extrema,
@@ -124,6 +125,11 @@ class TestKernel:
                 assert torch.equal(one, other)
         with pytest.raises(TypeError, match=r"masked_sum\(\) misses the argument 'keepdim'"):
             kernel(values, mask, (0,))
+
+    @pytest.mark.parametrize("body", ["reference", "cpu"])
+    def test_an_unknown_name_is_refused_by_each_body(self, body: str) -> None:
+        with use_kernels(body), pytest.raises(TypeError, match="unexpected keyword argument 'dims'"):
+            KERNELS["masked_sum"](torch.ones(4, 3), torch.ones(4, 3, dtype=torch.bool), (0,), False, dims=1)
 
     def test_arguments_are_checked_before_anything_is_computed(self) -> None:
         with pytest.raises(TypeError, match="mask must be a Boolean tensor"):

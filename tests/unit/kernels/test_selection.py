@@ -225,12 +225,19 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 import torch, maskgrad as mg
 x = mg.masked(torch.ones(1000, 1000), torch.ones(1000, 1000, dtype=torch.bool))
-threading.Timer(float(sys.argv[1]), os.kill, (os.getpid(), signal.SIGINT)).start()
+stopped = threading.Event()
+def press():  # again after a while: Python drops what arrives inside a destructor or a callback of weakref
+    wait = float(sys.argv[1])
+    while not stopped.wait(wait):
+        os.kill(os.getpid(), signal.SIGINT)
+        wait = 10.0
+threading.Thread(target=press, daemon=True).start()
 try:
     for _ in range(10**6):
         x.sum(1)
     print("never interrupted")
 except KeyboardInterrupt:
+    stopped.set()
     assert x.sum(1).tolist() == [1000.0] * 1000
     print(mg.kernels_in_use()["masked_sum"])
 """

@@ -126,6 +126,30 @@ def test_writing_into_an_expanded_mask() -> None:
     assert_entries(y, [[1.0, 1.0], [0.0, None]])
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: mg.from_lengths(torch.zeros(2, 3, 4), torch.tensor([1, 2]))[..., 0],
+        lambda: mg.masked(torch.zeros(2, 3), torch.tensor([[True], [False]]))[:, 0],
+        lambda: mg.masked(torch.zeros(2, 3), on(1, 0, 0).expand(2, 3))[0],
+        lambda: (mg.from_lengths(torch.zeros(2, 3, 4), torch.tensor([1, 2])) * 2).unbind(2)[1].T[:, 0],
+    ],
+)
+def test_writing_into_a_view_of_some_of_the_entries_that_share_one_boolean(made: Any) -> None:
+    """It would specify the others, too, with what lay under the mask; a mask of the view alone does not tell."""
+    view = made()
+    mask = view.mask.clone()
+    with pytest.raises(RuntimeError, match=r"several entries share one Boolean.*x\.clone\(\)"):
+        view[1] = 5.0
+    assert torch.equal(view.mask, mask)
+
+
+def test_writing_into_a_view_that_was_expanded_itself() -> None:
+    x = mg.masked(torch.zeros(2, 2), on(1, 0).expand(2, 2).clone())
+    x.expand(3, 2, 2)[1][0, 1] = 4.0
+    assert_entries(x, [[0.0, 4.0], [0.0, None]])
+
+
 def test_gradients_stop_where_entries_were_overwritten() -> None:
     x, v = poisoned(X, requires_grad=True), leaf(7.0, 8.0, nan)
     y = x * 2
