@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS", "nanquantile", "quantile"]
 
-#: Since 2.15 PyTorch finds 0.3 · 5 between two entries without rounding it to their dtype first.
-_RANKS_ARE_DOUBLE = not is_before(torch.__version__, "2.15")
+#: Since 2.14.1 PyTorch finds 0.3 · 5 between two entries without rounding it to their dtype first.
+_RANKS_ARE_DOUBLE = not is_before(torch.__version__, "2.14.1")
 
 
 def _interpolated(ordered: Tensor, rank: Tensor, interpolation: str) -> Tensor:
