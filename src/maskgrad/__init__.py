@@ -42,7 +42,16 @@ from maskgrad.interop import (
     from_torch_masked,
 )
 from maskgrad.kernels import kernels_in_use, use_kernels
-from maskgrad.masked_tensor import MaskedTensor, from_lengths, from_nan, from_numpy, from_sparse, masked
+from maskgrad.masked_tensor import (
+    MaskedTensor,
+    from_lengths,
+    from_nan,
+    from_numpy,
+    from_offsets,
+    from_sequences,
+    from_sparse,
+    masked,
+)
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
 from maskgrad.optim import attach_gradient, train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
@@ -82,9 +91,11 @@ __all__ = [
     "from_nan",
     "from_nested",
     "from_numpy",
+    "from_offsets",
     "from_pandas",
     "from_polars",
     "from_scipy",
+    "from_sequences",
     "from_sparse",
     "from_torch_masked",
     "functional",

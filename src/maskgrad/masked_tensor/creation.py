@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
+from maskgrad.masked_tensor.sequences import check_layout, jagged_of_lengths
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.masked_tensor.writing import own_home
@@ -108,13 +109,17 @@ def from_nan(data: Tensor) -> MaskedTensor:
     return of_entries(data, ~torch.isnan(data))
 
 
-def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
+def from_lengths(
+    data: Tensor, lengths: Tensor, dim: int = 1, *, layout: torch.layout = torch.strided
+) -> MaskedTensor:
     """A padded batch: sequence ``b`` is specified in its first ``lengths[b]`` positions along ``dim``.
 
     Args:
         data: tensor (B, ..., T, ...) with T at ``dim``.
         lengths: integer tensor (B,), each between 0 and T, on the device of ``data``.
         dim: the padded dimension, any but 0.
+        layout: ``torch.strided`` keeps ``data`` as it is and has a Boolean mask; ``torch.jagged`` keeps the specified
+            positions only, so that what follows costs what these cost. Their number is read.
 
     Returns:
         MaskedTensor of the shape of ``data``; the mask is an expanded view. Gradient: exactly 0 in the padding.
@@ -160,6 +165,9 @@ def from_lengths(data: Tensor, lengths: Tensor, dim: int = 1) -> MaskedTensor:
             f"lengths must lie between 0 and {size}, the size of dim {dim}, "
             f"found {int(lengths.min())} to {int(lengths.max())}"
         )
+    if layout != torch.strided:
+        check_layout(layout)
+        return jagged_of_lengths(data, lengths, dim)
     positions = torch.arange(size, device=data.device)
     mask = positions < lengths.unsqueeze(-1)
     shape = [1] * data.ndim

@@ -15,16 +15,17 @@ from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.writing import makes_views, pattern_of_result, write_entries
-from maskgrad.patterns import BooleanPattern
+from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.semantics import callbacks
 from maskgrad.semantics.autocasting import MAY_WIDEN, in_float32
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.jagged import registry as jagged
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
+from maskgrad.semantics.stored import registry as listed
 from maskgrad.semantics.stored.entries import Stored, shape_of
-from maskgrad.semantics.stored.registry import rule_for
 
 if TYPE_CHECKING:
     from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -175,11 +176,21 @@ def holds_stored(arguments: Iterable[Any]) -> bool:
 
 
 def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    rule = rule_for(operation)
+    operands = list(_stored_in(arguments))
+    is_jagged = all(type(operand.pattern) is JaggedPattern for operand in operands)
+    rule = jagged.rule_for(operation) if is_jagged else listed.rule_for(operation)
     if rule is None:
-        layout = next((a.pattern.layout for a in arguments if isinstance(a, Stored)), torch.sparse_coo)
-        raise UnsupportedLayoutError(_name(function), layout)
+        raise UnsupportedLayoutError(_name(function), operands[0].pattern.layout)
     return rule
+
+
+def _stored_in(arguments: Iterable[Any]) -> Iterable[Stored]:
+    """What is stored among the arguments and in their sequences."""
+    for argument in arguments:
+        if type(argument) is Stored:
+            yield argument
+        elif type(argument) in (list, tuple):
+            yield from _stored_in(argument)
 
 
 def unwrap(argument: Any) -> Any:

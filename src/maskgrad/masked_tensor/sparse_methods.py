@@ -20,7 +20,7 @@ SPARSE = LAYOUTS[1:]
 
 #: Method: the layouts that have it, and what it reads of values and pattern.
 READ: dict[str, tuple[tuple[torch.layout, ...], Callable[[Tensor, Any], Any]]] = {
-    "values": (SPARSE, lambda values, _: values),
+    "values": ((*SPARSE, torch.jagged), lambda values, _: values),
     "indices": ((COO,), lambda _, pattern: pattern.indices),
     "crow_indices": ((CSR, BSR), lambda _, pattern: pattern.pointers),
     "col_indices": ((CSR, BSR), lambda _, pattern: pattern.positions),

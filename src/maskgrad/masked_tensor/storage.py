@@ -11,7 +11,13 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.masked_tensor.sparse_leaves import entries_of, torch_tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
-from maskgrad.patterns import BlockPattern, CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns import (
+    BlockPattern,
+    CompressedPattern,
+    CoordinatePattern,
+    JaggedPattern,
+    StoredPattern,
+)
 from maskgrad.patterns.checks import check_pattern, check_places
 from maskgrad.patterns.conversion import LAYOUTS, pattern_of_places
 from maskgrad.patterns.eager import can_read_values
@@ -171,6 +177,12 @@ def to_sparse(
     if sparse_dim is not None or dense_dim is not None:
         listed = _listed_dims(self.shape, sparse_dim, dense_dim, layout)
     stored = stored_of(self)
+    if isinstance(self._pattern, JaggedPattern) and (
+        layout == torch.jagged or not self._pattern.is_canonical
+    ):
+        if layout == torch.jagged:
+            return self
+        stored = None
     same = stored is not None and listed in (None, len(stored.sizes))
     if same and layout == self.layout and blocksize in (None, self._pattern.facts().blocksize):
         return self
@@ -196,7 +208,9 @@ def to_sparse_tensor(self: MaskedTensor) -> Tensor:
 
     Gradient: passes to the values, once: the second derivative of torch's constructors is wrong (COO) or missing.
     """
-    stored = stored_of(self) or stored_of(to_sparse(self))
+    stored = stored_of(self)
+    if stored is None or self.layout == torch.jagged:  # which sparse tensors of torch do not know
+        stored = stored_of(to_sparse(self))
     assert stored is not None
     return torch_tensor_of(stored.values, stored.pattern)
 
@@ -208,6 +222,8 @@ def compressed(self: MaskedTensor) -> Tensor:
         return torch.masked_select(values, mask)
     coordinates, entries, sizes = _places(self)
     keys = keys_of(coordinates, sizes)
+    if isinstance(self._pattern, JaggedPattern) and self._pattern.is_canonical:
+        return entries
     if can_read_values(keys) and not bool((keys[1:] <= keys[:-1]).any()):
         return entries
     return entries[torch.argsort(keys)]

@@ -247,7 +247,7 @@ def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
     if not isinstance(facts, (tuple, list)) or len(facts) != 3 or not isinstance(tensors, (tuple, list)):
         raise ValueError(f"a stored MaskedTensor has a layout, sizes and a block size, found {facts!r}")
     name, sizes, blocksize = facts
-    known = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
+    known = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
     if name not in known or not all(isinstance(t, Tensor) for t in (values, *tensors)):
         raise ValueError(
             f"a stored MaskedTensor has a layout among {', '.join(known)} and tensors, found {name!r}"
@@ -261,6 +261,8 @@ def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
     check_pattern(pattern, values)
     if name == "sparse_coo":
         pattern = pattern.rebuilt((tensors[0].to(torch.int64),))
+    elif name == "jagged":
+        pattern = pattern.rebuilt((*(t.to(torch.int64) for t in tensors[:2]), tensors[2]))
     return MaskedTensor(values, pattern)
 
 

@@ -4,6 +4,7 @@ from maskgrad.patterns.blocks import BlockPattern
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import CompressedPattern
 from maskgrad.patterns.coordinates import CoordinatePattern
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.patterns.pattern import Facts, Pattern
 from maskgrad.patterns.stored import StoredPattern
 
@@ -13,6 +14,7 @@ __all__ = [
     "CompressedPattern",
     "CoordinatePattern",
     "Facts",
+    "JaggedPattern",
     "Pattern",
     "StoredPattern",
 ]

@@ -11,10 +11,11 @@ from maskgrad.patterns.blocks import BlockPattern
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import BY_ROW, CompressedPattern, lines_of
 from maskgrad.patterns.coordinates import CoordinatePattern
+from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.patterns.pattern import Pattern
 from maskgrad.patterns.stored import keys_of
 
-__all__ = ["check_pattern", "check_places"]
+__all__ = ["check_offsets", "check_pattern", "check_places"]
 
 
 def _integers(index: Tensor, name: str) -> None:
@@ -49,6 +50,9 @@ def check_pattern(pattern: Pattern, values: Tensor) -> None:
         return
     if any(t.layout != torch.strided for t in (values, *pattern.tensors())):
         raise TypeError("values and indices must be strided tensors")
+    if isinstance(pattern, JaggedPattern):
+        _check_sequences(pattern, values)
+        return
     sizes = pattern.facts().sizes
     if not sizes or min(sizes) < 0 or math.prod(sizes) >= 2**63:
         raise ValueError(f"sizes must be numbers from 0 on whose product int64 can hold, found {sizes}")
@@ -59,6 +63,45 @@ def check_pattern(pattern: Pattern, values: Tensor) -> None:
         _check_coordinates(pattern, values)
     elif isinstance(pattern, (CompressedPattern, BlockPattern)):
         _check_lines(pattern, values)
+
+
+def check_offsets(offsets: Tensor, number: int) -> None:
+    """Raise a fitting error unless ``offsets`` ascend from 0 to the number of rows."""
+    _integers(offsets, "offsets")
+    if offsets.ndim != 1 or not offsets.shape[0]:
+        raise ValueError(
+            f"offsets must have shape (B + 1,), where each sequence begins and the last one ends, found "
+            f"{tuple(offsets.shape)}; of lengths make them with torch.nn.functional.pad(lengths.cumsum(0), (1, 0))"
+        )
+    first, last = int(offsets[0]), int(offsets[-1])
+    falls = offsets.diff() < 0
+    if first != 0 or last != number or bool(falls.any()):
+        found = f"they begin with {first} and end with {last}"
+        if bool(falls.any()):
+            at = int(falls.nonzero()[0])
+            found = f"they fall from {int(offsets[at])} to {int(offsets[at + 1])} at sequence {at}"
+        raise ValueError(f"offsets must ascend from 0 to the number of rows, {number}; {found}")
+
+
+def _check_sequences(pattern: JaggedPattern, values: Tensor) -> None:
+    offsets, index, frame, at = *pattern.tensors(), pattern.at
+    rank = len(at) + values.ndim - 1
+    if values.ndim < 1 or frame.dtype != torch.bool or len(at) != frame.ndim or len(at) < 2:
+        raise ValueError("a jagged tensor has rows, and a Boolean frame of its batch and ragged dimensions")
+    if len(set(at)) != len(at) or not all(0 <= place < rank for place in at):
+        raise ValueError(
+            f"batch and ragged dimensions must stand at different places below {rank}, found {at}"
+        )
+    check_offsets(offsets, values.shape[0])
+    lengths = offsets.diff()
+    if lengths.shape[0] != math.prod(frame.shape[:-1]):
+        raise ValueError(f"a frame {tuple(frame.shape)} does not hold {lengths.shape[0]} sequences")
+    if lengths.numel() and int(lengths.max()) > frame.shape[-1]:
+        raise ValueError(f"a sequence has {int(lengths.max())} positions, the frame {frame.shape[-1]}")
+    _integers(index, "index")
+    expected = jagged_pattern(offsets, values.shape[0], tuple(frame.shape)).index
+    if index.shape != expected.shape or not torch.equal(index, expected.to(index.dtype)):
+        raise ValueError("index does not list the places of the rows that offsets speak of")
 
 
 def _check_coordinates(pattern: CoordinatePattern, values: Tensor) -> None:

@@ -5,6 +5,7 @@ A conversion goes by the pattern, never by the values: a stored zero stays an en
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from maskgrad.patterns.blocks import BlockPattern
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import BY_ROW, CompressedPattern
 from maskgrad.patterns.coordinates import CoordinatePattern
+from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.patterns.pattern import Facts, Pattern
 from maskgrad.patterns.stored import StoredPattern, keys_of, places_of
 
@@ -33,7 +35,7 @@ BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
 def pattern_of_facts(facts: Facts, tensors: tuple[Any, ...]) -> Pattern:
     """Put a pattern together again from what :meth:`Pattern.facts` and :meth:`Pattern.tensors` gave."""
     layout = getattr(torch, facts.layout)
-    number = 1 if layout in (torch.strided, torch.sparse_coo) else 2
+    number = 1 if layout in (torch.strided, torch.sparse_coo) else 3 if layout == torch.jagged else 2
     if len(tensors) != number or (facts.blocksize is None) == (layout in BLOCKED):
         raise ValueError(
             f"a pattern of layout {layout} has {number} tensors, found {len(tensors)}, and a block size if it has "
@@ -43,6 +45,9 @@ def pattern_of_facts(facts: Facts, tensors: tuple[Any, ...]) -> Pattern:
         return BooleanPattern(tensors[0])
     if layout == torch.sparse_coo:
         return CoordinatePattern(tensors[0], facts.sizes)
+    if layout == torch.jagged:
+        offsets, index, frame = tensors
+        return JaggedPattern(offsets, index, frame, facts.sizes)
     if facts.blocksize is None:
         return CompressedPattern(layout, tensors[0], tensors[1], facts.sizes)
     return BlockPattern(layout, tensors[0], tensors[1], facts.blocksize, facts.sizes)
@@ -59,15 +64,19 @@ def pattern_of_places(
     Args:
         coordinates: (s, n) places, each once, in any order.
         sizes: the s sizes.
-        layout: one of torch's five sparse layouts.
+        layout: one of torch's five sparse layouts, or ``torch.jagged``.
         blocksize: height and width of a block, for the two blocked layouts.
 
     Raises:
         ValueError: the layout is unknown, needs (at least) two dimensions, a block size is missing, does not divide
-            the sizes or is not wanted, a block is specified only in part, or batches differ in their number of entries.
+            the sizes or is not wanted, a block is specified only in part, batches differ in their number of entries, or
+            a sequence has a gap.
     """
+    if layout == torch.jagged:
+        return _sequences(coordinates, sizes)
     if layout not in LAYOUTS or layout == torch.strided:
-        raise ValueError(f"layout must be one of {', '.join(map(str, LAYOUTS))}, found {layout}")
+        known = ", ".join(map(str, (*LAYOUTS, torch.jagged)))
+        raise ValueError(f"layout must be one of {known}, found {layout}")
     if (blocksize is None) == (layout in BLOCKED):
         wanted = "two positive numbers" if layout in BLOCKED else "None"
         raise ValueError(f"blocksize must be {wanted} for layout {layout}, found {blocksize}")
@@ -82,6 +91,28 @@ def pattern_of_places(
         return _blocks(coordinates, sizes, layout, blocksize)
     order, pointers, positions = _lines(coordinates, sizes, layout)
     return CompressedPattern(layout, pointers, positions, sizes), order
+
+
+def _sequences(coordinates: Tensor, sizes: tuple[int, ...]) -> tuple[StoredPattern, Tensor]:
+    """Each sequence must be specified in its first positions."""
+    if len(sizes) < 2:
+        raise ValueError(
+            f"layout torch.jagged needs a batch and a ragged dimension, found shape {sizes}; use x.unsqueeze(0)"
+        )
+    order = torch.argsort(keys_of(coordinates, sizes))
+    which = keys_of(coordinates[:-1, order], sizes[:-1])
+    lengths = torch.bincount(which, minlength=math.prod(sizes[:-1]))
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    pattern = jagged_pattern(offsets, coordinates.shape[1], sizes)
+    gaps = pattern.positions() != coordinates[-1, order]
+    if bool(gaps.any()):
+        row = int(gaps.nonzero()[0])
+        raise ValueError(
+            "layout torch.jagged stores sequences that are specified in their first positions, but sequence "
+            f"{int(which[row])} is not specified at position {int(pattern.positions()[row])}, and is behind it; "
+            "keep the Boolean mask"
+        )
+    return pattern, order
 
 
 def _lines(

@@ -15,6 +15,7 @@ class Facts(NamedTuple):
     """A pattern without its tensors: plain data that can be compared, hashed and written to a file."""
 
     layout: str
+    #: of a jagged layout, where batch and ragged dimension stand: its sizes are those of a tensor
     sizes: tuple[int, ...] = ()
     blocksize: tuple[int, int] | None = None
 

@@ -60,7 +60,8 @@ class StoredPattern(Pattern):
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return None, {name: getattr(self, name) for name in names if name != "_memory"}
+        kept = [n for n in names if n != "_memory" and not isinstance(getattr(type(self), n), property)]
+        return None, {name: getattr(self, name) for name in kept}
 
     def shape(self, values: Tensor) -> torch.Size:
         """The whole shape of a tensor with these values."""

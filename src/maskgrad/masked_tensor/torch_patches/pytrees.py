@@ -13,13 +13,16 @@ from maskgrad.patterns.conversion import pattern_of_facts
 __all__ = ["install"]
 
 
+NAMES = {"strided": ("values", "mask"), "jagged": ("values", "offsets", "index", "frame")}
+
+
 def _flatten(x: MaskedTensor) -> tuple[list[Any], Facts]:
     return [x._values, *x._pattern.tensors()], x._pattern.facts()
 
 
 def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any]], Facts]:
     leaves, facts = _flatten(x)
-    names = ("values", "mask") if facts.layout == "strided" else ("values", "indices", "positions")
+    names = NAMES.get(facts.layout, ("values", "indices", "positions"))
     keyed: list[tuple[pytree.KeyEntry, Any]] = [
         (pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=False)
     ]

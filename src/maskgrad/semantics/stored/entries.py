@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.conversion import pattern_of_places
 from maskgrad.semantics.entries import Entries
 
@@ -72,6 +72,13 @@ def shape_of(operand: Any) -> torch.Size:
 
 def exploded(x: Stored) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Coordinates (d, n), entries (n,) and all sizes: dense dimensions are spelled out as coordinates too."""
+    if type(x.pattern) is JaggedPattern and not x.pattern.is_canonical:
+        canonical = Stored(x.values, x.pattern.moved(tuple(range(len(x.pattern.at)))))
+        coordinates, entries, _ = exploded(canonical)
+        at = x.pattern.at
+        order = [*at, *[d for d in range(len(x.shape)) if d not in at]]
+        back = [order.index(d) for d in range(len(order))]
+        return coordinates[back], entries, tuple(x.shape)
     coordinates, entries = x.pattern.coordinates(), x.entries
     dense = tuple(entries.shape[1:])
     if not dense:
@@ -119,6 +126,8 @@ def undivided(entries: Tensor) -> Entries:
 
 def densified(x: Stored) -> Entries:
     """The same entries with a Boolean mask: allocates the whole shape, so only explicit conversions call it."""
+    if type(x.pattern) is JaggedPattern:
+        return _padded(x.values, x.pattern)
     coordinates, entries = x.pattern.coordinates(), x.entries
     values = torch.zeros(x.shape, dtype=entries.dtype, device=entries.device)
     mask = x.pattern.mask
@@ -127,6 +136,18 @@ def densified(x: Stored) -> Entries:
         values.index_put(tuple(coordinates), entries),
         mask.reshape(*mask.shape, *(1,) * dense).expand(x.shape) if dense else mask,
     )
+
+
+def _padded(rows: Tensor, pattern: JaggedPattern) -> Entries:
+    """Rows at their places, zeros elsewhere; the mask is kept in its smallest shape."""
+    depth, features = len(pattern.at), rows.shape[1:]
+    values = rows.new_zeros((pattern.frame.numel(), *features)).index_copy(0, pattern.index, rows)
+    values = values.reshape(*pattern.frame.shape, *features)
+    mask = pattern.mask.reshape(*pattern.frame.shape, *(1,) * len(features)).expand(values.shape)
+    if pattern.is_canonical:
+        return Entries(values, mask)
+    order = tuple(range(depth))
+    return Entries(values.movedim(order, pattern.at), mask.movedim(order, pattern.at))
 
 
 def widened(values: Tensor) -> Tensor:

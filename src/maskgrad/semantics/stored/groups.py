@@ -12,7 +12,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments import segment_index
-from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import keys_of, places_of
@@ -193,6 +193,13 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
             return Groups(ends, None, entries, present.unsqueeze(0), (pattern.sizes[line],))
         if set(dims) == {0, 1}:
             return _one_group(entries, pattern.positions.device)
+    if type(pattern) is JaggedPattern and dims == (
+        len(pattern.sizes) - 1,
+    ):  # sequences, but for the empty ones
+        present = pattern.lengths().nonzero().squeeze(1)
+        ends = torch.cat([pattern.offsets[present], pattern.offsets[-1:]])
+        places = places_of(present, pattern.sizes[:-1])
+        return Groups(ends, None, pattern.index.shape[0], places, pattern.sizes[:-1])
     return group(pattern.coordinates(), pattern.sizes, dims)
 
 

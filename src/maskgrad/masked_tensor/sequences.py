@@ -1,0 +1,257 @@
+"""Sequences of different lengths: constructors, conversions and questions of the layout ``torch.jagged``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor.storage import to_dense
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
+from maskgrad.patterns.checks import check_offsets
+from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.jagged.indexing import picked
+from maskgrad.semantics.jagged.rows import is_jagged
+from maskgrad.semantics.jagged.sequences import ends
+
+__all__ = ["check_layout", "from_offsets", "from_sequences", "install", "jagged_of_lengths"]
+
+LAYOUTS = (torch.strided, torch.jagged)
+
+
+def check_layout(layout: torch.layout) -> None:
+    """Raise unless sequences can be stored so."""
+    if layout not in LAYOUTS:
+        raise ValueError(
+            f"layout must be torch.strided or torch.jagged, found {layout}; write .to_sparse(layout={layout}) behind it"
+        )
+
+
+def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.strided) -> MaskedTensor:
+    """A batch of sequences of different lengths.
+
+    Args:
+        sequences: tensors (length, *features), of one dtype and device; lengths may be 0.
+        layout: ``torch.strided`` pads them and has a Boolean mask; ``torch.jagged`` stores them one behind the other.
+
+    Returns:
+        MaskedTensor (B, T, *features), T the longest length. Gradient: reaches each sequence.
+
+    Raises:
+        TypeError: a sequence is no tensor, or their dtypes differ.
+        ValueError: there are no sequences, or their features or devices differ.
+
+    Dense equivalent: ``torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)``.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> x = mg.from_sequences([torch.tensor([1., 2.]), torch.tensor([6.])], layout=torch.jagged)
+        >>> x.mean(1)
+        masked([1.5000, 6.0000])
+
+    Source: https://docs.pytorch.org/docs/stable/nested.html (the layout).
+    """
+    check_layout(layout)
+    parts = list(sequences)
+    if not parts:
+        raise ValueError(
+            "sequences must not be empty: their features and dtype are not known; use mg.from_offsets"
+        )
+    for i, part in enumerate(parts):
+        if not isinstance(part, Tensor) or part.ndim < 1:
+            found = type(part).__name__ if not isinstance(part, Tensor) else "a 0-d tensor"
+            raise TypeError(
+                f"sequences must be tensors (length, *features), found {found} at {i}; convert it with torch.as_tensor"
+            )
+        if part.dtype != parts[0].dtype:
+            raise TypeError(
+                f"sequences must have one dtype, found {parts[0].dtype} and, at {i}, {part.dtype}; use .to(dtype)"
+            )
+        if part.shape[1:] != parts[0].shape[1:] or part.device != parts[0].device:
+            raise ValueError(
+                f"sequences must have the same features and device, found {tuple(parts[0].shape[1:])} on "
+                f"{parts[0].device} and, at {i}, {tuple(part.shape[1:])} on {part.device}"
+            )
+    lengths = [part.shape[0] for part in parts]
+    offsets = torch.tensor([0, *lengths], device=parts[0].device).cumsum(0)
+    pattern = jagged_pattern(offsets, sum(lengths), (len(parts), max(lengths)))
+    batch = MaskedTensor(torch.cat(parts), pattern)
+    return batch if layout == torch.jagged else to_dense(batch)
+
+
+def from_offsets(values: Tensor, offsets: Tensor, longest: int | None = None) -> MaskedTensor:
+    """Packed sequences, as variable-length attention has them (``cu_seqlens``): a jagged batch, sharing the memory.
+
+    Args:
+        values: rows (n, *features) of all sequences, one behind the other.
+        offsets: integers (B + 1,), ascending from 0 to n: sequence b is the rows ``offsets[b]:offsets[b + 1]``.
+        longest: T, the size of the ragged dimension; None: the longest length, which is read.
+
+    Returns:
+        MaskedTensor (B, T, *features) of layout ``torch.jagged``. Gradient: reaches ``values``.
+
+    Raises:
+        TypeError: ``values`` is no strided tensor, or ``offsets`` are no integers.
+        ValueError: ``offsets`` fall, do not begin with 0 or end with n, are on another device, or a sequence is longer
+            than ``longest``.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> mg.from_offsets(torch.tensor([1., 2., 6.]), torch.tensor([0, 2, 3])).sum(1)
+        masked([3., 6.])
+
+    Source: https://docs.pytorch.org/docs/stable/nn.attention.html (``varlen``).
+    """
+    if not isinstance(values, Tensor) or values.layout != torch.strided or values.ndim < 1:
+        raise TypeError("values must be a strided torch.Tensor (n, *features), one row for each position")
+    if not isinstance(offsets, Tensor):
+        raise TypeError(
+            f"offsets must be a torch.Tensor, found {type(offsets).__name__}; use torch.tensor(offsets)"
+        )
+    if offsets.device != values.device:
+        raise ValueError(
+            f"offsets must be on the device of values, {values.device}, found {offsets.device}; "
+            f"use offsets.to({str(values.device)!r})"
+        )
+    check_offsets(offsets, values.shape[0])
+    offsets = offsets.to(torch.int64)
+    most = int(offsets.diff().max()) if offsets.shape[0] > 1 else 0
+    if longest is not None and longest < most:
+        raise ValueError(
+            f"longest must be at least {most}, the length of the longest sequence, found {longest}"
+        )
+    size = most if longest is None else longest
+    return MaskedTensor(values, jagged_pattern(offsets, values.shape[0], (offsets.shape[0] - 1, size)))
+
+
+def jagged_of_lengths(data: Tensor, lengths: Tensor, dim: int) -> MaskedTensor:
+    """The rows of a padded batch (checked by :func:`maskgrad.from_lengths`); how many there are is read."""
+    offsets = torch.nn.functional.pad(lengths.to(torch.int64).cumsum(0), (1, 0))
+    pattern = jagged_pattern(offsets, int(offsets[-1]), (data.shape[0], data.shape[dim]), (0, dim))
+    return _rows(data, pattern)
+
+
+def _rows(data: Tensor, pattern: JaggedPattern) -> MaskedTensor:
+    depth = len(pattern.at)
+    rows = data.movedim(pattern.at, tuple(range(depth))).flatten(0, depth - 1)
+    return MaskedTensor(rows.index_select(0, pattern.index), pattern)
+
+
+def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
+    """The same entries as sequences one behind the other: what follows costs what the specified positions cost.
+
+    Args:
+        self: a MaskedTensor of any layout, each of whose sequences is specified in its first positions.
+        dim: the ragged dimension. Dimension 0, and those before ``dim`` along which the mask varies, are the batch; all
+            others are features, and specified together.
+
+    Returns:
+        MaskedTensor of layout ``torch.jagged`` and of the same shape. Gradient: passes entry by entry.
+
+    Raises:
+        ValueError: a sequence has a gap, or a position is specified in some of its features only.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1])).to_jagged().values()
+        tensor([0., 1., 2., 3.])
+    """
+    if isinstance(self._pattern, JaggedPattern) and as_dim(dim, len(self.shape)) == self._pattern.at[-1]:
+        return self
+    values, mask = self._dense()
+    rank = values.ndim
+    if rank < 2:
+        raise ValueError(
+            f"to_jagged() needs a batch and a ragged dimension, found shape {tuple(values.shape)}"
+        )
+    dim = as_dim(dim, rank)
+    if dim == 0:
+        raise ValueError(
+            "dim must name a dimension other than 0, the batch; write x.transpose(0, 1).to_jagged()"
+        )
+    batch = [d for d in range(dim) if d == 0 or mask.stride(d) != 0]
+    at = (*batch, dim)
+    depth = len(at)
+    moved = mask.movedim(at, tuple(range(depth)))
+    known = moved.flatten(depth) if rank > depth else moved.unsqueeze(-1)
+    if known.shape[-1] and known.stride(-1) != 0:
+        whole, some = known.all(-1), known.any(-1)
+        partly = whole != some
+        if bool(partly.any()):
+            where = tuple(partly.nonzero()[0].tolist())
+            raise ValueError(
+                f"a position of a jagged tensor is specified in all features or in none, but {int(partly.sum())} are "
+                f"specified in part, the first at {where}; keep the Boolean mask"
+            )
+        known = whole
+    else:
+        known = known[..., 0] if known.shape[-1] else known.any(-1)
+    lengths = known.sum(-1).reshape(-1)
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    sizes = tuple(values.shape[d] for d in at)
+    pattern = jagged_pattern(offsets, int(offsets[-1]), sizes, at)
+    gap = known & ~pattern.mask
+    if bool(gap.any()):
+        where = tuple(gap.nonzero()[0].tolist())
+        raise ValueError(
+            f"a jagged tensor stores the first positions of each sequence, but position {where[-1]} of sequence "
+            f"{where[:-1]} lies behind a gap; keep the Boolean mask"
+        )
+    return _rows(values, pattern)
+
+
+def _pattern(x: MaskedTensor, name: str) -> JaggedPattern:
+    if not isinstance(x._pattern, JaggedPattern):
+        raise RuntimeError(
+            f"x.{name}() reads layout torch.jagged, found {x.layout}; write x.to_jagged().{name}()"
+        )
+    return x._pattern
+
+
+def offsets(self: MaskedTensor) -> Tensor:
+    """Where each sequence of a jagged tensor begins, and the last one ends: int64, (B + 1,); must not be written."""
+    return _pattern(self, "offsets").offsets
+
+
+def lengths(self: MaskedTensor) -> Tensor:
+    """The length of each sequence of a jagged tensor: int64, (*batch,)."""
+    pattern = _pattern(self, "lengths")
+    return pattern.lengths().reshape(pattern.frame.shape[:-1])
+
+
+def last(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
+    """The last specified position of each sequence.
+
+    Args:
+        self: a MaskedTensor, jagged or with a Boolean mask.
+        dim: the dimension of the positions.
+
+    Returns:
+        MaskedTensor without that dimension, unspecified where a sequence is empty. Gradient: reaches the position.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1])).last()
+        masked([2., 3.])
+    """
+    dim = as_dim(dim, len(self.shape))
+    stored = stored_of(self)
+    if is_jagged(stored) and stored.pattern.at[-1] == dim:
+        rows, some = ends(stored.pattern, last=True)
+        return of_entries(*picked(stored, rows.reshape(-1), some.reshape(-1)))
+    values, mask = self._dense()
+    if not values.shape[dim]:
+        raise IndexError(f"last() of dimension {dim} with size 0")
+    shape = [1] * values.ndim
+    shape[dim] = -1
+    places = torch.arange(values.shape[dim], device=values.device).reshape(shape)
+    at = torch.where(mask, places, 0).amax(dim, keepdim=True)
+    return of_entries(values.gather(dim, at).squeeze(dim), mask.any(dim))
+
+
+def install() -> None:
+    """Put these methods on MaskedTensor."""
+    for method in (to_jagged, offsets, lengths, last):
+        setattr(MaskedTensor, method.__name__, method)

@@ -1,0 +1,143 @@
+"""Sequences of different lengths, one behind the other: the layout ``torch.jagged``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.patterns.pattern import Facts
+from maskgrad.patterns.stored import StoredPattern, places_of
+
+__all__ = ["JaggedPattern", "jagged_pattern", "same_lengths"]
+
+
+class JaggedPattern(StoredPattern):
+    """Sequence b is specified in its first positions; values (n, *features), one row for each of these.
+
+    Attributes:
+        offsets: (B + 1,), int64: sequence b is the rows ``offsets[b]:offsets[b + 1]``; B counts all batch dimensions.
+        index: (n,), int64: the place b * T + t of each row, ascending.
+        frame: Boolean (*batch, T) that takes no memory. Only its shape is meant: a graph that is traced takes the sizes
+            of tensors for variable, and those of plain integers for constant.
+        at: where the batch dimensions and the ragged one stand in the whole shape; features take the other places.
+    """
+
+    __slots__ = ("_memory", "at", "frame", "index", "offsets")
+
+    def __init__(self, offsets: Tensor, index: Tensor, frame: Tensor, at: tuple[int, ...]) -> None:
+        self.offsets, self.index, self.frame, self.at = offsets, index, frame, at
+
+    @property
+    def sizes(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The sizes of the batch and of the ragged dimension, in this order."""
+        return tuple(self.frame.shape)
+
+    @property
+    def longest(self) -> int:
+        """T, the size of the ragged dimension."""
+        return self.frame.shape[-1]
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether batch and ragged dimension come first, in this order."""
+        return self.at == tuple(range(len(self.at)))
+
+    @property
+    def layout(self) -> torch.layout:
+        """``torch.jagged``."""
+        return torch.jagged
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Offsets, places and frame."""
+        return self.offsets, self.index, self.frame
+
+    def facts(self) -> Facts:
+        """Where the batch dimensions and the ragged one stand; sizes are the frame's."""
+        return Facts("jagged", self.at)
+
+    def rebuilt(self, tensors: tuple[Any, ...]) -> JaggedPattern:
+        """The same places around other tensors."""
+        offsets, index, frame = tensors
+        return JaggedPattern(offsets, index, frame, self.at)
+
+    def moved(self, at: tuple[int, ...]) -> JaggedPattern:
+        """The same sequences at other places of the shape; the same object every time."""
+        if at == self.at:
+            return self
+        return self.remembered(("moved", at), lambda: JaggedPattern(self.offsets, self.index, self.frame, at))
+
+    def lengths(self) -> Tensor:
+        """The length of each sequence, (B,)."""
+        return self.remembered("lengths", self.offsets.diff)
+
+    def sequences(self) -> Tensor:
+        """The sequence to which each row belongs, (n,)."""
+        return self.remembered(
+            "sequences", lambda: torch.div(self.index, max(self.longest, 1), rounding_mode="floor")
+        )
+
+    def positions(self) -> Tensor:
+        """The position of each row in its sequence, (n,)."""
+        return self.remembered("positions", lambda: self.index % max(self.longest, 1))
+
+    def coordinates(self) -> Tensor:
+        """Batch indices and position of each row."""
+        return self.remembered("coordinates", lambda: places_of(self.index, self.sizes))
+
+    def spread(self, values: Tensor) -> Tensor:
+        """As stored."""
+        return values
+
+    def gathered(self, entries: Tensor) -> Tensor:
+        """As stored."""
+        return entries
+
+    def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
+        """The sizes of the features."""
+        return tuple(values.shape[1:])
+
+    def shape(self, values: Tensor) -> torch.Size:
+        """The whole shape, each dimension at its place."""
+        sizes: list[int] = list(values.shape[1:])
+        for place, size in sorted(zip(self.at, self.frame.shape, strict=True)):
+            sizes.insert(place, size)
+        return torch.Size(sizes)
+
+    @property
+    def mask(self) -> Tensor:
+        """One Boolean per sequence and position, (*batch, T)."""
+        positions = torch.arange(self.longest, device=self.offsets.device)
+        return (positions < self.lengths().unsqueeze(-1)).reshape(self.frame.shape)
+
+    def __repr__(self) -> str:
+        return f"JaggedPattern(offsets={self.offsets}, sizes={self.sizes}, at={self.at})"
+
+
+def jagged_pattern(
+    offsets: Tensor, number: int, sizes: tuple[int, ...], at: tuple[int, ...] | None = None
+) -> JaggedPattern:
+    """The pattern of sequences whose rows, ``number`` in all, end at ``offsets`` (B + 1,), in a frame of ``sizes``."""
+    frame = torch.ones((), dtype=torch.bool, device=offsets.device).expand(sizes)
+    starts = torch.arange(math.prod(sizes[:-1]), device=offsets.device) * sizes[-1] - offsets[:-1]
+    rows = torch.arange(number, device=offsets.device)
+    index = rows + torch.repeat_interleave(starts, offsets.diff(), output_size=number)
+    return JaggedPattern(offsets, index, frame, tuple(range(len(sizes))) if at is None else at)
+
+
+def same_lengths(a: JaggedPattern, b: JaggedPattern) -> bool:
+    """Whether both have the same sequences of the same lengths, wherever they stand in the shape.
+
+    Raises:
+        ValueError: their frames differ.
+    """
+    if a is b or (a.offsets is b.offsets and a.index is b.index):
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    return (
+        a.frame.shape == b.frame.shape
+        and a.remembered(("same", id(b.offsets)), lambda: (b.offsets, torch.equal(a.offsets, b.offsets)))[1]
+    )

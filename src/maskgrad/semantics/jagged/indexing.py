@@ -1,0 +1,187 @@
+"""Reading sequences, positions and features of a jagged batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.jagged.features import framed
+from maskgrad.semantics.jagged.rows import is_jagged, of_lengths
+from maskgrad.semantics.jagged.views import _unsqueeze
+from maskgrad.semantics.stored.entries import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maskgrad.semantics.jagged.rows import Jagged
+
+__all__ = ["at_position", "getitem", "of_sequences", "picked", "positions_between"]
+
+ALL = slice(None)
+
+
+def getitem(fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """``x[index]``: one part of the index after the other, the last first, as long as these are independent."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x, index = args
+        parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
+        if parts is None or not can_read_values(x.values, *x.pattern.tensors()):
+            found = _features_only(x, parts) if parts is not None else None
+            return fallback(function, args, kwargs) if found is None else found
+        result: Any = x
+        dim = len(x.shape)
+        fancy = [p for p in parts if isinstance(p, (Tensor, list))]
+        if len(fancy) > 1 or (fancy and any(type(p) is int for p in parts)):  # these are joined by PyTorch
+            return fallback(function, args, kwargs)
+        for part in reversed(parts):  # dimensions in front keep their places
+            if part is not None:
+                dim -= 1
+            if not is_jagged(result):
+                result = _on_boolean(result, dim, part)
+                continue
+            found = _one(result, dim, part)
+            if found is None:
+                return fallback(function, args, kwargs)
+            result = found
+        return result
+
+    return body
+
+
+def _written_out(index: Any, rank: int) -> list[Any] | None:
+    """One part for each dimension, and None for each new one; None if that cannot be said."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    for part in parts:
+        known = part is None or part is Ellipsis or type(part) is int or isinstance(part, slice)
+        if isinstance(part, slice):
+            known = all(v is None or isinstance(v, int) for v in (part.start, part.stop, part.step))
+        if isinstance(part, Tensor):
+            known = part.ndim == 1
+            if part.ndim == 0 and not part.dtype.is_floating_point and part.dtype != torch.bool:
+                return None
+        if isinstance(part, list):
+            known = bool(part) and all(type(p) is int for p in part)
+        if not known:
+            return None
+    used = len([p for p in parts if p is not None and p is not Ellipsis])
+    if used > rank:
+        raise IndexError(f"too many indices for tensor of dimension {rank}")
+    if not any(p is Ellipsis for p in parts):
+        parts.append(Ellipsis)
+    at = next(i for i, p in enumerate(parts) if p is Ellipsis)
+    if any(p is Ellipsis for p in parts[at + 1 :]):
+        return None
+    return [*parts[:at], *[ALL] * (rank - used), *parts[at + 1 :]]
+
+
+def _features_only(x: Jagged, parts: list[Any]) -> Stored | None:
+    """Where numbers may not be looked at: slices and numbers of features, everything of all else."""
+    if any(p is not None and not isinstance(p, (int, slice)) for p in parts):
+        return None
+    dim, result = len(x.shape), x
+    for part in reversed(parts):
+        if part is not None:
+            dim -= 1
+            if dim in result.pattern.at:
+                if part != ALL:
+                    return None
+                continue
+        found = _one(result, dim, part)
+        assert found is not None
+        result = found
+    return result
+
+
+def _on_boolean(x: Entries, dim: int, part: Any) -> Entries:
+    """The same part of an index for values and mask."""
+    index = (*[ALL] * dim, part)
+    return Entries(x.values[index], x.mask[index])
+
+
+def _one(x: Jagged, dim: int, part: Any) -> Any:
+    """One part of an index; None if the result is no prefix of each sequence."""
+    if part is None:
+        return _unsqueeze(x, dim)
+    if isinstance(part, slice) and part == ALL:
+        return x
+    pattern = x.pattern
+    if dim not in pattern.at:
+        at = tuple([p - (p > dim) for p in pattern.at]) if type(part) is int else pattern.at
+        return framed(x, lambda values: values[(*[ALL] * dim, part)], at)
+    if dim == pattern.at[-1]:
+        if type(part) is int:
+            return at_position(x, part)
+        if isinstance(part, slice) and part.step in (None, 1):
+            return positions_between(x, *part.indices(pattern.longest)[:2])
+        return None
+    if len(pattern.at) != 2:
+        return None
+    size = pattern.frame.shape[0]
+    if type(part) is int:
+        if not -size <= part < size:
+            raise IndexError(f"index {part} is out of bounds for dimension {dim} with size {size}")
+        return None
+    return of_sequences(x, torch.arange(size, device=pattern.offsets.device)[part])
+
+
+def at_position(x: Jagged, position: int) -> Entries:
+    """The entries at one position, where a sequence reaches it: ``x[:, t]`` as on a mask."""
+    pattern = x.pattern
+    longest, dim = pattern.longest, pattern.at[-1]
+    if not -longest <= position < longest:
+        raise IndexError(f"index {position} is out of bounds for dimension {dim} with size {longest}")
+    position %= longest
+    known = pattern.lengths() > position
+    return picked(x, torch.where(known, pattern.offsets[:-1] + position, 0), known)
+
+
+def picked(x: Jagged, rows: Tensor, known: Tensor) -> Entries:
+    """One row of each sequence, where ``known``; the ragged dimension is gone."""
+    pattern = x.pattern
+    if x.values.shape[0]:
+        values = x.values.index_select(0, rows)
+    else:  # there is no row to be read
+        values = x.values.sum(0, keepdim=True).expand(rows.shape[0], *x.values.shape[1:]).to(x.values.dtype)
+    batch = pattern.frame.shape[:-1]
+    values = values.reshape(*batch, *values.shape[1:])
+    mask = known.reshape(*batch, *(1,) * (values.ndim - len(batch))).expand(values.shape)
+    at = [place - (place > pattern.at[-1]) for place in pattern.at[:-1]]
+    order = tuple(range(len(batch)))
+    return Entries(values.movedim(order, tuple(at)), mask.movedim(order, tuple(at)))
+
+
+def positions_between(x: Jagged, start: int, stop: int) -> Stored:
+    """``x[:, start:stop]``: sequences that end earlier are shorter, or empty."""
+    pattern = x.pattern
+    size = max(stop - start, 0)
+    lengths = (pattern.lengths() - start).clamp(0, size)
+    sizes = (*pattern.sizes[:-1], size)
+
+    def made() -> tuple[JaggedPattern, Tensor]:
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        shorter = jagged_pattern(offsets, int(offsets[-1]), sizes, pattern.at)
+        rows = pattern.offsets.index_select(0, shorter.sequences()) + shorter.positions() + start
+        return shorter, rows
+
+    shorter, rows = pattern.remembered(("between", start, stop), made)
+    return Stored(x.values.index_select(0, rows), shorter)
+
+
+def of_sequences(x: Jagged, which: Tensor) -> Stored:
+    """Some of the sequences, in any order, perhaps several times; one batch dimension."""
+    pattern = x.pattern
+    sizes = (which.shape[0], pattern.longest)
+    lengths = pattern.lengths().index_select(0, which)
+    chosen = of_lengths(
+        lengths,
+        JaggedPattern(pattern.offsets, pattern.index, pattern.frame.new_ones(()).expand(sizes), pattern.at),
+    )
+    begin = pattern.offsets[:-1].index_select(0, which)
+    rows = begin.index_select(0, chosen.sequences()) + chosen.positions()
+    return Stored(x.values.index_select(0, rows), chosen)

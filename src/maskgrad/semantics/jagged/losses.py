@@ -1,0 +1,98 @@
+"""Losses on rows: those that all operands have. What plain targets hold behind the ends is not read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.jagged.rows import aligned, everywhere, in_frame, is_jagged, out_of_frame, padded
+from maskgrad.semantics.stored.entries import Stored, shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from maskgrad.patterns.jagged import JaggedPattern
+    from maskgrad.semantics.facts import Operation
+
+__all__ = ["by_class", "by_position"]
+
+
+def _result(operation: Operation, result: Any, pattern: JaggedPattern, partly: bool) -> Any:
+    """A number as it is; a loss for each row with the pattern of the rows, or with a Boolean mask."""
+    if not isinstance(result, Entries) or not result.values.ndim:
+        return result
+    values, mask = (out_of_frame(part, pattern.at) for part in result)
+    found = Stored(values, pattern)
+    if not partly:
+        return found
+    return Entries(padded(found).values, padded(Stored(mask, pattern)).values)
+
+
+def by_position(operation: Operation) -> Callable[..., Any]:
+    """Losses that compare operands entry by entry."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        operands = [*args, *kwargs.values()]
+        taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, Stored, Entries))]
+        found = aligned([operands[i] for i in taking_part])
+        if found is None or kwargs.get("reduction") == "batchmean":
+            return operation.body(function, padded(args), {k: padded(v) for k, v in kwargs.items()})
+        at, partly = found.pattern.at, any(isinstance(o, Entries) for o in found.operands)
+        for i, rows in zip(taking_part, found.operands, strict=True):
+            if isinstance(rows, Entries):
+                operands[i] = Entries(*(in_frame(part, at) for part in rows))
+            elif isinstance(rows, Tensor) and rows.ndim:
+                in_place = in_frame(rows, at)
+                operands[i] = everywhere(in_place) if is_jagged(operands[i]) else in_place
+        named = dict(zip(kwargs, operands[len(args) :], strict=True))
+        result = operation.body(function, tuple(operands[: len(args)]), named)
+        return _result(operation, result, found.pattern, partly)
+
+    return body
+
+
+def by_class(operation: Operation) -> Callable[..., Any]:
+    """``cross_entropy`` and ``nll_loss``: scores with a dimension of classes, and labels without, or probabilities."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def fallback() -> Any:
+            return operation.body(function, padded(args), {k: padded(v) for k, v in kwargs.items()})
+
+        names = ("input", "target")
+        given = dict(zip(names, args[:2], strict=False)) | {n: kwargs[n] for n in names if n in kwargs}
+        scores, target = (given[n] for n in names)
+        rank = len(shape_of(scores))
+        others = [*args[2:], *[v for k, v in kwargs.items() if k not in names]]
+        if rank < 3 or any(isinstance(o, (Stored, Entries)) for o in others):
+            return fallback()
+        labels = len(shape_of(target)) == rank - 1
+        if labels:  # a dimension for the class
+            target = _with_class(target)
+        found = aligned([scores, target])
+        if found is None or 1 in found.pattern.at:
+            return fallback()
+        at, partly = found.pattern.at, any(isinstance(o, Entries) for o in found.operands)
+        rows = []
+        for operand in found.operands:
+            parts = [in_frame(p, at) for p in (operand if isinstance(operand, Entries) else (operand,))]
+            rows.append(Entries(*parts) if len(parts) == 2 else everywhere(parts[0]))
+        if labels:
+            rows[1] = Entries(*(part.squeeze(1) for part in rows[1]))
+        rest = {k: v for k, v in kwargs.items() if k not in names}
+        result = operation.body(function, (*rows, *args[2:]), rest)
+        after = tuple([place - (place > 1) for place in at])
+        return _result(operation, result, found.pattern.moved(after), partly)
+
+    return body
+
+
+def _with_class(target: Any) -> Any:
+    if is_jagged(target):
+        at = tuple([place + (place >= 1) for place in target.pattern.at])
+        before = len([d for d in range(1) if d not in target.pattern.at])
+        return Stored(target.values.unsqueeze(before + 1), target.pattern.moved(at))
+    if isinstance(target, Entries):
+        return Entries(*(part.unsqueeze(1) for part in target))
+    return target.unsqueeze(1)

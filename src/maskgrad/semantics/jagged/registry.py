@@ -1,0 +1,183 @@
+"""Which operation has a rule for jagged entries, and which goes through the padded form by rule.
+
+Nothing else is padded behind the user's back: an operation that is not named here refuses, and names ``to_dense()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.jagged import attention, features, indexing, joins, losses, recurrence, views
+from maskgrad.semantics.jagged.elementwise import elementwise
+from maskgrad.semantics.jagged.rows import from_padded, is_jagged, padded
+from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
+from maskgrad.semantics.stored import conversion
+from maskgrad.semantics.stored import registry as stored
+from maskgrad.semantics.stored.entries import Stored
+
+if TYPE_CHECKING:
+    from maskgrad.semantics.facts import Operation
+    from maskgrad.semantics.jagged.rows import Jagged
+
+__all__ = ["BOOLEAN", "SAME_ROWS", "rule_for"]
+
+Body = Callable[..., Any]
+
+#: What comes out on a Boolean mask: what is specified is no prefix of each sequence any more, or no sequence is left.
+_BOOLEAN = """
+    flip fliplr flipud roll rot90 repeat tile repeat_interleave cat stack hstack vstack dstack column_stack where
+    masked_fill gather take_along_dim index_select select narrow chunk split split_with_sizes unsafe_chunk unsafe_split
+    unsafe_split_with_sizes tensor_split unbind diagonal diag tril triu reshape view reshape_as view_as flatten ravel
+    unflatten squeeze expand expand_as broadcast_to t T mT __getitem__ slice transpose permute movedim unsqueeze
+    sum mean nansum nanmean prod any all count_nonzero var std var_mean std_mean amax amin aminmax argmax argmin max min
+    median nanmedian mode kthvalue quantile nanquantile logsumexp norm linalg.vector_norm topk unique
+    matmul mm bmm mv dot inner outer einsum tensordot linear nn.functional.linear bilinear addmm baddbmm
+    nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
+    nn.functional.avg_pool1d nn.functional.max_pool1d nn.functional.adaptive_avg_pool1d
+    nn.functional.adaptive_max_pool1d nn.functional.lp_pool1d nn.functional.interpolate
+    nn.functional.pad constant_pad_nd diff gradient trapezoid cumulative_trapezoid
+    nn.functional.cosine_similarity nn.functional.pairwise_distance cdist
+    nn.functional.embedding_bag nn.functional.batch_norm nn.functional.layer_norm nn.functional.rms_norm
+    nn.functional.embedding nn.functional.one_hot
+    nn.functional.scaled_dot_product_attention nn.functional.multi_head_attention_forward
+    lstm gru rnn_tanh rnn_relu
+    nn.functional.cross_entropy nn.functional.nll_loss nn.functional.kl_div
+    nn.functional.multilabel_soft_margin_loss nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
+    nn.functional.cosine_embedding_loss nn.functional.triplet_margin_loss nn.functional.ctc_loss
+    nn.functional.linear_cross_entropy equal allclose isin searchsorted bucketize histc bincount
+"""
+BOOLEAN = frozenset(_BOOLEAN.split())
+
+#: What is computed on the padded form and keeps the rows: each looks at more than its own row.
+_SAME_ROWS = """
+    softmax log_softmax _safe_softmax nn.functional.softmin nn.functional.gumbel_softmax cumsum cumprod cummax cummin
+    logcumsumexp sort argsort nn.functional.normalize nn.functional.group_norm nn.functional.instance_norm renorm
+    nn.functional.glu nn.functional.local_response_norm
+"""
+SAME_ROWS = frozenset(_SAME_ROWS.split())
+
+_REDUCTIONS = """
+    sum mean nansum nanmean prod any all count_nonzero logsumexp amax amin max min var std var_mean std_mean norm
+    linalg.vector_norm median
+"""
+#: Reductions along the ragged dimension for which stored entries have a rule by segments.
+BY_SEGMENTS = frozenset((*_REDUCTIONS.split(), "argmax", "argmin"))
+#: Reductions of everything in which the places of the entries do not matter.
+WITHOUT_PLACES = frozenset((*_REDUCTIONS.split(), "aminmax", "nanmedian", "quantile", "nanquantile"))
+
+#: Losses entry by entry.
+BY_POSITION = tuple(f"nn.functional.{name}" for name in (
+    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "soft_margin_loss", "poisson_nll_loss", "kl_div", "hinge_embedding_loss", "margin_ranking_loss",
+))  # fmt: skip
+
+#: Each entry by itself, though of another family.
+PER_ENTRY = frozenset(("nn.functional.dropout", "nn.functional.alpha_dropout", "prelu", "native_dropout"))
+
+
+def through_padded(operation: Operation) -> Body:
+    """The rule for Boolean masks, on the padded form: allocates it."""
+
+    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return operation.body(function, padded(args), {k: padded(v) for k, v in kwargs.items()})
+
+    return body
+
+
+def keeping_rows(operation: Operation) -> Body:
+    """The same, and the rows of the result, if it has the shape of the first operand."""
+    rule = through_padded(operation)
+
+    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        model: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
+        result = rule(function, args, kwargs)
+        return _with_rows(result, model) if is_jagged(model) else result
+
+    return body
+
+
+def _with_rows(result: Any, model: Jagged) -> Any:
+    if isinstance(result, Entries):
+        return from_padded(result.values, model.pattern) if result.values.shape == model.shape else result
+    if isinstance(result, (tuple, list)):
+        parts = [_with_rows(part, model) for part in result]
+        return tuple(parts) if type(result) is tuple else type(result)(parts)
+    return result
+
+
+def rule_for(operation: Operation) -> Body | None:
+    """The body for calls with a jagged operand, None where there is none."""
+    if operation.name not in _KNOWN:
+        _KNOWN[operation.name] = _rule_for(operation)
+    return _KNOWN[operation.name]
+
+
+_KNOWN: dict[str, Body | None] = {}
+
+
+def _rule_for(operation: Operation) -> Body | None:
+    name, family = operation.name, operation.family
+    if family == "elementwise" or name in PER_ENTRY:
+        rule = elementwise(operation)
+        return _either(rule, _along(operation, through_padded(operation))) if name in ("max", "min") else rule
+    if name in BY_POSITION:
+        return losses.by_position(operation)
+    if name in ("nn.functional.cross_entropy", "nn.functional.nll_loss"):
+        return losses.by_class(operation)
+    if family == "metadata" and name not in stored.UNKNOWN_TO_STORED:
+        return conversion.ask(name)
+    if family == "conversion" or name in ("clone", "detach", "detach_copy", "is_same_size", "zero_", "copy_"):
+        found: Body = conversion.RULES.get(name, conversion.convert)
+        return found
+    if name in conversion.RULES:
+        return conversion.RULES[name]
+    if family == "differentiation":
+        return operation.body
+    if name not in BOOLEAN and name not in SAME_ROWS:
+        return None
+    return _along(operation, through_padded(operation) if name in BOOLEAN else keeping_rows(operation))
+
+
+def _along(operation: Operation, fallback: Body) -> Body:
+    """The rules for an operation, the most special first: each hands on what is none of its own."""
+    name = operation.name
+    if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        return recurrence.recurrence(operation, fallback)
+    if name == "nn.functional.scaled_dot_product_attention":
+        return attention.scaled_dot_product_attention(fallback)
+    if name == "nn.functional.multi_head_attention_forward":
+        return attention.multi_head_attention_forward(fallback)
+    if name in WITHOUT_PLACES:
+        fallback = features.over_everything(operation, fallback)
+    if name in BY_SEGMENTS and name in stored.BY_NAME:
+        fallback = over_sequences(name, stored.BY_NAME[name], fallback)
+    if name in ("softmax", "log_softmax", "nn.functional.softmin") and name in stored.BY_NAME:
+        fallback = within_sequences(name, stored.BY_NAME[name], fallback)
+    if name in features.ALONG:
+        signature, default, reduces = features.ALONG[name]
+        return features.along(signature, default, reduces, fallback)
+    if name in features.RULES:
+        return features.RULES[name](operation, fallback)
+    if name in views.RULES:
+        return views.rule(views.RULES[name], fallback)
+    joined: dict[str, Callable[..., Body]] = {
+        "cat": joins.cat,
+        "stack": joins.stack,
+        "where": joins.where,
+        "__getitem__": indexing.getitem,
+    }
+    return joined[name](fallback) if name in joined else fallback
+
+
+def _either(by_entry: Body, along: Body) -> Body:
+    """``torch.max`` compares two tensors, or reduces one."""
+
+    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        second = args[1] if len(args) > 1 else kwargs.get("other")
+        return (by_entry if isinstance(second, (Tensor, Stored, Entries)) else along)(function, args, kwargs)
+
+    return body
