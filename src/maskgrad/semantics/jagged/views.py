@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import feature_dims, is_jagged
-from maskgrad.semantics.stored.entries import Stored, shape_of
+from maskgrad.semantics.stored.entries import Stored, densified, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -200,6 +201,10 @@ def rule(move: Callable[..., Stored | None], fallback: Callable[..., Any]) -> Ca
             return fallback(function, args, kwargs)
         named = {{"axis0": "dim0", "axis1": "dim1"}.get(k, k): v for k, v in kwargs.items() if k != first}
         found = move(x, *args[1:], **named)
+        if found is ELSE and move in (_reshape, _like):  # rows have no strides that could forbid a view
+            values, mask = densified(x)
+            whole = Entries(values.contiguous(), mask)
+            args, kwargs = ((whole, *args[1:]), kwargs) if args else (args, {**kwargs, first: whole})
         return fallback(function, args, kwargs) if found is ELSE else found
 
     return body
