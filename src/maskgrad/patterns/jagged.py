@@ -102,8 +102,8 @@ class JaggedPattern(StoredPattern):
     def shape(self, values: Tensor) -> torch.Size:
         """The whole shape, each dimension at its place."""
         sizes: list[int] = list(values.shape[1:])
-        for place, size in sorted(zip(self.at, self.frame.shape, strict=True)):
-            sizes.insert(place, size)
+        for place in sorted(self.at):
+            sizes.insert(place, self.frame.shape[self.at.index(place)])
         return torch.Size(sizes)
 
     @property
