@@ -53,9 +53,7 @@ def jagged(values: Tensor, mask: Tensor, at: tuple[int, ...]) -> MaskedTensor:
     known = known.flatten(len(at)) if features else known.unsqueeze(-1)
     known = known[..., 0] if known.shape[-1] else known.new_zeros(known.shape[:-1])
     offsets = pad(known.sum(-1).reshape(-1).cumsum(0), (1, 0))
-    return MaskedTensor(
-        turned[known], jagged_pattern(offsets, int(known.sum()), tuple(known.shape), at)
-    )
+    return MaskedTensor(turned[known], jagged_pattern(offsets, int(known.sum()), tuple(known.shape), at))
 
 
 def arrangements(call: Call, thinned: bool) -> Iterator[Arrangement]:
@@ -63,7 +61,11 @@ def arrangements(call: Call, thinned: bool) -> Iterator[Arrangement]:
     generator = torch.Generator().manual_seed(0)
 
     def arranged(
-        name: str, place: Callable[[int], tuple[int, ...]], only: Sequence[int], own: bool, most: int | None = None
+        name: str,
+        place: Callable[[int], tuple[int, ...]],
+        only: Sequence[int],
+        own: bool,
+        most: int | None = None,
     ) -> Arrangement | None:
         known: dict[tuple[int, ...], Tensor] = {}
         places, masks = [], []
@@ -189,7 +191,9 @@ def same_derivatives(entry: Entry, ours: Any, theirs: Any, leaves: list[Tensor],
     found = [derivatives(result, wanted, weights, order) for result in (ours, theirs)]
     for number, (a, b) in enumerate(zip(*found, strict=True)):
         for i, (one, other) in enumerate(zip(a, b, strict=True)):
-            assert_close(one, other, f"{what}: derivative {number + 1} of operand {i}", amplified=entry.tolerant)
+            assert_close(
+                one, other, f"{what}: derivative {number + 1} of operand {i}", amplified=entry.tolerant
+            )
 
 
 def derivatives(

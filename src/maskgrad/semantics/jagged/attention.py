@@ -28,25 +28,23 @@ __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 SIGNATURE = "query key value attn_mask dropout_p is_causal"
 
 
-class Unlike(Exception):
+class UnlikeError(Exception):
     """Operands that are no queries, keys and values of the same sequences: the padded form says what they mean."""
 
 
 def attended(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    rows: list[Tensor],
     queries: JaggedPattern,
     keys: JaggedPattern,
     attn_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Rows (N, H, Ev) of rows (N, H, E) and (M, H, E or Ev), and which of them have a key (None: all)."""
+    """Rows (N, H, Ev) of query (N, H, E), key and value (M, H, E or Ev), and which of them have a key (None: all)."""
     if same_lengths(queries, keys):  # known by its being the same object
         keys = queries
     frame = (queries.offsets, keys.offsets, queries.longest, keys.longest)
-    found = ragged_scaled_dot_product_attention(query, key, value, *frame, attn_mask, **options)
-    served = served_rows(*frame, query.shape[0], attn_mask)
+    found = ragged_scaled_dot_product_attention(*rows, *frame, attn_mask, **options)
+    served = served_rows(*frame, rows[0].shape[0], attn_mask)
     if served is not None and can_read_values(served) and bool(served.all()):
         served = None
     return found, served
@@ -71,7 +69,7 @@ def scaled_dot_product_attention(fallback: Callable[..., Any]) -> Callable[..., 
         attn_mask = given.pop("attn_mask", None)
         try:
             query, key, value = _of_sequences(operands)
-        except Unlike:
+        except UnlikeError:
             return fallback(function, args, kwargs)
         if is_masked(attn_mask):
             return fallback(function, args, kwargs)
@@ -79,9 +77,11 @@ def scaled_dot_product_attention(fallback: Callable[..., Any]) -> Callable[..., 
         if one_head and attn_mask is not None and attn_mask.ndim > 2:
             attn_mask = attn_mask.unsqueeze(-3)
         rows = [x.values.unsqueeze(1) if one_head else x.values for x in (query, key, value)]
-        found, served = attended(*rows, query.pattern, key.pattern, attn_mask, **given)
+        found, served = attended(rows, query.pattern, key.pattern, attn_mask, **given)
         found = found.squeeze(1) if one_head else found
-        return with_mask(Stored(found, query.pattern), served if served is None or not one_head else served[:, 0])
+        return with_mask(
+            Stored(found, query.pattern), served if served is None or not one_head else served[:, 0]
+        )
 
     return body
 
@@ -89,19 +89,21 @@ def scaled_dot_product_attention(fallback: Callable[..., Any]) -> Callable[..., 
 def _of_sequences(operands: list[Any]) -> list[Jagged]:
     """Query, key and value of the same sequences, with the ragged dimension before the last; keys as long as values."""
     if not all(map(is_jagged, operands)):
-        raise Unlike
+        raise UnlikeError
     query, key, value = operands
     rank = len(query.shape)
     for x in operands:
         if x.pattern.at not in ((0, rank - 2), (1, 0)) or len(x.shape) != rank or not 3 <= rank <= 4:
-            raise Unlike
+            raise UnlikeError
         if x.pattern.at[-1] != rank - 2 or x.pattern.frame.shape[:-1] != query.pattern.frame.shape[:-1]:
-            raise Unlike
+            raise UnlikeError
     if not same_lengths(key.pattern, value.pattern):
         if key.pattern.longest != value.pattern.longest or not can_read_values(key.pattern.offsets):
-            raise Unlike
+            raise UnlikeError
         shorter = shared_pattern(key.pattern, value.pattern)
-        key, value = (Stored(x.values.index_select(0, rows_in(x.pattern, shorter)), shorter) for x in (key, value))
+        key, value = (
+            Stored(x.values.index_select(0, rows_in(x.pattern, shorter)), shorter) for x in (key, value)
+        )
     return [query, key, value]
 
 
@@ -132,7 +134,7 @@ def multi_head_attention_forward(fallback: Callable[..., Any]) -> Callable[..., 
         is_causal = given["is_causal"] and not given["need_weights"]
         by_head = [x.unflatten(-1, (heads, -1)) for x in rows]
         found, served = attended(
-            *by_head, query.pattern, key.pattern, None if is_causal else attn_mask,
+            by_head, query.pattern, key.pattern, None if is_causal else attn_mask,
             dropout_p=dropout_p, is_causal=is_causal,
         )  # fmt: skip
         if served is not None:
