@@ -29,7 +29,7 @@ def _asked(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
     signature, default, _ = ALONG[name]
     given = bound(signature, args, kwargs)
     x, dim = given["input"], given.get("dim", default)
-    if not is_jagged(x) or dim is None or isinstance(dim, (bool, torch.Tensor)):
+    if not is_jagged(x) or x.pattern.is_flat or dim is None or isinstance(dim, (bool, torch.Tensor)):
         return None
     if any(is_masked(v) for k, v in given.items() if k != "input"):
         return None
