@@ -135,7 +135,9 @@ def check_arrangement(entry: Entry, call: Call, arrangement: Arrangement, what: 
             build(leaf, mask, at)
             if mask is not None and at is not None
             else (leaf if i in call.data else leaf.clone())  # buffers are written to
-            for i, (leaf, mask, at) in enumerate(zip(leaves, arrangement.masks, arrangement.places, strict=True))
+            for i, (leaf, mask, at) in enumerate(
+                zip(leaves, arrangement.masks, arrangement.places, strict=True)
+            )
         ]
         torch.manual_seed(0)
         args, kwargs = call.with_tensors(operands)
