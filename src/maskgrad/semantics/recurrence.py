@@ -188,6 +188,7 @@ def reversing(steps: Steps) -> Tensor:
 
 
 def taken(x: Tensor, positions: Tensor) -> Tensor:
+    """What stands at other positions (T, N, 1) of each sequence."""
     return x.gather(0, positions.expand(x.shape))
 
 

@@ -1,10 +1,10 @@
 """Recurrent layers on sequences of different lengths: at each step those that have one, longest sequence first.
 
-Rows are put in the order of *packed* sequences: step by step, and in each step by decreasing length of the sequence. A GPU
-takes this as it is. PyTorch's loop for packed sequences on the CPU is slower than a padded batch (it copies all rows at
-every step, and has no oneDNN), so steps with about the same number of sequences run there as one *block*, by the function
-for batches; a block hands its states to the next one. A sequence may end inside a block where another call would
-cost more than the padding does; :func:`maskgrad.semantics.recurrence.run_layer` keeps its state.
+Rows are put in the order of *packed* sequences: step by step, and in each step by decreasing length of the sequence.
+A GPU takes this as it is. PyTorch's loop for packed sequences on the CPU is slower than a padded batch (it copies all
+rows at every step, and has no oneDNN), so steps with about the same number of sequences run there as one *block*, by
+the function for batches; a block hands its states to the next one. A sequence may end inside a block where another call
+would cost more than the padding does; :func:`maskgrad.semantics.recurrence.run_layer` keeps its state.
 
 A sequence without steps takes no part: its initial state is its final one.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["recurrence"]
 
 #: What a call costs beside its rows, in multiplications: below it, padding is cheaper than another block. Measured on
-#: one thread of a CPU; a power of two to either side changes little.
+#: one thread of a CPU; a factor of two to either side changes little.
 PER_CALL = 2**23
 
 
@@ -128,7 +128,8 @@ def _schedule(pattern: JaggedPattern, padding: int) -> Schedule:
     counts = torch.bincount(lengths.cpu(), minlength=1)
     batch_sizes = counts.flip(0).cumsum(0).flip(0)[1:]  # those of length 1 or more have step 0
     blocks: list[Block] = []
-    starts, widths, first, size = [], [], 0, 0
+    starts: list[int] = []
+    first, size = 0, 0
     for steps, sequences in _together(batch_sizes.tolist(), padding):
         inside = (lengths[:sequences] - first).clamp(max=steps)
         is_full = int(batch_sizes[first + steps - 1]) == sequences
@@ -144,8 +145,8 @@ def _together(batch_sizes: Sequence[int], padding: int) -> list[tuple[int, int]]
     """How many steps, and how many sequences, each block has."""
     blocks: list[tuple[int, int]] = []
     steps, most, empty = 0, 0, 0
-    for size, run_ in itertools.groupby(batch_sizes):
-        more = len(list(run_))
+    for size, same in itertools.groupby(batch_sizes):
+        more = len(list(same))
         empty += (most - size) * more
         if steps and empty > padding:
             blocks.append((steps, most))
@@ -229,8 +230,7 @@ def _backwards(
         here = states[0].shape[1]
         joining = [state[:, here : block.sequences] for state in initial]
         states = [torch.cat(both, 1) for both in zip(states, joining, strict=True)]
-        x = part.reshape(block.steps, block.sequences, -1)
-        x = _reversed(x, block)
+        x = _reversed(part.reshape(block.steps, block.sequences, -1), block)
         output, states = _block(function, x, block, states, weights, has_biases)
         outputs.append(_reversed(output, block).flatten(0, 1))
     return torch.cat(outputs[::-1]), states

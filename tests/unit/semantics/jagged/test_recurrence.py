@@ -184,7 +184,7 @@ def test_dropout(training: bool, way: str) -> None:
         out, _ = module(x)
         if p and training:  # nothing reaches the second layer
             module.train(False)
-            rows = torch.cat([part for part in (torch.zeros(3, 3, dtype=D), torch.zeros(2, 3, dtype=D))])
+            rows = torch.zeros(5, 3, dtype=D)
             top = nn.GRU(3, 3, batch_first=True, dtype=D)
             top.load_state_dict(
                 {k.replace("l1", "l0"): v for k, v in module.state_dict().items() if "l1" in k}
@@ -207,7 +207,7 @@ def test_sequences_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_in_a_graph() -> None:
     module = nn.GRU(4, 3, batch_first=True, dtype=D)
-    rows, x = batch([3, 0, 2])
+    _, x = batch([3, 0, 2])
     weights = [module.weight_ih_l0, module.weight_hh_l0, module.bias_ih_l0, module.bias_hh_l0]
 
     def run(x: mg.MaskedTensor) -> Any:
