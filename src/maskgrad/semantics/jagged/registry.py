@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged import attention, features, indexing, joins, losses, recurrence, views
 from maskgrad.semantics.jagged.elementwise import elementwise
 from maskgrad.semantics.jagged.rows import from_padded, is_jagged, padded
-from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
+from maskgrad.semantics.jagged.sequences import over_sequences, totals, within_sequences
+from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored import conversion
 from maskgrad.semantics.stored import registry as stored
 from maskgrad.semantics.stored.entries import Stored
@@ -48,7 +50,7 @@ _BOOLEAN = """
     nn.functional.cross_entropy nn.functional.nll_loss nn.functional.kl_div
     nn.functional.multilabel_soft_margin_loss nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
     nn.functional.cosine_embedding_loss nn.functional.triplet_margin_loss nn.functional.ctc_loss
-    nn.functional.linear_cross_entropy equal allclose isin searchsorted bucketize histc bincount
+    nn.functional.linear_cross_entropy equal allclose isin searchsorted bucketize histc bincount prelu
 """
 BOOLEAN = frozenset(_BOOLEAN.split())
 
@@ -59,6 +61,9 @@ _SAME_ROWS = """
     nn.functional.glu nn.functional.local_response_norm
 """
 SAME_ROWS = frozenset(_SAME_ROWS.split())
+
+#: Those that move entries, which stay the first positions of each sequence along the ragged dimension only.
+SORTED = frozenset(("sort", "argsort"))
 
 _REDUCTIONS = """
     sum mean nansum nanmean prod any all count_nonzero logsumexp amax amin max min var std var_mean std_mean norm
@@ -76,7 +81,7 @@ BY_POSITION = tuple(f"nn.functional.{name}" for name in (
 ))  # fmt: skip
 
 #: Each entry by itself, though of another family.
-PER_ENTRY = frozenset(("nn.functional.dropout", "nn.functional.alpha_dropout", "prelu", "native_dropout"))
+PER_ENTRY = frozenset(("nn.functional.dropout", "nn.functional.alpha_dropout", "native_dropout"))
 
 
 def through_padded(operation: Operation) -> Body:
@@ -95,9 +100,17 @@ def keeping_rows(operation: Operation) -> Body:
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         model: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
         result = rule(function, args, kwargs)
-        return _with_rows(result, model) if is_jagged(model) else result
+        if not is_jagged(model) or (operation.name in SORTED and not _within_sequences(model, args, kwargs)):
+            return result
+        return _with_rows(result, model)
 
     return body
+
+
+def _within_sequences(x: Jagged, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether entries are moved along the ragged dimension only."""
+    dim = bound("input dim", args, kwargs).get("dim", -1)
+    return isinstance(dim, int) and as_dim(dim, len(x.shape)) == x.pattern.at[-1]
 
 
 def _with_rows(result: Any, model: Jagged) -> Any:
@@ -121,7 +134,7 @@ _KNOWN: dict[str, Body | None] = {}
 
 def _rule_for(operation: Operation) -> Body | None:
     name, family = operation.name, operation.family
-    if family == "elementwise" or name in PER_ENTRY:
+    if (family == "elementwise" and name not in BOOLEAN) or name in PER_ENTRY:
         rule = elementwise(operation)
         return _either(rule, _along(operation, through_padded(operation))) if name in ("max", "min") else rule
     if name in BY_POSITION:
@@ -131,8 +144,7 @@ def _rule_for(operation: Operation) -> Body | None:
     if family == "metadata" and name not in stored.UNKNOWN_TO_STORED:
         return conversion.ask(name)
     if family == "conversion" or name in ("clone", "detach", "detach_copy", "is_same_size", "zero_", "copy_"):
-        found: Body = conversion.RULES.get(name, conversion.convert)
-        return found
+        return _without_strides(conversion.RULES.get(name, conversion.convert))
     if name in conversion.RULES:
         return conversion.RULES[name]
     if family == "differentiation":
@@ -140,6 +152,15 @@ def _rule_for(operation: Operation) -> Body | None:
     if name not in BOOLEAN and name not in SAME_ROWS:
         return None
     return _along(operation, through_padded(operation) if name in BOOLEAN else keeping_rows(operation))
+
+
+def _without_strides(convert: Body) -> Body:
+    """Rows have another rank than the whole shape, and no memory format of it."""
+
+    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return convert(function, args, {k: v for k, v in kwargs.items() if k != "memory_format"})
+
+    return body
 
 
 def _along(operation: Operation, fallback: Body) -> Body:
@@ -155,6 +176,8 @@ def _along(operation: Operation, fallback: Body) -> Body:
         fallback = features.over_everything(operation, fallback)
     if name in BY_SEGMENTS and name in stored.BY_NAME:
         fallback = over_sequences(name, stored.BY_NAME[name], fallback)
+    if name in ("sum", "mean"):
+        fallback = totals(name, fallback)
     if name in ("softmax", "log_softmax", "nn.functional.softmin") and name in stored.BY_NAME:
         fallback = within_sequences(name, stored.BY_NAME[name], fallback)
     if name in features.ALONG:
