@@ -42,9 +42,10 @@ def attended(
     """Rows (N, H, Ev) of query (N, H, E), key and value (M, H, E or Ev), and which of them have a key (None: all)."""
     if same_lengths(queries, keys):  # known by its being the same object
         keys = queries
+    query, key, value = rows
     frame = (queries.offsets, keys.offsets, queries.longest, keys.longest)
-    found = ragged_scaled_dot_product_attention(*rows, *frame, attn_mask, **options)
-    served = served_rows(*frame, rows[0].shape[0], attn_mask)
+    found = ragged_scaled_dot_product_attention(query, key, value, *frame, attn_mask, **options)
+    served = served_rows(*frame, query.shape[0], attn_mask)
     if served is not None and can_read_values(served) and bool(served.all()):
         served = None
     return found, served
