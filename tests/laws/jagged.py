@@ -57,9 +57,7 @@ def jagged(values: Tensor, mask: Tensor, at: tuple[int, ...]) -> MaskedTensor:
     known = known.flatten(len(at)) if features else known.unsqueeze(-1)
     known = known[..., 0] if known.shape[-1] else known.new_zeros(known.shape[:-1])
     offsets = pad(known.sum(-1).reshape(-1).cumsum(0), (1, 0))
-    return MaskedTensor(
-        turned[known], jagged_pattern(offsets, int(known.sum()), tuple(known.shape), at)
-    )
+    return MaskedTensor(turned[known], jagged_pattern(offsets, int(known.sum()), tuple(known.shape), at))
 
 
 def arrangements(call: Call, thinned: bool) -> Iterator[Arrangement]:
@@ -67,7 +65,11 @@ def arrangements(call: Call, thinned: bool) -> Iterator[Arrangement]:
     generator = torch.Generator().manual_seed(0)
 
     def arranged(
-        name: str, place: Callable[[int], tuple[int, ...]], only: Sequence[int], own: bool, most: int | None = None
+        name: str,
+        place: Callable[[int], tuple[int, ...]],
+        only: Sequence[int],
+        own: bool,
+        most: int | None = None,
     ) -> Arrangement | None:
         known: dict[tuple[int, ...], Tensor] = {}
         places, masks = [], []
@@ -134,7 +136,9 @@ def check_arrangement(entry: Entry, call: Call, arrangement: Arrangement, what: 
             build(leaf, mask, at)
             if mask is not None and at is not None
             else (leaf if i in call.data else leaf.clone())  # buffers are written to
-            for i, (leaf, mask, at) in enumerate(zip(leaves, arrangement.masks, arrangement.places, strict=True))
+            for i, (leaf, mask, at) in enumerate(
+                zip(leaves, arrangement.masks, arrangement.places, strict=True)
+            )
         ]
         torch.manual_seed(0)
         args, kwargs = call.with_tensors(operands)
@@ -197,7 +201,9 @@ def same_derivatives(entry: Entry, ours: Any, theirs: Any, leaves: list[Tensor],
     found = [derivatives(result, wanted, order) for result in (ours, theirs)]
     for number, (a, b) in enumerate(zip(*found, strict=True)):
         for i, (one, other) in enumerate(zip(a, b, strict=True)):
-            assert_close(one, other, f"{what}: derivative {number + 1} of operand {i}", amplified=entry.tolerant)
+            assert_close(
+                one, other, f"{what}: derivative {number + 1} of operand {i}", amplified=entry.tolerant
+            )
 
 
 def derivatives(result: Any, leaves: list[Tensor], order: int) -> list[list[Tensor]]:

@@ -158,7 +158,8 @@ def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
         >>> mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1])).to_jagged().values()
         tensor([0., 1., 2., 3.])
     """
-    if isinstance(self._pattern, JaggedPattern) and as_dim(dim, len(self.shape)) == self._pattern.at[-1]:
+    own = self._pattern
+    if isinstance(own, JaggedPattern) and not own.is_flat and as_dim(dim, len(self.shape)) == own.at[-1]:
         return self
     values, mask = self._dense()
     rank = values.ndim
@@ -238,7 +239,7 @@ def last(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
     """
     dim = as_dim(dim, len(self.shape))
     stored = stored_of(self)
-    if is_jagged(stored) and stored.pattern.at[-1] == dim:
+    if is_jagged(stored) and not stored.pattern.is_flat and stored.pattern.at[-1] == dim:
         rows, some = ends(stored.pattern, last=True)
         return of_entries(*picked(stored, rows.reshape(-1), some.reshape(-1)))
     values, mask = self._dense()

@@ -68,7 +68,12 @@ class Storage:
         """Another pattern of the same shape, on a layout that can store any."""
         torch.manual_seed(7)
         if self.layout == JAGGED and self.beside is None:
-            return replace(self, mask=_of_lengths(torch.randint(self.mask.shape[-1] + 1, self.mask.shape[:-1]), self.mask.shape[-1]))
+            return replace(
+                self,
+                mask=_of_lengths(
+                    torch.randint(self.mask.shape[-1] + 1, self.mask.shape[:-1]), self.mask.shape[-1]
+                ),
+            )
         if self.beside is not None:
             return Storage("other", torch.rand(self.shape) < 0.6, self.beside)
         layout = self.layout if self.layout in (COO, CSR, CSC) and self.mask.ndim == 2 else COO

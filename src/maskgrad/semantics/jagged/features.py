@@ -156,6 +156,20 @@ def matmul(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., 
     return body
 
 
+def addmm(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.addmm`` of flattened rows with a plain matrix, and a bias that is the same for all."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = bound("input mat1 mat2", args, kwargs)
+        added, x, other = (given.pop(name) for name in ("input", "mat1", "mat2"))
+        plain = isinstance(added, Tensor) and isinstance(other, Tensor) and set(given) <= {"beta", "alpha"}
+        if not plain or not trailing(x, 1) or (added.ndim == 2 and added.shape[0] != 1) or len(args) > 3:
+            return fallback(function, args, kwargs)
+        return Stored(torch.addmm(added, x.values, other, **given), x.pattern)
+
+    return body
+
+
 def layer_norm(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
     """Norms over the last dimensions."""
 
@@ -310,6 +324,8 @@ RULES: dict[str, Callable[..., Callable[..., Any]]] = {
     "linear": linear,
     "nn.functional.linear": linear,
     "matmul": matmul,
+    "mm": matmul,
+    "addmm": addmm,
     "nn.functional.layer_norm": layer_norm,
     "nn.functional.rms_norm": layer_norm,
     "nn.functional.batch_norm": batch_norm,

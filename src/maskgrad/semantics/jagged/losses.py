@@ -72,7 +72,7 @@ def by_class(operation: Operation) -> Callable[..., Any]:
         scores, target = (given[n] for n in names)
         rank = len(shape_of(scores))
         others = [*args[2:], *[v for k, v in kwargs.items() if k not in names]]
-        if rank < 3 or any(isinstance(o, (Stored, Entries)) for o in others):
+        if rank < 2 or any(isinstance(o, (Stored, Entries)) for o in others):
             return fallback()
         labels = len(shape_of(target)) == rank - 1
         if labels:  # a dimension for the class

@@ -15,7 +15,7 @@ from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged import attention, features, indexing, joins, losses, recurrence, views
 from maskgrad.semantics.jagged.elementwise import elementwise
 from maskgrad.semantics.jagged.rows import from_padded, is_jagged, padded
-from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
+from maskgrad.semantics.jagged.sequences import over_sequences, totals, within_sequences
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored import conversion
 from maskgrad.semantics.stored import registry as stored
@@ -194,6 +194,8 @@ def _along(operation: Operation, fallback: Body) -> Body:
         fallback = features.over_everything(operation, fallback)
     if name in BY_SEGMENTS and name in stored.BY_NAME:
         fallback = over_sequences(name, stored.BY_NAME[name], fallback)
+    if name in ("sum", "mean"):
+        fallback = totals(name, fallback)
     if name in ("softmax", "log_softmax", "nn.functional.softmin") and name in stored.BY_NAME:
         fallback = within_sequences(name, stored.BY_NAME[name], fallback)
     if name in features.ALONG:

@@ -140,13 +140,13 @@ def densified(x: Stored) -> Entries:
 
 def _padded(rows: Tensor, pattern: JaggedPattern) -> Entries:
     """Rows at their places, zeros elsewhere; the mask is kept in its smallest shape."""
-    depth, features = len(pattern.at), rows.shape[1:]
+    sizes, features = pattern.sizes, rows.shape[1:]
     values = rows.new_zeros((pattern.frame.numel(), *features)).index_copy(0, pattern.index, rows)
-    values = values.reshape(*pattern.frame.shape, *features)
-    mask = pattern.mask.reshape(*pattern.frame.shape, *(1,) * len(features)).expand(values.shape)
+    values = values.reshape(*sizes, *features)
+    mask = pattern.mask.reshape(*sizes, *(1,) * len(features)).expand(values.shape)
     if pattern.is_canonical:
         return Entries(values, mask)
-    order = tuple(range(depth))
+    order = tuple(range(len(sizes)))
     return Entries(values.movedim(order, pattern.at), mask.movedim(order, pattern.at))
 
 
