@@ -42,7 +42,9 @@ def layout_of_result(operation: Operation, storage: Storage, masks: World, rank:
         return torch.strided
     other = storage.other()
     if asks_for_other(operation, masks) and other.layout != JAGGED:
-        return COO if other.layout == COO and operation.layout(other, rank) != torch.strided else torch.strided
+        return (
+            COO if other.layout == COO and operation.layout(other, rank) != torch.strided else torch.strided
+        )
     return JAGGED if keeps_rows(operation, storage) else torch.strided
 
 
@@ -72,6 +74,8 @@ def keeps_rows(operation: Operation, storage: Storage) -> bool:
         along = 0
     if along is not None:
         return along % rank not in storage.places
-    if name in SEQUENCES and (SEQUENCES[name] % rank not in storage.places or batch == [SEQUENCES[name] % rank]):
+    if name in SEQUENCES and (
+        SEQUENCES[name] % rank not in storage.places or batch == [SEQUENCES[name] % rank]
+    ):
         return True
     return name in POSITIONS and POSITIONS[name] % rank == ragged

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["BOOLEAN", "SAME_ROWS", "beside_other_layouts", "rule_for"]
+__all__ = ["BOOLEAN", "SAME_ROWS", "beside_other_layouts", "rule_for", "runs_on"]
 
 Body = Callable[..., Any]
 
@@ -150,11 +150,22 @@ def rule_for(operation: Operation) -> Body | None:
 _KNOWN: dict[str, Body | None] = {}
 
 
+def runs_on(operation: Operation) -> str:
+    """What the page of all operations says: "rows", "Boolean mask" (the padded form is made for it), or "refused"."""
+    if rule_for(operation) is None:
+        return "refused"
+    if operation.name in BOOLEAN or operation.name in SAME_ROWS:
+        padded_only = through_padded(operation)
+        return "Boolean mask" if _along(operation, padded_only) is padded_only else "rows"
+    return "rows"
+
+
 def _rule_for(operation: Operation) -> Body | None:
     name, family = operation.name, operation.family
     if (family == "elementwise" and name not in BOOLEAN) or name in PER_ENTRY:
-        rule = elementwise(operation)
-        return _either(rule, _along(operation, through_padded(operation))) if name in ("max", "min") else rule
+        return elementwise(operation)
+    if name in ("max", "min"):
+        return _either(elementwise(operation), _along(operation, through_padded(operation)))
     if name in BY_POSITION:
         return losses.by_position(operation)
     if name in ("nn.functional.cross_entropy", "nn.functional.nll_loss"):
