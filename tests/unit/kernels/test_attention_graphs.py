@@ -37,16 +37,21 @@ class TestGraphs:
             found = compiled(packed, offsets, mask)
             torch.testing.assert_close(found, attend(packed, offsets, mask))
         assert len(seen) == 1
-        assert seen[0].count("maskgrad.ragged_attention.default") == 1
+        assert seen[0].count("maskgrad.ragged_attention") == 1
 
     def test_inductor_gives_the_same_with_gradients(self) -> None:
-        compiled = torch.compile(ragged_scaled_dot_product_attention, fullgraph=True, dynamic=True)
+        def attend(packed: Tensor, offsets: Tensor) -> Tensor:
+            return ragged_scaled_dot_product_attention(
+                *packed.unbind(1), offsets, offsets, 7, 7, is_causal=True
+            )
+
+        compiled = torch.compile(attend, fullgraph=True, dynamic=True)
         for lengths in ([3, 0, 6, 5], [1, 2, 3, 2], [7, 7, 7]):
             offsets = offsets_of(lengths)
             one = torch.randn(int(offsets[-1]), 3, 2, 8, requires_grad=True)
             other = one.detach().requires_grad_()
-            for function, x in ((compiled, one), (ragged_scaled_dot_product_attention, other)):
-                function(*x.unbind(1), offsets, offsets, 7, 7, is_causal=True).square().sum().backward()
+            for function, x in ((compiled, one), (attend, other)):
+                function(x, offsets).square().sum().backward()
             torch.testing.assert_close(one.grad, other.grad)
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
