@@ -112,9 +112,10 @@ def arrangements(call: Call, thinned: bool) -> Iterator[Arrangement]:
 def check_jagged(entry: Entry) -> None:
     """Each sample, arranged in several ways."""
     thinned = is_light()
-    count = 1 if thinned else 5
+    count = 1 if thinned or entry.of else 5
+    dtype = wide(entry) if entry.of is None else entry.of
     tried = 0
-    for i, sample in enumerate(samples_of(entry, wide(entry), 2 * count)):
+    for i, sample in enumerate(samples_of(entry, dtype, 2 * count)):
         call = Call.of(entry, sample)
         if not any(call.tensors[j].ndim > 1 for j in call.data):
             continue

@@ -73,8 +73,30 @@ def _gives_nothing(x: Jagged, dims: tuple[int, ...], signature: str, given: dict
     return math.prod([x.shape[d] for d in dims]) <= lost or ("q" in names and not x.values.numel())
 
 
-def along(signature: str, default: Any, reduces: bool, fallback: Callable[..., Any]) -> Callable[..., Any]:
+#: Reductions that say more than PyTorch's: of Booleans, and with infinities. Their own rule is applied to the rows.
+BY_RULE = frozenset(("argmax", "argmin", "var", "std", "var_mean", "std_mean"))
+
+
+def _of_rows(operation: Operation) -> Callable[..., Any]:
+    """The rule of an operation for rows that are all specified, and give specified results."""
+
+    def values_of(result: Any) -> Any:
+        if isinstance(result, Entries):
+            return result.values
+        return tuple([values_of(part) for part in result])
+
+    def run(function: Callable[..., Any], rows: Tensor, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if operation.name not in BY_RULE:
+            return function(rows, *rest, **named)
+        return values_of(operation.body(function, (everywhere(rows), *rest), named))
+
+    return run
+
+
+def along(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
     """A rule for functions with an argument ``dim``, all of whose dimensions are features."""
+    signature, default, reduces = ALONG[operation.name]
+    run = _of_rows(operation)
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = bound(signature, args, kwargs)
@@ -96,7 +118,7 @@ def along(signature: str, default: Any, reduces: bool, fallback: Callable[..., A
             return fallback(function, args, kwargs)
         x, rest, named = _first(args, kwargs)
         at = _without(x.pattern.at, dims) if reduces and not given.get("keepdim", False) else None
-        return framed(x, lambda values: function(values, *rest, **named), at)
+        return framed(x, lambda values: run(function, values, rest, named), at)
 
     return body
 
@@ -209,7 +231,7 @@ def prelu(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., A
 #: Reductions that PyTorch refuses where there is nothing.
 NEED_ENTRIES = frozenset(
     ("amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "median", "nanmedian", "quantile", "nanquantile",
-     "norm", "linalg.vector_norm")
+     "norm", "linalg.norm", "linalg.vector_norm")
 )  # fmt: skip
 
 
@@ -275,7 +297,7 @@ ALONG: dict[str, tuple[str, Any, bool]] = {
     **dict.fromkeys(("quantile", "nanquantile"), ("input q dim keepdim", None, True)),
     **dict.fromkeys(("var", "std", "var_mean", "std_mean"), ("input dim unbiased keepdim", None, True)),
     "norm": ("input p dim keepdim", None, True),
-    "linalg.vector_norm": ("input ord dim keepdim", None, True),
+    **dict.fromkeys(("linalg.norm", "linalg.vector_norm"), ("input ord dim keepdim", None, True)),
     **dict.fromkeys(("softmax", "log_softmax", "_safe_softmax"), ("input dim", None, False)),
     "nn.functional.softmin": ("input dim", None, False),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), ("input dim", None, False)),

@@ -40,7 +40,10 @@ def by_position(operation: Operation) -> Callable[..., Any]:
             kwargs = kwargs if weight is None else {**kwargs, "weight": weight}
         operands = [*args, *kwargs.values()]
         taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, Stored, Entries))]
-        found = aligned([operands[i] for i in taking_part])
+        ranks = {len(shape_of(operands[i])) for i in taking_part}
+        # a variance without the last dimension belongs to all of it
+        fits = operation.name != "nn.functional.gaussian_nll_loss" or len(ranks) == 1
+        found = aligned([operands[i] for i in taking_part]) if fits else None
         if found is None or kwargs.get("reduction") == "batchmean":
             return operation.body(function, padded(args), {k: padded(v) for k, v in kwargs.items()})
         at, partly = found.pattern.at, any(isinstance(o, Entries) for o in found.operands)

@@ -36,7 +36,8 @@ _BOOLEAN = """
     unsafe_split_with_sizes tensor_split unbind diagonal diag tril triu reshape view reshape_as view_as flatten ravel
     unflatten squeeze expand expand_as broadcast_to t T mT __getitem__ slice transpose permute movedim unsqueeze
     sum mean nansum nanmean prod any all count_nonzero var std var_mean std_mean amax amin aminmax argmax argmin max min
-    median nanmedian mode kthvalue quantile nanquantile logsumexp norm linalg.vector_norm topk unique
+    median nanmedian mode kthvalue quantile nanquantile logsumexp norm linalg.norm linalg.vector_norm
+    topk unique
     matmul mm bmm mv dot inner outer einsum tensordot linear nn.functional.linear bilinear addmm baddbmm
     nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
     nn.functional.avg_pool1d nn.functional.max_pool1d nn.functional.adaptive_avg_pool1d
@@ -51,6 +52,7 @@ _BOOLEAN = """
     nn.functional.multilabel_soft_margin_loss nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
     nn.functional.cosine_embedding_loss nn.functional.triplet_margin_loss nn.functional.ctc_loss
     nn.functional.linear_cross_entropy equal allclose isin searchsorted bucketize histc bincount prelu
+    trace
 """
 BOOLEAN = frozenset(_BOOLEAN.split())
 
@@ -67,7 +69,7 @@ SORTED = frozenset(("sort", "argsort"))
 
 _REDUCTIONS = """
     sum mean nansum nanmean prod any all count_nonzero logsumexp amax amin max min var std var_mean std_mean norm
-    linalg.vector_norm median
+    linalg.norm linalg.vector_norm median
 """
 #: Reductions along the ragged dimension for which stored entries have a rule by segments.
 BY_SEGMENTS = frozenset((*_REDUCTIONS.split(), "argmax", "argmin"))
@@ -78,6 +80,7 @@ WITHOUT_PLACES = frozenset((*_REDUCTIONS.split(), "aminmax", "nanmedian", "quant
 BY_POSITION = tuple(f"nn.functional.{name}" for name in (
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
     "soft_margin_loss", "poisson_nll_loss", "kl_div", "hinge_embedding_loss", "margin_ranking_loss",
+    "gaussian_nll_loss",
 ))  # fmt: skip
 
 #: Each entry by itself, though of another family.
@@ -196,8 +199,7 @@ def _along(operation: Operation, fallback: Body) -> Body:
     if name in ("softmax", "log_softmax", "nn.functional.softmin") and name in stored.BY_NAME:
         fallback = within_sequences(name, stored.BY_NAME[name], fallback)
     if name in features.ALONG:
-        signature, default, reduces = features.ALONG[name]
-        return features.along(signature, default, reduces, fallback)
+        return features.along(operation, fallback)
     if name in features.RULES:
         return features.RULES[name](operation, fallback)
     if name in views.RULES:
