@@ -88,7 +88,9 @@ def _programs(size: int) -> Iterator[tuple[Program, Step]]:
 
 def _growing(size: int, length: int) -> tuple[Program, Step]:
     shape = (size, length, 64)
-    return Program(BLOCK, shape, _block, functools.partial(_batch, 0.65), _pooled, _block_by_hand, _block_alone), _block_on_mask
+    return Program(
+        BLOCK, shape, _block, functools.partial(_batch, 0.65), _pooled, _block_by_hand, _block_alone
+    ), _block_on_mask
 
 
 def _cases(point: Point) -> Iterator[Case]:

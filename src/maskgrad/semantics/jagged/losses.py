@@ -8,6 +8,7 @@ from torch import Tensor
 
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import aligned, everywhere, in_frame, is_jagged, out_of_frame, padded
+from maskgrad.semantics.losses.regression import forgotten_weight
 from maskgrad.semantics.stored.entries import Stored, shape_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ def by_position(operation: Operation) -> Callable[..., Any]:
     """Losses that compare operands entry by entry."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if operation.name == "nn.functional.l1_loss" and len(args) < 6 and kwargs.get("weight") is None:
+            weight = forgotten_weight()
+            kwargs = kwargs if weight is None else {**kwargs, "weight": weight}
         operands = [*args, *kwargs.values()]
         taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, Stored, Entries))]
         found = aligned([operands[i] for i in taking_part])

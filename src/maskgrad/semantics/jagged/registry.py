@@ -19,13 +19,13 @@ from maskgrad.semantics.jagged.sequences import over_sequences, totals, within_s
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored import conversion
 from maskgrad.semantics.stored import registry as stored
-from maskgrad.semantics.stored.entries import Stored
+from maskgrad.semantics.stored.entries import Stored, exploded, from_places
 
 if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["BOOLEAN", "SAME_ROWS", "rule_for"]
+__all__ = ["BOOLEAN", "SAME_ROWS", "beside_other_layouts", "rule_for"]
 
 Body = Callable[..., Any]
 
@@ -120,6 +120,21 @@ def _with_rows(result: Any, model: Jagged) -> Any:
         parts = [_with_rows(part, model) for part in result]
         return tuple(parts) if type(result) is tuple else type(result)(parts)
     return result
+
+
+def beside_other_layouts(rule: Body) -> Body:
+    """A rule for stored entries, which sees jagged ones as a list of coordinates."""
+
+    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return rule(function, _listed(args), {k: _listed(v) for k, v in kwargs.items()})
+
+    return body
+
+
+def _listed(x: Any) -> Any:
+    if is_jagged(x):
+        return from_places(*exploded(x))
+    return type(x)([_listed(part) for part in x]) if type(x) in (list, tuple) else x
 
 
 def rule_for(operation: Operation) -> Body | None:
