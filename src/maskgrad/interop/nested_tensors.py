@@ -125,7 +125,8 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
     batch, place = pattern.at
     if batch != 0:
         raise ValueError(
-            f"mg.interop.to_nested: the batch of x must come first, found it at dimension {batch}; use x.transpose(0, 1)"
+            f"mg.interop.to_nested: the batch of x must come first, found it at dimension {batch}; use "
+            "x.transpose(0, 1)"
         )
     return torch.nested.nested_tensor_from_jagged(
         values.movedim(0, place - 1), pattern.offsets, jagged_dim=place

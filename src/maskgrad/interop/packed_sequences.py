@@ -144,8 +144,8 @@ def to_packed(x: MaskedTensor) -> PackedSequence:
 
     Raises:
         TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
-        ValueError: a sequence is empty, which PyTorch cannot pack; the mask is not one of padded sequences; or ``x`` has
-            several batch dimensions.
+        ValueError: a sequence is empty, which PyTorch cannot pack; the mask is not one of padded sequences; or ``x``
+            has several batch dimensions.
 
     Dense equivalent: ``torch.nn.utils.rnn.pack_padded_sequence(data, lengths, True, enforce_sorted=False)``.
 

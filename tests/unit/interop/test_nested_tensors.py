@@ -189,9 +189,7 @@ def test_what_is_not_jagged_is_refused() -> None:
 
 @pytest.mark.parametrize("features", [(), (2,), (2, 3), (0,)])
 @pytest.mark.parametrize("lengths", BATCHES)
-def test_to_the_jagged_layout_and_back_without_copying(
-    lengths: list[int], features: tuple[int, ...]
-) -> None:
+def test_to_the_jagged_layout_and_back_without_copying(lengths: list[int], features: tuple[int, ...]) -> None:
     jagged, values = jagged_of(lengths, *features)
     x = mg.from_nested(jagged, layout=torch.jagged)
     assert x.layout == torch.jagged
