@@ -15,6 +15,7 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.jagged.indexing import picked
 from maskgrad.semantics.jagged.rows import is_jagged
 from maskgrad.semantics.jagged.sequences import ends
+from maskgrad.semantics.stored.entries import SIGNED
 
 __all__ = ["check_layout", "from_offsets", "from_sequences", "install", "jagged_of_lengths"]
 
@@ -136,7 +137,9 @@ def jagged_of_lengths(data: Tensor, lengths: Tensor, dim: int) -> MaskedTensor:
 def _rows(data: Tensor, pattern: JaggedPattern) -> MaskedTensor:
     depth = len(pattern.at)
     rows = data.movedim(pattern.at, tuple(range(depth))).flatten(0, depth - 1)
-    return MaskedTensor(rows.index_select(0, pattern.index), pattern)
+    # index_select has none of these dtypes, and is the faster one for the others
+    chosen = rows[pattern.index] if rows.dtype in SIGNED else rows.index_select(0, pattern.index)
+    return MaskedTensor(chosen, pattern)
 
 
 def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from maskgrad.patterns.jagged import JaggedPattern
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["recurrence"]
+__all__ = ["recurrence", "schedule"]
 
 #: What a call costs beside its rows, in multiplications: below it, padding is cheaper than another block. Measured on
 #: one thread of a CPU; a factor of two to either side changes little.
@@ -111,7 +111,7 @@ def _run(
     """The output (n, H) and the final states (layers * directions, B, H) of rows (n, F)."""
     weights = sum(weight.numel() for weight in given["params"]) // given["num_layers"]
     padding = 0 if values.is_cuda else PER_CALL // max(weights, 1)
-    found = pattern.remembered(("schedule", padding), lambda: _schedule(pattern, padding))
+    found = pattern.remembered(("schedule", padding), lambda: schedule(pattern, padding))
     data = values.new_zeros(found.size, values.shape[1]).index_copy(0, found.places, values)
     ordered = [state.index_select(1, found.order) for state in initial]
     begin = [state[:, : found.begun] for state in ordered]
@@ -121,7 +121,7 @@ def _run(
     return output.index_select(0, found.places), [state.index_select(1, found.rank) for state in final]
 
 
-def _schedule(pattern: JaggedPattern, padding: int) -> Schedule:
+def schedule(pattern: JaggedPattern, padding: int) -> Schedule:
     """Blocks with at most ``padding`` empty places in each. The lengths are read."""
     lengths, order = pattern.lengths().sort(descending=True, stable=True)
     rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))

@@ -196,8 +196,8 @@ def test_dropout(training: bool, way: str) -> None:
 
 
 def test_sequences_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, schedule = [], recurrence._schedule
-    monkeypatch.setattr(recurrence, "_schedule", lambda *args: calls.append(1) or schedule(*args))
+    calls, schedule = [], recurrence.schedule
+    monkeypatch.setattr(recurrence, "schedule", lambda *args: calls.append(1) or schedule(*args))
     _, x = batch([3, 0, 2])
     module = nn.GRU(4, 4, batch_first=True, dtype=D)
     module(module(x)[0])
