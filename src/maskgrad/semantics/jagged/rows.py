@@ -23,6 +23,7 @@ __all__ = [
     "aligned",
     "at_rows",
     "attach",
+    "check_frames",
     "everywhere",
     "feature_dims",
     "from_padded",
@@ -161,7 +162,7 @@ def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
             elif own.at != leader.at:
                 return None
             elif own.frame.shape != leader.frame.shape:
-                _check_frames(leader, own)
+                check_frames(leader, own)
                 return None
             elif not same_lengths(leader, own):
                 if leader.is_flat or not can_read_values(own.offsets):
@@ -189,7 +190,8 @@ def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
     return Aligned(leader, found)
 
 
-def _check_frames(a: JaggedPattern, b: JaggedPattern) -> None:
+def check_frames(a: JaggedPattern, b: JaggedPattern) -> None:
+    """Raise unless the numbers of sequences broadcast."""
     if a.is_flat or a.frame.ndim != b.frame.ndim:
         return
     for one, other in zip(a.frame.shape[:-1], b.frame.shape[:-1], strict=True):
