@@ -14,12 +14,13 @@ __all__ = ["layout_of_result"]
 #: Operations that reach along one dimension, and leave each row to itself if that is one of features.
 ALONG = {
     **dict.fromkeys(
-        ("flip", "roll", "split", "unflatten", "select", "tensor_split", "x[0]", "x[-1]", "unbind", "narrow"), 0
+        ("flip", "roll", "split", "select", "tensor_split", "x[0]", "x[-1]", "unbind", "narrow"), 0
     ),
     **dict.fromkeys(("x[:, 0]",), 1),
     **dict.fromkeys(
         ("minus mean", "var_mean", "sum dtype", "p-norm", "linalg.norm 3", "max dim", "min dim", "chunk",
-         "index_select", "cat last", "x @ vector"), -1
+         "index_select", "cat last", "x @ vector",
+         "x @ dense", "mm", "linear input"), -1
     ),
     "std unbiased": 0,
 }  # fmt: skip
@@ -29,8 +30,10 @@ SEQUENCES = {"x[1:]": 0, "x[::2]": 0, "x[tensor]": 0, "x[[2, 0, 2]]": 0, "x[rows
 POSITIONS = {"x[1:]": 0, "x[..., 1:]": -1}
 #: … and those that only say where the dimensions stand.
 MOVES = ("mT", "transpose 0 1", "movedim", "unsqueeze 0", "unsqueeze -1", "squeeze", "expand", "x[:, None]", "stack 1",
-         "where same", "T", "t", "permute")  # fmt: skip
-#: Those that need the same lengths for it.
+         "where same", "T", "t", "permute", "unflatten")  # fmt: skip
+#: Those that put all dimensions into one, …
+FLATTENED = ("flatten", "reshape")
+#: … and those that need the same lengths for it.
 SAME_LENGTHS = ("stack", "where")
 
 
@@ -63,12 +66,19 @@ def asks_for_other(operation: Operation, masks: World) -> bool:
 def keeps_rows(operation: Operation, storage: Storage) -> bool:
     name, rank = operation.name, len(storage.shape)
     *batch, ragged = storage.places
-    if operation.layout in (same, like_intersection) or name in MOVES:
+    same_lengths = torch.equal(storage.mask, storage.other().mask)
+    if operation.layout == like_intersection:  # flattened sequences know no shorter ones
+        return not storage.is_flat or same_lengths
+    if operation.layout == same or name in MOVES:
         return True
+    if name in FLATTENED:
+        return not storage.dense and storage.places == tuple(range(rank))
     if name in SAME_LENGTHS:
-        return torch.equal(storage.mask, storage.other().mask)
+        return same_lengths
     if name == "cat":
         return batch == [0]
+    if name == "x @ dense" and rank > 2:  # another matrix for each sequence
+        return False
     along = ALONG.get(name, -1 if name.endswith(" last") else None)
     if name.endswith((" first", " keepdim")):
         along = 0
@@ -78,4 +88,4 @@ def keeps_rows(operation: Operation, storage: Storage) -> bool:
         SEQUENCES[name] % rank not in storage.places or batch == [SEQUENCES[name] % rank]
     ):
         return True
-    return name in POSITIONS and POSITIONS[name] % rank == ragged
+    return name in POSITIONS and not storage.is_flat and POSITIONS[name] % rank == ragged

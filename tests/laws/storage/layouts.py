@@ -30,7 +30,7 @@ class Storage:
         layout: one of torch's sparse layouts, or torch.jagged; torch.strided for a Boolean mask.
         dense: sizes of the dense dimensions; of a jagged layout, of the features.
         blocksize: for the two blocked layouts.
-        at: where the dimensions of the mask stand in the shape, if not in front.
+        at: where the dimensions of the mask stand in the shape, if not in front; one place if they are flattened.
         beside: the layout of an operand with another pattern, if not the same.
     """
 
@@ -49,9 +49,19 @@ class Storage:
 
     @property
     def whole_mask(self) -> Tensor:
-        mask = self.mask.reshape(*self.mask.shape, *(1,) * len(self.dense))
-        mask = mask.expand(*self.mask.shape, *self.dense)
-        return mask.movedim(tuple(range(self.mask.ndim)), self.places)
+        known = self.known
+        mask = known.reshape(*known.shape, *(1,) * len(self.dense)).expand(*known.shape, *self.dense)
+        return mask.movedim(tuple(range(known.ndim)), self.places)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether batch and ragged dimension are one."""
+        return len(self.places) < self.mask.ndim
+
+    @property
+    def known(self) -> Tensor:
+        """The mask without features, its dimensions in front."""
+        return self.mask.flatten() if self.is_flat else self.mask
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -158,6 +168,8 @@ STORAGES: tuple[Storage, ...] = (
     Storage("jagged-turned", _jagged(3, 2, 3, 0, 1), JAGGED, (2,), at=(1, 0)),
     Storage("jagged-behind", _jagged(4, 2, 0, 4), JAGGED, (2,), at=(0, 2), beside=COO),
     Storage("jagged-last", _jagged(4, 3, 1, 4), JAGGED, (2,), at=(1, 2)),
+    Storage("jagged-flat", _jagged(4, 2, 0, 3), JAGGED, (2,), at=(0,)),
+    Storage("jagged-flat-last", _jagged(3, 3, 1), JAGGED, (2,), at=(1,)),
     Storage("jagged-heads", _jagged(4, 3, 1), JAGGED, (2, 3), at=(0, 2)),
 )
 BY_NAME = {storage.name: storage for storage in STORAGES}
@@ -197,7 +209,7 @@ def stored(storage: Storage, entries: Tensor) -> MaskedTensor:
     if storage.at:  # from the order of the whole shape to that of the rows
         order = torch.zeros(storage.shape, dtype=torch.int64)
         order[storage.whole_mask] = torch.arange(storage.number)
-        entries = entries[order.movedim(storage.at, tuple(range(len(storage.at))))[storage.mask].reshape(-1)]
+        entries = entries[order.movedim(storage.at, tuple(range(len(storage.at))))[storage.known].reshape(-1)]
     pattern, order = pattern_of_places(places, tuple(storage.mask.shape), storage.layout, storage.blocksize)
     rows: Any = entries.reshape(places.shape[1], *storage.dense)
     if isinstance(pattern, JaggedPattern):
