@@ -7,6 +7,7 @@ here unpickles or runs anything that it reads.
 
 from maskgrad.interop.arrow_arrays import from_arrow, to_arrow
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
+from maskgrad.interop.collation import collate_jagged
 from maskgrad.interop.dlpack import Exported, from_dlpack, to_dlpack
 from maskgrad.interop.nested_tensors import from_nested, to_nested
 from maskgrad.interop.packed_sequences import CuSeqlens, from_packed, to_cu_seqlens, to_packed
@@ -14,11 +15,15 @@ from maskgrad.interop.pandas_frames import from_pandas, to_pandas
 from maskgrad.interop.polars_frames import from_polars, to_polars
 from maskgrad.interop.scipy_matrices import from_scipy, to_scipy
 from maskgrad.interop.sequence_lengths import lengths
+from maskgrad.interop.token_budget import TokenBudgetSampler
+from maskgrad.interop.tokenizers import from_tokenizer
 from maskgrad.interop.torch_masked import from_torch_masked, to_torch_masked
 
 __all__ = [
     "CuSeqlens",
     "Exported",
+    "TokenBudgetSampler",
+    "collate_jagged",
     "from_arrow",
     "from_awkward",
     "from_dlpack",
@@ -27,6 +32,7 @@ __all__ = [
     "from_pandas",
     "from_polars",
     "from_scipy",
+    "from_tokenizer",
     "from_torch_masked",
     "lengths",
     "to_arrow",

@@ -64,6 +64,11 @@ def _frames(rows: Tensor, runs: list[Run], of_keys: bool = False) -> Sequence[Te
     ]
 
 
+def _rows(frame: Tensor) -> Tensor:
+    """The rows (N, H, …) of the only run: a view, as the fused kernels write rows."""
+    return frame.transpose(1, 2).flatten(0, 1).contiguous()
+
+
 class _Mask(NamedTuple):
     """What a run's scores get added, and which of its queries have keys (None: all)."""
 
@@ -127,6 +132,8 @@ def ragged_attention(
             continue
         mask = mask_of(run)
         found = _FLASH(mask.blank(q), k, v, 0.0, is_causal, attn_mask=mask.added, scale=scale)
+        if len(runs) == 1:
+            return _rows(mask.blank(found[0])), _rows(found[1])
         y.copy_(mask.blank(found[0]))
         total.copy_(found[1].unsqueeze(-1))
     return out, sums
@@ -157,6 +164,8 @@ def ragged_attention_backward(
             mask.blank(g), mask.blank(q), k, v, y, total.squeeze(-1), 0.0, is_causal,
             attn_mask=mask.added, scale=scale,
         )  # fmt: skip
+        if len(runs) == 1:
+            return _rows(mask.blank(found[0])), _rows(found[1]), _rows(found[2])
         of_q.copy_(mask.blank(found[0]))
         of_k.copy_(found[1])
         of_v.copy_(found[2])
