@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -27,22 +26,21 @@ _UNKNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One loss of a micro-batch: ``loss * times`` is the sum of ``count`` entries."""
+class Part(NamedTuple):
+    """One loss of a micro-batch: ``loss * times`` is the sum of ``number`` entries."""
 
     loss: Tensor | None
     """0-dim, with its history. None: there is nothing."""
     times: int
-    count: int | Tensor
+    number: int | Tensor
     """A tensor where asking for the number would wait for a device."""
     size: int
-    """At least as many as ``count``, known without waiting."""
+    """At least as many as ``number``, known without waiting."""
 
     @property
     def nothing_counts(self) -> bool:
         """Whether it is known that nothing has to be propagated, which ``0 * nan`` would be NaN of."""
-        return isinstance(self.count, int) and self.count == 0
+        return isinstance(self.number, int) and self.number == 0
 
 
 class Plan(NamedTuple):
@@ -60,6 +58,7 @@ class Plan(NamedTuple):
         return "; ".join(f"a loss {n.replace(';', ',')!r} with weight {w}" for n, w in named)
 
 
+ONE = Plan(None, (1.0,))
 NOTHING = Part(None, 0, 0, 0)
 
 
@@ -73,12 +72,15 @@ def parts_of(
     losses: Losses, count: Any, mask: Any, weights: Mapping[str, float] | None, mean: Mean
 ) -> tuple[Plan, list[Part]]:
     """Read the arguments of one call; raises TypeError or ValueError, and has changed nothing then."""
+    counted = type(count) is int and count > 0 and mask is None and weights is None
+    if counted and type(losses) is Tensor and losses.ndim == 0 and losses.requires_grad:  # as most often
+        return ONE, [Part(losses, count, count, count)]
     if not isinstance(losses, Mapping):
         if weights is not None:
             raise ValueError(
                 "weights= are for several losses in a dict; multiply a single loss by its weight"
             )
-        return Plan(None, (1.0,)), [_part(losses, count, mask, mean, "losses is")]
+        return ONE, [_part(losses, count, mask, mean, "losses is")]
     if not losses or not all(isinstance(name, str) for name in losses):
         raise ValueError("losses is a dict without names, or with names that are no strings; name each loss")
     for what, given in (("count", count), ("mask", mask), ("weights", weights)):
@@ -136,7 +138,7 @@ def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: boo
 def _with_history(part: Part, name: str) -> Part:
     """The same; raises if something counts and cannot be propagated."""
     if part.nothing_counts:
-        return replace(part, times=0)
+        return part._replace(times=0)
     assert part.loss is not None
     if not part.loss.requires_grad:
         raise ValueError(
@@ -167,6 +169,8 @@ def _host(number: Tensor) -> int | Tensor:
 
 
 def _count(count: Any) -> int:
+    if type(count) is int and count >= 0:
+        return count
     if isinstance(count, Tensor):
         if count.numel() != 1 or count.dtype is torch.bool or count.is_complex():
             raise TypeError(

@@ -6,7 +6,7 @@ With one loss the sum is in ``.grad`` all the time. With several, that of the lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,10 @@ from maskgrad.gradients.gradient import read
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["GradientSums"]
+__all__ = ["GradientSums", "refuse_leftovers"]
+
+#: What ``.grad`` adds up by itself; others are looked at.
+_ADDS_UP = frozenset({Tensor, type(None)})
 
 
 class GradientSums:
@@ -45,8 +48,10 @@ class GradientSums:
         self._kept: list[list[Any]] = [[None] * len(params) for _ in range(losses)]
         self._apart: list[dict[int, AnyGradient]] = [{} for _ in range(losses)]
         self._swapping = losses > 1
-        self._noted: list[tuple[Any, int]] = [(None, 0)] * len(params)
-        _refuse_leftovers(params)
+        self._witness: tuple[Tensor, Any, int] = (params[0] if params else torch.empty(0), None, 0)
+        # On PyTorch/XLA a masked gradient hangs on the parameter, which nothing in .grad tells.
+        self._elsewhere = any(param.device.type == "xla" for param in params)
+        refuse_leftovers(params)
         self._dtypes: dict[int, torch.dtype | None] = {}
         for place, param in enumerate(params):
             if param.dtype in HALVES and not hasattr(
@@ -57,30 +62,23 @@ class GradientSums:
                 set_grad_dtype(param, torch.float32)
         self._note()
 
-    def run(self, loss: int, backward: Callable[[], None]) -> None:
-        """Add what ``backward`` gives to the sums of a loss."""
-        kept = self._kept[loss]
+    def backward(self, place: int, loss: Tensor, seed: Tensor, retain_graph: bool) -> None:
+        """Propagate ``seed`` from ``loss``, and add what comes of it to the sums of the loss at ``place``."""
+        kept = self._kept[place]
         if self._swapping:
             for param, gradient in zip(self.params, kept, strict=True):
                 if gradient is not None:
                     param.grad = gradient
         try:
-            backward()
+            loss.backward(seed, retain_graph=retain_graph)
         finally:
-            self._take_apart(loss)
-            if self._swapping:
-                for place, param in enumerate(self.params):
-                    kept[place] = param.grad
-                    param.grad = None
-            self._note()
+            self._after(place)
 
     def changed(self) -> bool:
-        """Whether somebody else has written to, added to or removed what is in ``.grad``."""
-        for param, (gradient, version) in zip(self.params, self._noted, strict=True):
-            found = param.grad
-            if found is not gradient or (found is not None and found._version != version):
-                return True
-        return False
+        """Whether somebody else has written to, added to or removed what is in ``.grad``; one parameter tells."""
+        param, gradient, version = self._witness
+        found = param.grad
+        return found is not gradient or (found is not None and found._version != version)
 
     def times(self, loss: int, factor: float) -> None:
         """Multiply all sums of a loss by a power of two, which is exact."""
@@ -152,8 +150,23 @@ class GradientSums:
             param.grad = None
         self.close()
 
+    def _after(self, loss: int) -> None:
+        """Keep what ``.grad`` cannot add up, or has no place for, and note what is there now."""
+        if self._elsewhere or self._dtypes or not _ADDS_UP.issuperset([type(p.grad) for p in self.params]):
+            self._take_apart(loss)
+        if self._swapping:
+            self._kept[loss] = [param.grad for param in self.params]
+            for param in self.params:
+                param.grad = None
+        self._note()
+
     def _note(self) -> None:
-        self._noted = [(g, 0 if g is None else g._version) for g in [param.grad for param in self.params]]
+        witness = self._witness[0]
+        gradient = witness.grad
+        if gradient is None:
+            witness = next((param for param in self.params if param.grad is not None), witness)
+            gradient = witness.grad
+        self._witness = (witness, gradient, 0 if gradient is None else gradient._version)
 
     def _take_apart(self, loss: int) -> None:
         apart = self._apart[loss]
@@ -232,7 +245,8 @@ def _put(param: Tensor, gradient: AnyGradient) -> None:
     replace_gradient(param, gradient)
 
 
-def _refuse_leftovers(params: Sequence[Tensor]) -> None:
+def refuse_leftovers(params: Sequence[Tensor]) -> None:
+    """RuntimeError if one of them has a gradient, of zeros excepted."""
     for param in params:
         gradient = gradient_or_none(param)
         if gradient is None:

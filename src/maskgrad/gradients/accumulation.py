@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.gradients.accumulated_losses import Losses, Mean, Part, Plan, checked_mean, parts_of
-from maskgrad.gradients.accumulated_sums import GradientSums
+from maskgrad.gradients.accumulated_sums import GradientSums, refuse_leftovers
 from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks
 from maskgrad.gradients.accumulation_watch import AccumulationWatch
 from maskgrad.masked_tensor import MaskedTensor
@@ -87,7 +87,9 @@ class GradientAccumulator:
         self._refusal: Exception | None = None
         self._scale: Tensor | None = None
         self._exponents: list[int] = []
-        self._seen: list[list[tuple[Tensor, int]]] = []
+        self._seen: list[list[tuple[Any, int]]] = []
+        self._seeds: dict[float, Tensor] = {}
+        self._device, self._dtype = self._given[0].device, torch.float32
         self._counts: list[list[int | Tensor]] = []
         weakref.finalize(self, _let_go, self._ranks, self._watch.close, self._held)
 
@@ -121,19 +123,22 @@ class GradientAccumulator:
         """
         if self._refusal is not None:
             return
+        watch = self._watch
         try:
             plan, parts = parts_of(losses, count, mask, weights, self._mean)
-            self._begin(plan)
+            refusal = self._disturbed()
+            if refusal is not None:
+                raise refusal
+            if plan is not self._plan:
+                self._begin(plan)
         except Exception as error:
             self._refuse(error)
             return
-        flags = self._watch.flags
-        flags.accumulating = flags.own_pass = True
+        watch.accumulating = True
         try:
             passes = [place for place, part in enumerate(parts) if self._takes_part(part)]
             for place in passes:
-                kept = retain_graph or place != passes[-1]
-                self._propagate(place, parts[place], kept)
+                self._propagate(place, parts[place], retain_graph or place != passes[-1])
         except BaseException as error:
             self._refusal = RuntimeError(
                 f"a backward pass of the accumulator failed half-way ({type(error).__name__}: {error}); what it has "
@@ -141,7 +146,7 @@ class GradientAccumulator:
             )
             raise
         finally:
-            flags.own_pass = False
+            watch.touched.clear()
 
     def finish(self) -> Any:
         """Divide the gradients, on all ranks, by all that they were computed from, and give the mean losses.
@@ -155,9 +160,8 @@ class GradientAccumulator:
             TypeError, ValueError: what was wrong with an earlier call; ranks that do not accumulate the same. On all
                 ranks.
         """
-        refusal = self._refusal
-        if refusal is None and self._sums is not None and self._sums.changed():
-            refusal = RuntimeError(_CHANGED)
+        nothing_here = self._sums is None and self._ranks.size == 1
+        refusal = self._refusal or (None if nothing_here else self._disturbed())
         if refusal is None and self._scaler is not None and self._sums is not None:
             refusal = _scale_moved(self._scale, self._scaler)
         together = self._ranks.agree(self._tally() if refusal is None else None, refusal)
@@ -182,10 +186,26 @@ class GradientAccumulator:
             self._sums.clear()
         self._start()
 
+    def _disturbed(self) -> Exception | None:
+        """What somebody else has done to the gradients."""
+        if self._watch.touched:
+            refusal = self._watch.refusal()
+            if refusal is not None:
+                return refusal
+        if self._sums is not None:
+            return RuntimeError(_CHANGED) if self._sums.changed() else None
+        try:
+            refuse_leftovers(self._given)
+        except (RuntimeError, ValueError) as error:
+            return error
+        return None
+
     def _start(self) -> None:
         self._sums = self._plan = self._refusal = self._scale = None
-        self._exponents, self._seen, self._counts = [], [], []
-        self._watch.flags.accumulating = False
+        self._exponents, self._seen, self._counts, self._seeds = [], [], [], {}
+        self._dtype = torch.float32
+        self._watch.accumulating = False
+        self._watch.touched.clear()
         self._held.clear()
 
     def _begin(self, plan: Plan) -> None:
@@ -206,8 +226,6 @@ class GradientAccumulator:
                 f"this micro-batch has {plan.described()}, the ones before had {self._plan.described()}; give the same "
                 "names and weights each time, and None for a loss that a micro-batch has nothing of"
             )
-        elif self._sums is not None and self._sums.changed():
-            raise RuntimeError(_CHANGED)
 
     def _gather(self, losses: int) -> None:
         params = [param for param in self._given if param.requires_grad]
@@ -223,7 +241,7 @@ class GradientAccumulator:
         if self._ranks.size == 1 or self._ranks.in_step:
             raise error
         self._refusal = error
-        self._watch.flags.accumulating = True
+        self._watch.accumulating = True
 
     def _takes_part(self, part: Part) -> bool:
         return part.loss is not None and (self._ranks.in_step or not part.nothing_counts)
@@ -240,14 +258,17 @@ class GradientAccumulator:
         if self._exponents[place] < 0 and part.size:
             self._exponents[place] = math.frexp(part.size)[1]
         factor = math.ldexp(part.times, -max(self._exponents[place], 0))
-        if self._scaler is None:
+        seed = self._seeds.get(factor)
+        if seed is None or seed.dtype is not loss.dtype or seed.device != loss.device:
             seed = torch.full((), factor, dtype=loss.dtype, device=loss.device)
-        else:
-            assert self._scale is not None
-            seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
-        sums.run(place, lambda: loss.backward(seed, retain_graph=retain_graph))
-        self._seen[place].append((loss.detach(), part.times))
-        self._counts[place].append(part.count)
+            if self._scale is not None:
+                seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
+            self._seeds[factor] = seed
+        sums.backward(place, loss, seed, retain_graph)
+        value = loss.item() if loss.device.type == "cpu" else loss.detach()
+        self._seen[place].append((value, part.times))
+        self._device, self._dtype = loss.device, torch.promote_types(self._dtype, loss.dtype)
+        self._counts[place].append(part.number)
 
     def _tally(self) -> Tally:
         scale = 1.0 if self._scale is None else float(self._scale)
@@ -278,13 +299,8 @@ class GradientAccumulator:
         sums.write(self._ranks.exchanged(sums.params, sums.divided(divisors, in_place=False)))
 
     def _means(self, together: Tally) -> Any:
-        device = next((seen[0][0].device for seen in self._seen if seen), None)
-        if device is None:
-            device = self._given[0].device if self._given else torch.device("cpu")
-        dtypes = [loss.dtype for seen in self._seen for loss, _ in seen]
-        dtype = torch.float64 if torch.float64 in dtypes else torch.float32
         means = [
-            torch.tensor(total / count if count else math.nan, dtype=dtype, device=device)
+            torch.full((), total / count if count else math.nan, dtype=self._dtype, device=self._device)
             for total, count in zip(together.totals, together.counts, strict=True)
         ]
         assert together.plan is not None
@@ -311,11 +327,12 @@ def _is_initialized() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
-def _total(seen: list[tuple[Tensor, int]]) -> float:
+def _total(seen: list[tuple[Any, int]]) -> float:
     """The sum of all losses, of many in one transfer."""
-    if not seen:
-        return 0.0
-    losses = torch.stack([loss.to(seen[0][0].device) for loss, _ in seen]).tolist()
+    losses = [loss for loss, _ in seen]
+    if any(isinstance(loss, Tensor) for loss in losses):
+        device = next(loss.device for loss in losses if isinstance(loss, Tensor))
+        losses = torch.stack([torch.as_tensor(loss, device=device) for loss in losses]).tolist()
     return math.fsum(loss * times for loss, (_, times) in zip(losses, seen, strict=True) if times)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -16,9 +16,13 @@ _STEP = (
     "{optimizer}.step() before accumulator.finish(): the gradients are sums that nobody has divided yet. Call finish() "
     "first, or accumulator.reset() if the step is to be given up"
 )
-_BACKWARD = (
-    "a plain backward() {when}: its gradient would be {what}. Call accumulator.backward(losses), or drop the "
-    "accumulator first (del accumulator)"
+_BEFORE = (
+    "there was a plain backward() before accumulator.finish(): its gradient would be divided as if it were of a "
+    "micro-batch. Call accumulator.backward(losses) instead, and accumulator.reset() now, to begin anew"
+)
+_SILENCED = (
+    "there was a plain backward(), whose gradients are those of one rank: as long as a GradientAccumulator lives, only "
+    "its finish() exchanges them. Call accumulator.backward(losses), or drop the accumulator first (del accumulator)"
 )
 
 
@@ -27,15 +31,16 @@ class AccumulationWatch(StepObserver):
 
     Args:
         params: the parameters.
-        silenced: whether a plain ``backward`` would not be exchanged between ranks, as long as this lives.
+        silenced: whether gradients of a plain ``backward`` are not exchanged between ranks, as long as this lives.
     """
 
     def __init__(self, params: Sequence[Tensor], silenced: bool) -> None:
+        self.accumulating, self._silenced = False, silenced
         self._ids = {id(param) for param in params}
-        # What hooks see of this watch, which they do not keep alive: own pass under way, step under way.
-        self.flags = _Flags(silenced)
+        # The hooks do not keep this watch alive, and run in each backward pass: nothing is cheaper.
+        self.touched: deque[Tensor] = deque(maxlen=1)
         self._hooks = [
-            param.register_post_accumulate_grad_hook(self.flags.accumulated)
+            param.register_post_accumulate_grad_hook(self.touched.append)
             for param in params
             if param.requires_grad and param.is_leaf
         ]
@@ -45,13 +50,29 @@ class AccumulationWatch(StepObserver):
         """Look no longer."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
-        self._ids = set()
+        self._hooks, self._ids = [], set()
+        self.touched.clear()
+
+    def refusal(self) -> Exception | None:
+        """What is wrong, if somebody else's backward pass has come by."""
+        if not self.touched:
+            return None
+        if self.accumulating:
+            return RuntimeError(_BEFORE)
+        return RuntimeError(_SILENCED) if self._silenced else None
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Refuse a step over sums."""
-        if self.flags.accumulating and any(id(param) in self._ids for param in parameters_of(optimizer)):
+        """Refuse a step over sums, and over gradients that nobody has exchanged."""
+        if not (self.accumulating or self._silenced) or not any(
+            id(param) in self._ids for param in parameters_of(optimizer)
+        ):
+            return
+        if self.accumulating:
             raise RuntimeError(_STEP.format(optimizer=type(optimizer).__name__))
+        refusal = self.refusal()
+        if refusal is not None:
+            self.touched.clear()
+            raise refusal
 
     def before_closure(self, optimizer: Optimizer) -> None:
         """A closure may accumulate."""
@@ -62,23 +83,3 @@ class AccumulationWatch(StepObserver):
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Nothing to do."""
-
-
-class _Flags:
-    __slots__ = ("accumulating", "own_pass", "silenced")
-
-    def __init__(self, silenced: bool) -> None:
-        self.own_pass = self.accumulating = False
-        self.silenced = silenced
-
-    def accumulated(self, _: Any) -> None:
-        if self.own_pass or not (self.accumulating or self.silenced):
-            return
-        if self.accumulating:
-            when, what = "before accumulator.finish()", "divided as if it were of a micro-batch"
-        else:
-            when, what = (
-                "while a GradientAccumulator lives, which exchanges gradients itself",
-                "that of one rank",
-            )
-        raise RuntimeError(_BACKWARD.format(when=when, what=what))
