@@ -128,8 +128,8 @@ def _refuse_others(params: set[int], known: set[int], kinds: tuple[type, ...]) -
     gc.collect()  # it may be gone, but for a cycle of references
     for other in _others(params, known, kinds):
         raise ValueError(
-            f"GradientAccumulator: a {_name(type(other))} exchanges the gradients of these parameters in each backward "
-            "pass, and only where it is given can it be told to wait: GradientAccumulator(model) with the module that "
+            f"GradientAccumulator: a {type(other).__name__} exchanges the gradients of these parameters in each "
+            "backward pass, and only where it is given can it be told to wait: GradientAccumulator(model) with the module that "
             "is called, instead of its parameters or what is inside"
         )
 
@@ -138,9 +138,3 @@ def _others(params: set[int], known: set[int], kinds: tuple[type, ...]) -> Itera
     for one in gc.get_objects():
         if _is(one, kinds) and id(one) not in known and any(id(p) in params for p in one.parameters()):
             yield one
-
-
-def _name(kind: type) -> str:
-    return next(
-        (base.__name__ for base in kind.__mro__ if base.__module__.startswith("torch.")), kind.__name__
-    )

@@ -143,13 +143,6 @@ class GradientSums:
                 param.grad = gradient.to(dtype or param.dtype)
         self._dtypes = {}
 
-    def clear(self) -> None:
-        """Forget everything, and what is in ``.grad``."""
-        for param in self.params:
-            keep_attached(param, None)
-            param.grad = None
-        self.close()
-
     def _after(self, loss: int) -> None:
         """Keep what ``.grad`` cannot add up, or has no place for, and note what is there now."""
         if self._elsewhere or self._dtypes or not _ADDS_UP.issuperset([type(p.grad) for p in self.params]):

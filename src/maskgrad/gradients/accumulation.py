@@ -14,6 +14,7 @@ from maskgrad.gradients.accumulated_losses import Losses, Mean, Part, Plan, chec
 from maskgrad.gradients.accumulated_sums import GradientSums, refuse_leftovers
 from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks
 from maskgrad.gradients.accumulation_watch import AccumulationWatch
+from maskgrad.gradients.attached import keep_attached
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["GradientAccumulator"]
@@ -181,9 +182,12 @@ class GradientAccumulator:
         return means
 
     def reset(self) -> None:
-        """Give up what has been accumulated since the last :meth:`finish`, and the gradients with it."""
+        """Give up what has been accumulated since the last :meth:`finish`; parameters have no gradients then."""
         if self._sums is not None:
-            self._sums.clear()
+            self._sums.close()
+        for param in self._given:
+            keep_attached(param, None)
+            param.grad = None
         self._start()
 
     def _disturbed(self) -> Exception | None:
