@@ -129,8 +129,8 @@ def _refuse_others(params: set[int], known: set[int], kinds: tuple[type, ...]) -
     for other in _others(params, known, kinds):
         raise ValueError(
             f"GradientAccumulator: a {type(other).__name__} exchanges the gradients of these parameters in each "
-            "backward pass, and only where it is given can it be told to wait: GradientAccumulator(model) with the module that "
-            "is called, instead of its parameters or what is inside"
+            "backward pass, and only where it is given can it be told to wait: GradientAccumulator(model) with the "
+            "module that is called, instead of its parameters or what is inside"
         )
 
 
