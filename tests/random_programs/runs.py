@@ -129,7 +129,8 @@ def same(program: Program, found: Run, expected: Run, what: str, gradients: bool
 def close(program: Program, pair: list[Tensor], what: str) -> None:
     one, other = (p.detach() for p in pair)
     half = program.dtype is torch.bfloat16
-    tolerance = 0.1 if half else 1e-3 if program.dtype is torch.float32 else 1e-7
+    wide = one.dtype in (torch.float64, torch.complex128)
+    tolerance = 0.1 if half else 1e-10 if wide else 1e-3
     if one.dtype != other.dtype or one.shape != other.shape:
         raise Failure(
             f"{program}\n{what}: {one.dtype} {tuple(one.shape)}, not {other.dtype} {tuple(other.shape)}"

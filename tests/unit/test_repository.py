@@ -20,6 +20,7 @@ HEAVY = {
     "numba",
     "llvmlite",
     "triton",
+    "awkward",
     "matplotlib",
     "pandas",
     "polars",

@@ -85,6 +85,14 @@ _MODELS = {
     "linear, mean over time": 0.9,
     "LSTM": 2.5,
 }
+#: the same on jagged batches, of which 65 of 100 positions are real, beside padded ones
+_RAGGED = {
+    "two encoder layers|16x128x128": 1.5,
+    "two encoder layers|8x512x256": 1.6,
+    "feed-forward block|*": 1.4,
+    "linear, mean over time|*": 1.3,
+    "Bert|*": 1.3,
+}
 #: steps on 64, 512, 4,096, 65,536 and 262,144 rows
 _STEPS = {"SGD": (0.5, 0.95, 0.95, 0.95, 0.95), "Adagrad": (1, 1, 3, 5, 8), "Adam": (1, 1, 4, 7, 10)}
 
@@ -151,6 +159,12 @@ GOALS: tuple[Goal, ...] = (
         Goal("models", name, "by-hand", ">=", bound, work="*", shape="*", density=None)
         for name, bound in _MODELS.items()
     ),
+    *(
+        Goal("ragged", name, "by-hand", ">=", bound, work="*", shape=shape, density=0.65, note="")
+        for (name, _, shape), bound in ((key.partition("|"), bound) for key, bound in _RAGGED.items())
+    ),
+    Goal("ragged", "*", "by-hand", ">=", 0.95, work="*", shape="*", density=1.0, note=""),
+    Goal("ragged", "LSTM", "maskgrad, Boolean mask", ">=", 1, work="*", shape="*", density=0.65, note=""),
     Goal("updates", "Adagrad", "torch.optim", ">=", 4, work="lookup*", shape=_TABLE, density=None),
     Goal("updates", "Adagrad", "fbgemm", ">=", 2, work="lookup*", shape=_TABLE, density=None),
     Goal(

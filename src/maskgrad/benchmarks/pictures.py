@@ -36,6 +36,7 @@ COLORS = {
     "torch.optim-single": "#D55E00",
     "rows-moved": "#CC79A7",
     "by-hand": "#000000",
+    "maskgrad, Boolean mask": "#56B4E9",
     "bare-values": "#000000",
     "memory-copy": "#CC79A7",
 }
@@ -118,6 +119,36 @@ def _models(rows: Rows) -> Figure | None:
         if row.family == "models" and row.peer != OURS:
             groups.setdefault(f"{row.operation}, {row.shape}", {})[row.peer] = row.ratio
     return _dots(groups, "Whole models: what masking by hand costs")
+
+
+def _ragged(rows: Rows) -> Figure | None:
+    """Models on jagged batches: beside padded ones, and how the time grows with the real positions."""
+    found = [row for row in rows if row.family == "ragged"]
+    groups: Groups = {}
+    for row in found:
+        if row.peer != OURS and not row.note:
+            label = f"{row.operation}, {row.shape}, {100 * (row.density or 1):.0f} % real"
+            groups.setdefault(label, {})[row.peer] = row.ratio
+    growing: dict[str, tuple[list[float], list[float]]] = {}
+    for row in found:
+        if row.note == "growth" and row.peer in (OURS, "by-hand"):
+            real = row.entries / int(row.shape.split("x")[-1]) * (row.density or 1)
+            places, times = growing.setdefault(row.peer, ([], []))
+            places.append(real)
+            times.append(row.median_ms)
+    if not groups or not growing:
+        return None
+    drawn = figure(10.5, 5.6)
+    left, right = drawn.subplots(1, 2, width_ratios=(3, 2))
+    plot.dots(
+        groups, left, level=(OURS, 1.0), log=True, colors=COLORS, xlabel=_RATIO,
+        title="Padded batches cost their padding",
+    )  # fmt: skip
+    plot.scaling(
+        growing, right, slope=1, colors=COLORS, title="Jagged: in proportion to the real positions",
+        xlabel="real positions", ylabel="time (ms)",
+    )  # fmt: skip
+    return drawn
 
 
 def _dots(groups: Groups, title: str, width: float = 8.5) -> Figure | None:
@@ -283,4 +314,5 @@ PICTURES: dict[str, Callable[[Rows], Figure | None]] = {
     "updates": _updates,
     "steps": _steps,
     "models": _models,
+    "ragged": _ragged,
 }

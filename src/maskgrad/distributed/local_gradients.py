@@ -150,9 +150,9 @@ def _facts(gradient: AnyGradient, found: Gradient) -> Facts:
     facts = ABSENT._replace(present=1, dtype=dtype, leading=found.leading, rows=rows)
     if isinstance(gradient, PaddedRows):
         return facts._replace(masked=2, layout=LAYOUTS.index(torch.sparse_coo), slots=gradient.capacity)
-    facts = facts._replace(
-        masked=int(isinstance(gradient, MaskedTensor)), layout=LAYOUTS.index(gradient.layout)
-    )
+    # what is exchanged are places, in which a jagged gradient differs from a list of coordinates by nothing
+    layout = torch.sparse_coo if gradient.layout == torch.jagged else gradient.layout
+    facts = facts._replace(masked=int(isinstance(gradient, MaskedTensor)), layout=LAYOUTS.index(layout))
     if gradient.layout not in BLOCKED:
         return facts
     listed = stored_of(gradient) if isinstance(gradient, MaskedTensor) else None

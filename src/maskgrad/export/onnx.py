@@ -77,8 +77,9 @@ def export(
     """Write a model that takes or makes MaskedTensors into an ONNX file, which knows plain tensors only.
 
     A MaskedTensor ``x`` is two inputs, ``x`` and ``x_mask`` (Boolean, True = specified); one that is returned is two
-    outputs, whose data is 0 where the mask is False. On a sparse layout it is ``x_values`` and ``x_indices`` (COO), or
-    ``x_values``, ``x_pointers`` and ``x_positions``; its sizes are part of the file, the number of its entries is not.
+    outputs, whose data is 0 where the mask is False. A jagged one enters and leaves as a padded batch. On a sparse
+    layout it is ``x_values`` and ``x_indices`` (COO), or ``x_values``, ``x_pointers`` and ``x_positions``; its sizes
+    are part of the file, the number of its entries is not.
     Masks are data of each run: nothing is known in the file about those of ``args``.
 
     The file is written elsewhere, checked by ``onnx.checker``, run by ONNX Runtime and compared with the model: with

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.patterns import Facts
 from maskgrad.patterns.conversion import pattern_of_facts
@@ -107,6 +108,8 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
     for keys, leaf in leaves:
         path = tuple([_word(key) for key in keys])
         if isinstance(leaf, MaskedTensor):
+            if leaf.layout == torch.jagged:  # a file takes and gives padded batches
+                leaf = to_dense(leaf)  # noqa: PLW2901
             parts = _parts(leaf, filled=what == "output")
             places.append(
                 Place(path, "masked" if stored_of(leaf) is None else "stored", leaf._pattern.facts())

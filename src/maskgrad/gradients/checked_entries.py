@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.sparse_leaves import torch_tensor_of
-from maskgrad.masked_tensor.tensor import stored_of
+from maskgrad.masked_tensor.tensor import listed_of, stored_of
 from maskgrad.patterns import Pattern, StoredPattern
 
 __all__ = ["Input", "Place", "entries_of_outputs", "inputs_of"]
@@ -112,10 +112,7 @@ class Input:
     def place(self, number: int) -> Place:
         """Where the entry with this number is in the whole shape."""
         if isinstance(self.pattern, StoredPattern):
-            numbers = torch.arange(self._point.numel(), device=self._point.device).reshape(self._point.shape)
-            entries = self.pattern.spread(numbers)
-            index, *inner = (entries == number).nonzero()[0].tolist()
-            return (*self.pattern.coordinates()[:, index].tolist(), *inner)
+            return _place_of_stored(self._point.shape, self.pattern, number)
         at = number if self.specified is None else int(self.specified[number])
         return _unravelled(at, self._point.shape)
 
@@ -182,12 +179,19 @@ def place_in(output: Any, number: int) -> Place:
     if isinstance(output, MaskedTensor):
         stored = stored_of(output)
         if stored is not None:
-            numbers = torch.arange(stored.values.numel(), device=stored.values.device)
-            numbers = numbers.reshape(stored.values.shape)
-            index, *inner = (stored.pattern.spread(numbers) == number).nonzero()[0].tolist()
-            return (*stored.pattern.coordinates()[:, index].tolist(), *inner)
+            return _place_of_stored(stored.values.shape, stored.pattern, number)
         number = int(output.mask.reshape(-1).nonzero()[number])
     return _unravelled(number, output.shape)
+
+
+def _place_of_stored(shape: torch.Size, pattern: StoredPattern, number: int) -> Place:
+    """Where the stored value with this number is; ``shape`` is that of all values."""
+    numbers = torch.arange(shape.numel(), device=pattern.tensors()[0].device).reshape(shape)
+    listed = listed_of(MaskedTensor(numbers, pattern))
+    assert listed is not None
+    coordinates, entries = listed
+    index, *inner = (entries == number).nonzero()[0].tolist()
+    return (*coordinates[:, index].tolist(), *inner)
 
 
 def _unravelled(number: int, shape: torch.Size) -> Place:

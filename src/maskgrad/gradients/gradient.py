@@ -21,7 +21,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
-from maskgrad.masked_tensor.tensor import of_entries, stored_of
+from maskgrad.masked_tensor.tensor import listed_of, of_entries, stored_of
 from maskgrad.patterns.conversion import LAYOUTS
 from maskgrad.semantics.entries import HALVES
 from maskgrad.sparse import increasing, places, positions, prod, stored
@@ -148,7 +148,8 @@ class Gradient:
         masked = from_sparse(kind) if isinstance(kind, Tensor) else kind
         listed = stored_of(masked)
         assert listed is not None
-        again = MaskedTensor(listed.pattern.gathered(self.values), listed.pattern)
+        values = listed.pattern.gathered(self.values).reshape(listed.values.shape)
+        again = MaskedTensor(values, listed.pattern)
         return again.to_sparse_tensor() if isinstance(kind, Tensor) else again
 
     def _places(self, rows: Tensor) -> tuple[Tensor, ...]:
@@ -181,11 +182,11 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
             gradient = from_sparse(gradient)
         except (ValueError, IndexError) as error:
             raise type(error)(f"{where}: {error}") from None
-    listed = stored_of(gradient)
+    listed = listed_of(gradient)
     if listed is None:
         nothing = False if gradient.dtype is torch.bool else 0
         return Gradient(gradient.filled(nothing), gradient.shape, gradient.mask)
-    found = _of_places(listed.pattern.coordinates(), listed.entries, gradient.shape, where)
+    found = _of_places(*listed, gradient.shape, where)
     return replace(found, each_once=True)
 
 

@@ -11,8 +11,10 @@ from torch import Tensor
 from maskgrad.gradients.function import Function
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import stored_of
+from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.semantics.entries import fill
+from maskgrad.semantics.jagged.rows import at_rows
 
 __all__ = ["mask_gradient", "reverse_gradient"]
 
@@ -75,7 +77,9 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor) -> Tensor | MaskedTens
         return result
     passes = check_mask(mask, x.shape, values.device)
     stored = stored_of(x)
-    if stored is not None:
+    if isinstance(x._pattern, JaggedPattern):
+        passes = at_rows(passes, x._pattern)
+    elif stored is not None:
         passes = stored.pattern.gathered(passes[tuple(stored.pattern.coordinates())])
     return MaskedTensor(_Passing.apply(values, passes), x._pattern)
 

@@ -8,8 +8,18 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from maskgrad.interop.columns import Column, check_columns, check_dtype, one_column, side_by_side
+from maskgrad.interop.arrow_lists import has_lengths, list_array, parts_of_lists, sequences_of_lists
+from maskgrad.interop.columns import (
+    Column,
+    check_columns,
+    check_dtype,
+    check_no_names,
+    one_column,
+    side_by_side,
+)
 from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
+from maskgrad.masked_tensor.sequences import check_layout
+from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
@@ -17,9 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from maskgrad.masked_tensor.tensor import MaskedTensor
-
-__all__ = ["check_type", "from_arrow", "read", "to_arrow"]
+__all__ = ["check_lists", "check_type", "from_arrow", "read", "read_lists", "to_arrow"]
 
 _DTYPES = {
     "bool": torch.bool,
@@ -38,21 +46,26 @@ _DTYPES = {
 
 
 def from_arrow(
-    obj: pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table, dtype: torch.dtype | None = None
+    obj: pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout = torch.strided,
 ) -> MaskedTensor:
     """Arrow data: null is unspecified; NaN is a number like any other.
 
     The validity bitmap is read as it is: nothing goes through NaN, and integers stay integers.
 
     Args:
-        obj: array or chunked array of Booleans, integers or floating-point numbers, or of lists of them of one fixed
-            size; or a table or record batch of such columns without lists.
+        obj: array or chunked array of Booleans, integers or floating-point numbers, or of lists of them (or of lists of
+            one fixed size in lists); or a table or record batch of such columns without lists.
         dtype: dtype of the result. None: the array's own; for a table, what ``torch.stack`` would promote its columns
             to (int64 with float32 gives float32).
+        layout: of lists of different lengths: ``torch.strided`` pads them and has a Boolean mask, ``torch.jagged``
+            stores them one behind the other. Everything else is strided.
 
     Returns:
-        MaskedTensor (n,), (n, size) for lists of a fixed size (a null list is unspecified as a whole), or
-        (rows, columns) for a table. Column names and metadata are not kept.
+        MaskedTensor (n,), (n, size) for lists of a fixed size (a null list is unspecified as a whole), (n, longest)
+        for others (a null list is one of length 0), or (rows, columns) for a table. Column names and metadata are not
+        kept.
 
     Memory:
         Everything is copied, once: Arrow's memory never changes, and what is written to a MaskedTensor in place is
@@ -61,11 +74,14 @@ def from_arrow(
     Raises:
         MissingDependencyError: pyarrow is not installed.
         TypeError: ``obj`` is no Arrow data, or has a type without numbers; the message names the column and the remedy.
+        ValueError: ``layout`` is jagged and a list holds a null, or it is jagged for what has no lists.
 
     Example:
         >>> import pyarrow as pa
         >>> mg.from_arrow(pa.array([1, None, 3]))
         masked([1, --, 3])
+        >>> mg.from_arrow(pa.array([[1, 2], [3]]), layout=torch.jagged).lengths()
+        tensor([2, 1])
         >>> mg.from_arrow(pa.array([1., None, float("nan")])).mask
         tensor([ True, False,  True])
     """
@@ -73,6 +89,10 @@ def from_arrow(
     import pyarrow as pa
 
     check_dtype(dtype, "mg.from_arrow")
+    check_layout(layout)
+    if isinstance(obj, (pa.Array, pa.ChunkedArray)) and has_lengths(obj.type):
+        return read_lists(obj, "obj", dtype, layout, CAST)
+    check_lists(layout, "mg.from_arrow", f"{type(obj).__name__}")
     if isinstance(obj, (pa.Table, pa.RecordBatch)):
         for field in obj.schema:
             check_type(field.type, f"column {field.name!r}", CAST, lists=False)
@@ -91,6 +111,24 @@ def from_arrow(
 CAST = "cast it, as in array.cast(pa.float64())"
 
 
+def check_lists(layout: torch.layout, function: str, found: str) -> None:
+    """Refuse the jagged layout for what has no lists."""
+    if layout == torch.jagged:
+        raise ValueError(
+            f"{function}: layout=torch.jagged is for one array of lists of different lengths, found {found} without "
+            "them; leave layout out"
+        )
+
+
+def read_lists(
+    array: pa.Array | pa.ChunkedArray, place: str, dtype: torch.dtype | None, layout: torch.layout, cast: str
+) -> MaskedTensor:
+    """A batch of the lists of an array, each of its own length."""
+    check_type(array.type.value_type, f"{place}, inside its lists,", cast)
+    elements, lengths = parts_of_lists(array)
+    return sequences_of_lists(read(elements, place), lengths, dtype, layout)
+
+
 def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) -> None:
     """Refuse what holds no numbers: which column, what it holds, what to do."""
     import pyarrow.types as kinds
@@ -102,8 +140,10 @@ def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) ->
         return
     if kinds.is_fixed_size_list(type_):
         remedy = "convert it alone: it has a dimension more than the other columns"
-    elif kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_list_view(type_):
-        remedy = "rows of different lengths are no tensor: pad them and use mg.from_lengths(padded, lengths)"
+    elif has_lengths(type_) and "inside its lists" in place:
+        remedy = "only one dimension of a tensor may be ragged; of inner lists of one size make pa.list_(type, size)"
+    elif has_lengths(type_):
+        remedy = "lists of different lengths are converted alone, not as a column among others"
     elif kinds.is_null(type_):
         remedy = f"it holds nothing but nulls and does not say of what: {cast}"
     elif kinds.is_dictionary(type_):
@@ -178,14 +218,16 @@ def _bits(buffer: pa.Buffer, offset: int, length: int) -> Tensor:
 
 
 def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | pa.Table:
-    """An Arrow array of a vector, a table of a matrix; what is unspecified is null.
+    """An Arrow array of a vector, a table of a matrix, lists of a jagged batch; what is unspecified is null.
 
     Args:
-        x: MaskedTensor (n,) or (rows, columns), strided, real. bfloat16, which Arrow lacks, becomes float32.
+        x: MaskedTensor (n,) or (rows, columns), strided, or (B, T, *features) of layout ``torch.jagged``; real.
+            bfloat16, which Arrow lacks, becomes float32.
         names: names of the columns of a table. None: "0", "1", …
 
     Returns:
-        Array or Table of the corresponding type. A specified NaN stays NaN.
+        Array or Table of the corresponding type; of a jagged batch an array of B lists, features in lists of a fixed
+        size inside. A specified NaN stays NaN.
 
     Zero copy:
         None, because Arrow's arrays never change while tensors may; what lay under the mask is left behind.
@@ -194,7 +236,8 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
     Raises:
         MissingDependencyError: pyarrow is not installed.
         TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
-        ValueError: it has no dimension or more than two, or ``names`` do not fit.
+        ValueError: it has no dimension or more than two (jagged: several batch dimensions, or features of size 0), or
+            ``names`` do not fit.
 
     Example:
         >>> mg.interop.to_arrow(mg.from_nan(torch.tensor([1., float("nan")]))).to_pylist()
@@ -204,6 +247,9 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
     require("pyarrow", function)
     import pyarrow as pa
 
+    if isinstance(x, MaskedTensor) and x.layout == torch.jagged:
+        check_no_names(names, function)
+        return list_array(x, function)
     x = check_masked_tensor(x, function)
     check_columns(x, names, function)
     values, missing = entries_in_numpy(x, function)

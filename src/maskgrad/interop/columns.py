@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Column", "check_columns", "check_dtype", "one_column", "side_by_side"]
+__all__ = ["Column", "check_columns", "check_dtype", "check_no_names", "one_column", "side_by_side"]
 
 
 class Column(NamedTuple):
@@ -93,4 +93,12 @@ def check_columns(x: MaskedTensor, names: Sequence[str] | None, function: str) -
         kind = f"one for each of {expected} columns" if len(shape) == 2 else "none for a single column"
         raise ValueError(
             f"{function}: names must be {kind}, found {len(names)}; leave it out to number the columns"
+        )
+
+
+def check_no_names(names: Sequence[str] | None, function: str) -> None:
+    """Refuse names for a batch of sequences, which is one column."""
+    if names is not None:
+        raise ValueError(
+            f"{function}: names must be none for the sequences of a jagged tensor, which are one column; leave it out"
         )

@@ -2,46 +2,58 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.interop.sequence_lengths import check_padded, prefix
+from maskgrad.interop.sequence_lengths import sequences_of
 from maskgrad.masked_tensor.creation import from_lengths
-
-if TYPE_CHECKING:
-    from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.sequences import check_layout, from_offsets
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.patterns import JaggedPattern
 
 __all__ = ["from_nested", "to_nested"]
 
 
-def from_nested(jagged: Tensor, size: int | None = None) -> MaskedTensor:
-    """A nested tensor of jagged layout as a padded batch, specified where a sequence has entries.
+def from_nested(
+    jagged: Tensor, size: int | None = None, layout: torch.layout = torch.strided
+) -> MaskedTensor:
+    """A nested tensor of jagged layout as a batch that is specified where a sequence has entries.
 
     Args:
         jagged: nested tensor (B, ..., T*, ...) of ``torch.jagged`` layout; T* is the dimension whose size varies.
         size: size of that dimension in the result, at least the longest sequence. None: as long as that one; finding
             out waits for the device.
+        layout: ``torch.strided`` pads, and has a Boolean mask; ``torch.jagged`` keeps the sequences one behind the
+            other, so that what follows costs what their entries cost.
 
     Returns:
-        MaskedTensor (B, ..., size, ...), 0 in the padding, its mask an expanded view.
+        MaskedTensor (B, ..., size, ...); strided: 0 in the padding, its mask an expanded view.
         Gradient: reaches ``jagged``, and what it was made of; the padding receives none. PyTorch's jagged tensors have
         no second derivative, and raise ``NotImplementedError``.
 
     Zero copy:
-        None; the padding has to be put between the sequences.
+        To ``torch.jagged``, values and int64 offsets are shared (copied if ``torch.nested.narrow`` left entries between
+        the sequences). To ``torch.strided`` none; the padding has to be put between the sequences.
 
     Raises:
         TypeError: ``jagged`` is no nested tensor of jagged layout.
-        ValueError: ``size`` is smaller than the longest sequence.
+        ValueError: ``size`` is smaller than the longest sequence, or ``layout`` is another one.
+
+    Dense equivalent: ``torch.nested.to_padded_tensor(jagged, 0.)``, with its mask.
 
     Example:
         >>> jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged)
         >>> mg.from_nested(jagged)
         masked([[1., 1.],
                 [1., --]])
+        >>> mg.from_nested(jagged, layout=torch.jagged).values()
+        tensor([1., 1., 1.])
+
+    Source: https://docs.pytorch.org/docs/stable/nested.html
     """
+    check_layout(layout)
     if not isinstance(jagged, Tensor) or not jagged.is_nested or jagged.layout != torch.jagged:
         found = type(jagged).__name__
         if isinstance(jagged, Tensor):
@@ -62,40 +74,60 @@ def from_nested(jagged: Tensor, size: int | None = None) -> MaskedTensor:
         raise ValueError(
             f"mg.from_nested: size must be at least {int(lengths.max())}, the longest sequence, found {size}"
         )
+    if layout == torch.jagged and holes is None:
+        return _jagged(values, offsets, padded_size, dim)
     sequence = torch.repeat_interleave(lengths)  # (entries,) to which sequence an entry belongs, and where
     position = torch.arange(len(sequence), device=values.device) - (lengths.cumsum(0) - lengths)[sequence]
     if holes is not None:  # torch.nested.narrow leaves entries between the sequences
         values = values[offsets[sequence] + position]
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    if layout == torch.jagged:
+        return _jagged(values, offsets, padded_size, dim)
     padded = values.new_zeros(batch, padded_size, *values.shape[1:]).index_put((sequence, position), values)
     return from_lengths(padded.movedim(1, dim), lengths, dim)
 
 
+def _jagged(values: Tensor, offsets: Tensor, size: int, dim: int) -> MaskedTensor:
+    """Rows (n, *features), ragged at ``dim`` of the whole shape."""
+    x = from_offsets(values, offsets, size)
+    assert isinstance(x._pattern, JaggedPattern)
+    return MaskedTensor(values, x._pattern.moved((0, dim)))
+
+
 def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
-    """A padded batch as a nested tensor of jagged layout, without its padding.
+    """A batch of sequences as a nested tensor of jagged layout, without its padding.
 
     Args:
-        x: MaskedTensor (B, ..., T, ...), each sequence specified in its first positions along ``dim``.
-        dim: the padded dimension, any but 0.
+        x: MaskedTensor (B, ..., T, ...) of layout ``torch.jagged``, or with a Boolean mask, each sequence specified in
+            its first positions along ``dim``.
+        dim: the padded dimension, any but 0; of a jagged tensor it must be the ragged one.
 
     Returns:
         Nested tensor of ``torch.jagged`` layout, ragged at ``dim``. Gradient: reaches the specified entries of ``x``,
         exactly 0 elsewhere; once, as for :func:`from_nested`.
 
     Zero copy:
-        None; the padding has to be left out.
+        Values and offsets of a jagged tensor are shared. Of a padded batch none; the padding has to be left out.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout.
-        ValueError: as for :func:`lengths`, if the mask is not one of padded sequences.
+        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        ValueError: as for :func:`lengths`, if the mask is not one of padded sequences; or ``x`` has several batch
+            dimensions.
 
     Example:
         >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1]))
         >>> [sequence.tolist() for sequence in mg.interop.to_nested(x).unbind()]
         [[0.0, 1.0, 2.0], [3.0]]
+
+    Source: https://docs.pytorch.org/docs/stable/nested.html
     """
-    function = "mg.interop.to_nested"
-    dim = check_padded(x, dim, function)
-    known = prefix(x, dim, function)  # (B, T)
-    values = x._values.movedim(dim, 1)[known]
-    offsets = torch.nn.functional.pad(known.sum(1).cumsum(0), (1, 0))
-    return torch.nested.nested_tensor_from_jagged(values.movedim(0, dim - 1), offsets, jagged_dim=dim)
+    values, pattern = sequences_of(x, "mg.interop.to_nested", dim)
+    batch, place = pattern.at
+    if batch != 0:
+        raise ValueError(
+            f"mg.interop.to_nested: the batch of x must come first, found it at dimension {batch}; use "
+            "x.transpose(0, 1)"
+        )
+    return torch.nested.nested_tensor_from_jagged(
+        values.movedim(0, place - 1), pattern.offsets, jagged_dim=place
+    )

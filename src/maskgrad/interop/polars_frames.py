@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskgrad.interop.arrow_arrays import read, to_arrow
+import torch
+
+from maskgrad.interop.arrow_arrays import check_lists, read, read_lists, to_arrow
 from maskgrad.interop.columns import check_columns, check_dtype, one_column, side_by_side
 from maskgrad.interop.outgoing import check_masked_tensor
+from maskgrad.masked_tensor.sequences import check_layout
+from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
-    import torch
-
-    from maskgrad.masked_tensor.tensor import MaskedTensor
 
 __all__ = ["from_polars", "to_polars"]
 
@@ -27,17 +28,22 @@ NUMBERS = {
 }
 
 
-def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None) -> MaskedTensor:
+def from_polars(
+    obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None, layout: torch.layout = torch.strided
+) -> MaskedTensor:
     """A polars Series or DataFrame: null is unspecified; NaN is a number like any other, as in polars.
 
     Args:
-        obj: Series of Booleans, integers or floating-point numbers (or of ``pl.Array`` of them), or a DataFrame of
-            such columns without arrays.
+        obj: Series of Booleans, integers or floating-point numbers (or of ``pl.Array`` or ``pl.List`` of them), or a
+            DataFrame of such columns without arrays and lists.
         dtype: dtype of the result. None: the Series' own; for a DataFrame, what ``torch.stack`` would promote its
             columns to.
+        layout: of a Series of lists: ``torch.strided`` pads them and has a Boolean mask, ``torch.jagged`` stores them
+            one behind the other. Everything else is strided.
 
     Returns:
-        MaskedTensor (n,), (n, width) for a Series of arrays, or (rows, columns).
+        MaskedTensor (n,), (n, width) for a Series of arrays, (n, longest) for one of lists (a null list is one of
+        length 0), or (rows, columns).
 
     Memory:
         Everything is copied, once, as in :func:`from_arrow`.
@@ -45,6 +51,7 @@ def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None)
     Raises:
         MissingDependencyError: polars or pyarrow is not installed.
         TypeError: ``obj`` is something else (collect a LazyFrame first), or a column does not hold numbers.
+        ValueError: ``layout`` is jagged and a list holds a null, or it is jagged for what has no lists.
 
     Example:
         >>> import polars as pl
@@ -57,8 +64,14 @@ def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None)
     import polars as pl
 
     check_dtype(dtype, function)
+    check_layout(layout)
     if isinstance(obj, pl.Series):
         place = f"series {obj.name!r}"
+        if isinstance(obj.dtype, pl.List):
+            inner = obj.dtype.inner
+            _check(inner.inner if isinstance(inner, pl.Array) else inner, f"{place}, inside its lists,")
+            return read_lists(obj.to_arrow(), place, dtype, layout, "cast it")
+        check_lists(layout, function, "a Series")
         _check(obj.dtype.inner if isinstance(obj.dtype, pl.Array) else obj.dtype, place)
         return one_column(read(obj.to_arrow(), place), dtype)
     if not isinstance(obj, pl.DataFrame):
@@ -68,6 +81,7 @@ def from_polars(obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None)
         raise TypeError(
             f"{function}: obj must be a polars Series or DataFrame, found {type(obj).__name__}; {remedy}"
         )
+    check_lists(layout, function, "a DataFrame")
     for name, kind in obj.schema.items():
         _check(kind, f"column {name!r}")
     columns = [read(column.to_arrow(), f"column {column.name!r}") for column in obj]
@@ -82,8 +96,10 @@ def _check(kind: Any, place: str) -> None:
         return
     if isinstance(kind, pl.Array):
         remedy = "convert it alone: it has more dimensions than the other columns"
+    elif isinstance(kind, pl.List) and "inside its lists" in place:
+        remedy = "only one dimension of a tensor may be ragged; of inner lists of one size make pl.Array(type, size)"
     elif isinstance(kind, pl.List):
-        remedy = "rows of different lengths are no tensor: pad them and use mg.from_lengths(padded, lengths)"
+        remedy = "lists of different lengths are converted alone, not as a column among others"
     elif kind == pl.Null:
         remedy = "it holds nothing but nulls and does not say of what: .cast(pl.Float64) says it"
     elif kind.is_temporal():
@@ -96,14 +112,14 @@ def _check(kind: Any, place: str) -> None:
 
 
 def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series | pl.DataFrame:
-    """A polars Series of a vector, a DataFrame of a matrix; what is unspecified is null.
+    """A polars Series of a vector or of a jagged batch, a DataFrame of a matrix; what is unspecified is null.
 
     Args:
-        x: MaskedTensor (n,) or (rows, columns), strided, real; see :func:`to_arrow`.
+        x: MaskedTensor (n,) or (rows, columns), strided, or jagged; real; see :func:`to_arrow`.
         names: names of the columns of a DataFrame. None: "0", "1", …
 
     Returns:
-        Series or DataFrame. A specified NaN stays NaN.
+        Series or DataFrame; of a jagged batch a Series of lists. A specified NaN stays NaN.
 
     Zero copy:
         None; see :func:`to_arrow`. Gradients do not travel.
@@ -122,5 +138,7 @@ def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series 
     require("pyarrow", function)
     import polars as pl
 
+    if isinstance(x, MaskedTensor) and x.layout == torch.jagged:
+        return pl.from_arrow(to_arrow(x, names))
     check_columns(check_masked_tensor(x, function), names, function)
     return pl.from_arrow(to_arrow(x, names))

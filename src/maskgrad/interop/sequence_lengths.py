@@ -1,4 +1,4 @@
-"""How far each sequence of a padded batch is specified."""
+"""How far each sequence of a batch is specified, and the rows of those sequences."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from maskgrad.interop.outgoing import check_masked_tensor
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.patterns import JaggedPattern
+from maskgrad.patterns.jagged import jagged_pattern
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.masked_tensor.tensor import MaskedTensor
-
-__all__ = ["check_padded", "lengths", "prefix"]
+__all__ = ["check_padded", "lengths", "prefix", "sequences_of"]
 
 
 def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
@@ -21,14 +22,14 @@ def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
 
     Args:
         x: MaskedTensor (B, ..., T, ...), each sequence specified in its first positions along ``dim`` and nowhere
-            else, for all features alike.
+            else, for all features alike; with a Boolean mask, or of layout ``torch.jagged``.
         dim: the padded dimension, any but 0.
 
     Returns:
         int64 tensor (B,) on the device of ``x``, each entry between 0 and T.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout.
+        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
         ValueError: ``dim`` is 0 or out of range, the features of a position are missing in part, or a sequence has a
             gap; the message names the first. While a graph is compiled the check becomes part of the graph.
 
@@ -38,6 +39,8 @@ def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
         tensor([4, 0, 2])
     """
     function = "mg.interop.lengths"
+    if isinstance(x, MaskedTensor) and isinstance(x._pattern, JaggedPattern):
+        return sequences_of(x, function, dim)[1].lengths()
     return prefix(x, check_padded(x, dim, function), function).sum(1)
 
 
@@ -84,3 +87,30 @@ def prefix(x: MaskedTensor, dim: int, function: str) -> Tensor:
             "padding behind a sequence can be left out. For gaps keep the MaskedTensor"
         )
     return known
+
+
+def sequences_of(x: object, function: str, dim: int | None = 1) -> tuple[Tensor, JaggedPattern]:
+    """Rows (n, *features), and where they belong: shared with a jagged tensor, copied from a padded batch.
+
+    Args:
+        x: MaskedTensor with one batch dimension, the first of a padded batch.
+        function: for messages.
+        dim: the dimension of the positions, for a padded batch; of a jagged tensor it must be the ragged one. None:
+            that of a jagged tensor, wherever it is, and 1 of a padded batch.
+    """
+    if not (isinstance(x, MaskedTensor) and isinstance(x._pattern, JaggedPattern)):
+        place = check_padded(x, 1 if dim is None else dim, function)
+        assert isinstance(x, MaskedTensor)
+        known = prefix(x, place, function)
+        offsets = torch.nn.functional.pad(known.sum(1).cumsum(0), (1, 0))
+        rows = x._values.movedim(place, 1)[known]
+        return rows, jagged_pattern(offsets, rows.shape[0], tuple(known.shape), (0, place))
+    at = x._pattern.at
+    if len(at) != 2:
+        raise ValueError(
+            f"{function}: x must have one batch dimension, found {len(at) - 1} in shape {tuple(x.shape)}; make one of "
+            "them, as in mg.from_offsets(x.values(), x.offsets())"
+        )
+    if dim is not None and dim % x.ndim != at[1]:
+        raise ValueError(f"{function}: dim must be {at[1]}, the ragged dimension of x, found {dim}")
+    return x._values, x._pattern

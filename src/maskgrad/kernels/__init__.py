@@ -11,6 +11,7 @@ dimensions (the empty tuple reduces nothing), and what lies under the mask influ
 
 from __future__ import annotations
 
+from maskgrad.kernels.attention import ragged_attention, ragged_scaled_dot_product_attention, served_rows
 from maskgrad.kernels.batch_normalization import masked_batch_norm
 from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
@@ -72,6 +73,8 @@ __all__ = [
     "masked_variance",
     "merge_rows",
     "product",
+    "ragged_attention",
+    "ragged_scaled_dot_product_attention",
     "rmsprop_rows_",
     "rowwise_adagrad_rows_",
     "segment_expand",
@@ -84,6 +87,7 @@ __all__ = [
     "segment_softmax_backward",
     "segment_sum",
     "segment_variance",
+    "served_rows",
     "sgd_rows_",
     "sort_rows",
     "update_tables_",

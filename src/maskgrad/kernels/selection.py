@@ -47,6 +47,7 @@ __all__ = [
     "is_stacked",
     "is_transformed",
     "kernels_in_use",
+    "reference_is_forced",
     "runs_compiled",
     "use_kernels",
 ]
@@ -183,6 +184,11 @@ def is_transformed() -> bool:
 
 def _forced() -> str | None:
     return _block_choice.get() or _environment()
+
+
+def reference_is_forced() -> bool:
+    """Whether everything is to run in ordinary PyTorch, in a graph that is being traced too."""
+    return _forced_in_graph() == "reference"
 
 
 def _forced_in_graph() -> str | None:

@@ -95,7 +95,11 @@ def as_values(gradient: MaskedTensor | Tensor, pattern: Pattern, like: Tensor) -
 
 
 def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> Any:
-    """Call ``hook`` with the gradient, a MaskedTensor of this pattern; what it returns replaces the gradient."""
+    """Call ``hook`` with the gradient, a MaskedTensor of this pattern; what it returns replaces the gradient.
+
+    A leaf is the tensor that it was made of: the hook sees what all uses of that tensor send to these entries, as
+    ``.grad`` does. For one use alone, register it on a view: ``x.view_as(x)``.
+    """
     pattern = self._pattern
 
     def on_values(grad: Tensor) -> Tensor | None:

@@ -177,11 +177,11 @@ def holds_stored(arguments: Iterable[Any]) -> bool:
 
 def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
     operands = list(_stored_in(arguments))
-    is_jagged = all(type(operand.pattern) is JaggedPattern for operand in operands)
-    rule = jagged.rule_for(operation) if is_jagged else listed.rule_for(operation)
+    are_jagged = [type(operand.pattern) is JaggedPattern for operand in operands]
+    rule = jagged.rule_for(operation) if all(are_jagged) else listed.rule_for(operation)
     if rule is None:
         raise UnsupportedLayoutError(_name(function), operands[0].pattern.layout)
-    return rule
+    return jagged.beside_other_layouts(rule) if any(are_jagged) and not all(are_jagged) else rule
 
 
 def _stored_in(arguments: Iterable[Any]) -> Iterable[Stored]:

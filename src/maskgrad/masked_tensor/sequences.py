@@ -15,6 +15,7 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.jagged.indexing import picked
 from maskgrad.semantics.jagged.rows import is_jagged
 from maskgrad.semantics.jagged.sequences import ends
+from maskgrad.semantics.stored.entries import SIGNED
 
 __all__ = ["check_layout", "from_offsets", "from_sequences", "install", "jagged_of_lengths"]
 
@@ -136,7 +137,9 @@ def jagged_of_lengths(data: Tensor, lengths: Tensor, dim: int) -> MaskedTensor:
 def _rows(data: Tensor, pattern: JaggedPattern) -> MaskedTensor:
     depth = len(pattern.at)
     rows = data.movedim(pattern.at, tuple(range(depth))).flatten(0, depth - 1)
-    return MaskedTensor(rows.index_select(0, pattern.index), pattern)
+    # index_select has none of these dtypes, and is the faster one for the others
+    chosen = rows[pattern.index] if rows.dtype in SIGNED else rows.index_select(0, pattern.index)
+    return MaskedTensor(chosen, pattern)
 
 
 def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
@@ -158,7 +161,8 @@ def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
         >>> mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1])).to_jagged().values()
         tensor([0., 1., 2., 3.])
     """
-    if isinstance(self._pattern, JaggedPattern) and as_dim(dim, len(self.shape)) == self._pattern.at[-1]:
+    own = self._pattern
+    if isinstance(own, JaggedPattern) and not own.is_flat and as_dim(dim, len(self.shape)) == own.at[-1]:
         return self
     values, mask = self._dense()
     rank = values.ndim
@@ -238,7 +242,7 @@ def last(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
     """
     dim = as_dim(dim, len(self.shape))
     stored = stored_of(self)
-    if is_jagged(stored) and stored.pattern.at[-1] == dim:
+    if is_jagged(stored) and not stored.pattern.is_flat and stored.pattern.at[-1] == dim:
         rows, some = ends(stored.pattern, last=True)
         return of_entries(*picked(stored, rows.reshape(-1), some.reshape(-1)))
     values, mask = self._dense()

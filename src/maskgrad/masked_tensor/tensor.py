@@ -11,18 +11,18 @@ from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.operators import TypedOperators
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
-from maskgrad.patterns import BooleanPattern, Facts, Pattern, StoredPattern
+from maskgrad.patterns import BooleanPattern, Facts, JaggedPattern, Pattern, StoredPattern
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import pattern_of_facts
 from maskgrad.semantics.entries import Entries, chosen, fill
-from maskgrad.semantics.stored.entries import Stored, densified
+from maskgrad.semantics.stored.entries import Stored, densified, exploded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy as np
 
-__all__ = ["MaskedTensor", "of_entries", "stored_of"]
+__all__ = ["MaskedTensor", "listed_of", "of_entries", "stored_of"]
 
 
 class MaskedTensor(TypedOperators):
@@ -240,6 +240,19 @@ def stored_of(x: MaskedTensor) -> Stored | None:
     """The stored values and their pattern; None if the entries have a Boolean mask."""
     pattern = x._pattern
     return Stored(x._values, pattern) if isinstance(pattern, StoredPattern) else None
+
+
+def listed_of(x: MaskedTensor) -> tuple[Tensor, Tensor] | None:
+    """Coordinates in the first dimensions, and the entries at them; None if the entries have a Boolean mask.
+
+    Of a jagged tensor with features before its ragged dimension, these are the coordinates of single entries.
+    """
+    stored = stored_of(x)
+    if stored is None:
+        return None
+    if isinstance(stored.pattern, JaggedPattern) and not stored.pattern.is_canonical:
+        return exploded(stored)[:2]
+    return stored.pattern.coordinates(), stored.entries
 
 
 def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:

@@ -86,7 +86,7 @@ def check_offsets(offsets: Tensor, number: int) -> None:
 def _check_sequences(pattern: JaggedPattern, values: Tensor) -> None:
     offsets, index, frame, at = *pattern.tensors(), pattern.at
     rank = len(at) + values.ndim - 1
-    if values.ndim < 1 or frame.dtype != torch.bool or len(at) != frame.ndim or len(at) < 2:
+    if values.ndim < 1 or frame.dtype != torch.bool or len(at) not in (1, frame.ndim) or frame.ndim < 2:
         raise ValueError("a jagged tensor has rows, and a Boolean frame of its batch and ragged dimensions")
     if len(set(at)) != len(at) or not all(0 <= place < rank for place in at):
         raise ValueError(

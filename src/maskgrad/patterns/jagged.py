@@ -22,7 +22,8 @@ class JaggedPattern(StoredPattern):
         index: (n,), int64: the place b * T + t of each row, ascending.
         frame: Boolean (*batch, T) that takes no memory. Only its shape is meant: a graph that is traced takes the sizes
             of tensors for variable, and those of plain integers for constant.
-        at: where the batch dimensions and the ragged one stand in the whole shape; features take the other places.
+        at: where the batch dimensions and the ragged one stand in the whole shape; features take the other places. A
+            single place if they are flattened into one dimension (B * T,), as in ``logits.view(-1, classes)``.
     """
 
     __slots__ = ("_memory", "at", "frame", "index", "offsets")
@@ -32,8 +33,13 @@ class JaggedPattern(StoredPattern):
 
     @property
     def sizes(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The sizes of the batch and of the ragged dimension, in this order."""
-        return tuple(self.frame.shape)
+        """The sizes of the batch and of the ragged dimension, in this order, or of what they are flattened into."""
+        return (self.frame.numel(),) if self.is_flat else tuple(self.frame.shape)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether batch and ragged dimension are one."""
+        return len(self.at) < self.frame.ndim
 
     @property
     def longest(self) -> int:
@@ -102,15 +108,16 @@ class JaggedPattern(StoredPattern):
     def shape(self, values: Tensor) -> torch.Size:
         """The whole shape, each dimension at its place."""
         sizes: list[int] = list(values.shape[1:])
-        for place, size in sorted(zip(self.at, self.frame.shape, strict=True)):
-            sizes.insert(place, size)
+        own = self.sizes
+        for place in sorted(self.at):
+            sizes.insert(place, own[self.at.index(place)])
         return torch.Size(sizes)
 
     @property
     def mask(self) -> Tensor:
-        """One Boolean per sequence and position, (*batch, T)."""
+        """One Boolean per sequence and position, (*batch, T) or (B * T,)."""
         positions = torch.arange(self.longest, device=self.offsets.device)
-        return (positions < self.lengths().unsqueeze(-1)).reshape(self.frame.shape)
+        return (positions < self.lengths().unsqueeze(-1)).reshape(self.sizes)
 
     def __repr__(self) -> str:
         return f"JaggedPattern(offsets={self.offsets}, sizes={self.sizes}, at={self.at})"

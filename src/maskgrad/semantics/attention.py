@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
@@ -128,10 +128,7 @@ def attend(
         if added is not None:
             mask = torch.where(mask, added, -torch.inf)
     parts = (values_of(query), values_of(key), values_of(value))
-    result = F.scaled_dot_product_attention(*parts, attn_mask=mask, dropout_p=dropout_p, scale=scale)
-    # not in a graph, which knows no nodes
-    if result.requires_grad and not dropout_p and can_read_values(result) and _is_fused(result.grad_fn):
-        result = _Twice.apply(result, *parts, mask, scale)  # type: ignore[no-untyped-call]
+    result = differentiable_attention(*parts, mask, dropout_p, scale)
     if can_read_values(result) and not is_finite(result):
         query, key, value = _blank(operands, served, taking_part)
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
@@ -159,38 +156,6 @@ def _rows_kept(operand: Operand, rows: Tensor) -> Operand:
     else:
         values = torch.where(rows, safe(operand), 0)
     return Entries(values, operand.mask.expand(values.shape))
-
-
-def _is_fused(node: Any) -> bool:
-    """Whether a fused kernel gave the result; since PyTorch 2.14 one without heads, too, with a dimension added."""
-    if "Squeeze" in node.name():
-        node = node.next_functions[0][0]
-    return "ScaledDotProduct" in node.name()
-
-
-class _Twice(torch.autograd.Function):
-    """The result of a fused kernel, whose derivative PyTorch cannot differentiate.
-
-    Where a graph of the gradient is wanted, the formula is differentiated instead. What is saved is what the kernel
-    saves, and no longer.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, result: Tensor, *inputs: Any) -> Tensor:
-        *tensors, ctx.scale = inputs
-        ctx.save_for_backward(*tensors)
-        return result.detach()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        if not torch.is_grad_enabled():
-            return grad, None, None, None, None, None
-        query, key, value, mask = saved = ctx.saved_tensors
-        wanted = [x for x in saved if x is not None and x.requires_grad]
-        with sdpa_kernel(SDPBackend.MATH):
-            again = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=ctx.scale)
-        found = iter(torch.autograd.grad(again, wanted, grad, create_graph=True))
-        return None, *(next(found) if x is not None and x.requires_grad else None for x in saved), None
 
 
 def softmax_of_scores(

@@ -75,8 +75,10 @@ def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     """``x.copy_(source)``: the values of the source in the dtype of ``x``, specified where the source is."""
     arguments = bound("input src non_blocking", args, kwargs)
     target, source = as_entries(arguments["input"]), arguments["src"]
-    source = as_entries(source if isinstance(source, (Entries, Tensor)) else torch.tensor(source))  # a number
     values, device = target.values, target.values.device
+    if not isinstance(source, (Entries, Tensor)):  # a number, which float32 on the way would round
+        source = torch.empty((), dtype=values.dtype, device=device).copy_(source)
+    source = as_entries(source)
     # to the CPU this must wait: what is read next would not be there yet
     non_blocking = bool(arguments.get("non_blocking")) and device.type != "cpu"
     found, mask = (part.to(device, non_blocking=non_blocking).expand(values.shape) for part in source)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.products import Operand
 
-__all__ = ["OPERATIONS"]
+__all__ = ["OPERATIONS", "SIGNATURE", "Steps", "reversing", "run_layer", "taken"]
 
 SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 
@@ -131,7 +131,7 @@ def _layers(
     directions = 2 if given["bidirectional"] else 1
     params = list(given["params"])
     per_run = len(params) // (given["num_layers"] * directions)
-    backwards = _reversing(steps)
+    backwards = reversing(steps)
     finals: list[list[Tensor]] = []
     for layer in range(given["num_layers"]):
         outputs = []
@@ -139,9 +139,9 @@ def _layers(
             run = layer * directions + direction
             weights = params[run * per_run : (run + 1) * per_run]
             states = [state[run : run + 1] for state in initial]
-            ahead = x if direction == 0 else _take(x, backwards)
-            output, final = _run(function, ahead, states, weights, given["has_biases"], steps)
-            outputs.append(output if direction == 0 else _take(output, backwards))
+            ahead = x if direction == 0 else taken(x, backwards)
+            output, final = run_layer(function, ahead, states, weights, given["has_biases"], steps)
+            outputs.append(output if direction == 0 else taken(output, backwards))
             finals.append(final)
         x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
         if given["dropout"] and layer + 1 < given["num_layers"]:
@@ -149,7 +149,7 @@ def _layers(
     return x, [torch.cat(parts) for parts in zip(*finals, strict=True)]
 
 
-def _run(
+def run_layer(
     function: Callable[..., Any],
     x: Tensor,
     states: list[Tensor],
@@ -181,13 +181,14 @@ def _gates_in_padding(name: str) -> list[float] | None:
     return [-1.0] if name == "rnn_relu" else None
 
 
-def _reversing(steps: Steps) -> Tensor:
+def reversing(steps: Steps) -> Tensor:
     """The position (T, N, 1) that takes each position's place when sequences are reversed within their lengths."""
     positions = torch.arange(steps.present.shape[0], device=steps.length.device).reshape(-1, 1, 1)
     return torch.where(steps.present, steps.length.reshape(1, -1, 1) - 1 - positions, positions)
 
 
-def _take(x: Tensor, positions: Tensor) -> Tensor:
+def taken(x: Tensor, positions: Tensor) -> Tensor:
+    """What stands at other positions (T, N, 1) of each sequence."""
     return x.gather(0, positions.expand(x.shape))
 
 

@@ -47,10 +47,11 @@ def mean(
     return Entries(result, _some(count, input.mask, dims, keepdim))
 
 
-def over_all(input: Entries, average: bool) -> Tensor | None:
+def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
     """The sum or the mean of all specified entries of a small tensor; None if nothing is left, or nobody may look.
 
-    Their number is looked at, so that neither it nor its place in the graph costs a tensor.
+    Their number is looked at, so that neither it nor its place in the graph costs a tensor. A ``power`` (0 of 0) is
+    taken of what is 0 already where it is unspecified.
     """
     values, mask = input
     if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
@@ -62,7 +63,8 @@ def over_all(input: Entries, average: bool) -> Tensor | None:
     if not count:
         return None
     note(None)
-    total = (values if count == mask.numel() else torch.where(mask, values, 0)).sum()
+    known = values if count == mask.numel() else torch.where(mask, values, 0)
+    total = (known if power is None else power(known)).sum()
     return total / count if average else total
 
 

@@ -112,7 +112,18 @@ def both(w: World) -> Any:
 
 
 #: Operations that differ in the formula for an entry only are tried on these.
-TYPICAL = ("coo-1d", "coo-hybrid", "coo-empty", "csr", "csr-single", "csc-batched", "bsr-2x3")
+TYPICAL = (
+    "jagged-hybrid",
+    "jagged-empty",
+    "jagged-turned",
+    "coo-1d",
+    "coo-hybrid",
+    "coo-empty",
+    "csr",
+    "csr-single",
+    "csc-batched",
+    "bsr-2x3",
+)
 
 
 def typical(storage: Storage) -> bool:

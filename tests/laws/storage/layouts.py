@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 import maskgrad as mg
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns.conversion import pattern_of_places
+from maskgrad.patterns.jagged import JaggedPattern
 
 __all__ = ["BY_NAME", "STORAGES", "Storage", "boolean", "entries_of", "stored"]
 
-COO, CSR, CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
+COO, CSR, CSC, JAGGED = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.jagged
 BSR, BSC = torch.sparse_bsr, torch.sparse_bsc
 GARBAGE = (float("nan"), float("inf"), float("-inf"), 1e38)
 
@@ -25,10 +26,12 @@ class Storage:
 
     Attributes:
         name: for test ids.
-        mask: Boolean, over the sparse dimensions.
-        layout: one of torch's sparse layouts.
-        dense: sizes of the dense dimensions.
+        mask: Boolean, over the sparse dimensions; of a jagged layout, over batch and ragged dimension.
+        layout: one of torch's sparse layouts, or torch.jagged; torch.strided for a Boolean mask.
+        dense: sizes of the dense dimensions; of a jagged layout, of the features.
         blocksize: for the two blocked layouts.
+        at: where the dimensions of the mask stand in the shape, if not in front.
+        beside: the layout of an operand with another pattern, if not the same.
     """
 
     name: str
@@ -36,11 +39,19 @@ class Storage:
     layout: torch.layout
     dense: tuple[int, ...] = ()
     blocksize: tuple[int, int] | None = None
+    at: tuple[int, ...] = ()
+    beside: torch.layout | None = None
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where the dimensions of the mask stand."""
+        return self.at or tuple(range(self.mask.ndim))
 
     @property
     def whole_mask(self) -> Tensor:
         mask = self.mask.reshape(*self.mask.shape, *(1,) * len(self.dense))
-        return mask.expand(*self.mask.shape, *self.dense)
+        mask = mask.expand(*self.mask.shape, *self.dense)
+        return mask.movedim(tuple(range(self.mask.ndim)), self.places)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,11 +62,20 @@ class Storage:
         return int(self.whole_mask.sum())
 
     def with_mask(self, mask: Tensor) -> Storage:
-        return Storage(self.name, mask, self.layout, self.dense, self.blocksize)
+        return replace(self, mask=mask)
 
     def other(self) -> Storage:
         """Another pattern of the same shape, on a layout that can store any."""
         torch.manual_seed(7)
+        if self.layout == JAGGED and self.beside is None:
+            return replace(
+                self,
+                mask=_of_lengths(
+                    torch.randint(self.mask.shape[-1] + 1, self.mask.shape[:-1]), self.mask.shape[-1]
+                ),
+            )
+        if self.beside is not None:
+            return Storage("other", torch.rand(self.shape) < 0.6, self.beside)
         layout = self.layout if self.layout in (COO, CSR, CSC) and self.mask.ndim == 2 else COO
         return Storage("other", torch.rand(self.mask.shape) < 0.6, layout, self.dense)
 
@@ -63,6 +83,15 @@ class Storage:
 def _random(*shape: int, share: float = 0.5) -> Tensor:
     torch.manual_seed(sum(shape))
     return torch.rand(shape) < share
+
+
+def _of_lengths(lengths: Tensor, longest: int) -> Tensor:
+    """Sequences that are specified in their first positions."""
+    return torch.arange(longest) < lengths.unsqueeze(-1)
+
+
+def _jagged(longest: int, *lengths: int) -> Tensor:
+    return _of_lengths(torch.tensor(lengths), longest)
 
 
 def _with_empty_line(*shape: int) -> Tensor:
@@ -117,6 +146,19 @@ STORAGES: tuple[Storage, ...] = (
     Storage("bsr-empty", NOTHING, BSR, (), (2, 3)),
     Storage("bsc-2x3", _blocks(_random(3, 2), 2, 3), BSC, (), (2, 3)),
     Storage("bsc-1x1", _with_empty_line(4, 6), BSC, (), (1, 1)),
+    Storage("jagged", _jagged(6, 3, 6, 0, 2), JAGGED),
+    Storage("jagged-hybrid", _jagged(4, 2, 4, 1), JAGGED, (2,)),
+    Storage("jagged-short", _jagged(5, 3, 1, 0, 2), JAGGED, beside=torch.strided),
+    Storage("jagged-batches", _jagged(4, 1, 4, 0, 3, 2, 2).reshape(2, 3, 4), JAGGED, beside=COO),
+    Storage("jagged-empty", NOTHING, JAGGED),
+    Storage("jagged-full", ALL, JAGGED, beside=COO),
+    Storage("jagged-single", _jagged(6, 0, 0, 1, 0), JAGGED),
+    Storage("jagged-no-sequences", torch.ones(0, 3, dtype=torch.bool), JAGGED),
+    Storage("jagged-no-positions", torch.ones(3, 0, dtype=torch.bool), JAGGED),
+    Storage("jagged-turned", _jagged(3, 2, 3, 0, 1), JAGGED, (2,), at=(1, 0)),
+    Storage("jagged-behind", _jagged(4, 2, 0, 4), JAGGED, (2,), at=(0, 2), beside=COO),
+    Storage("jagged-last", _jagged(4, 3, 1, 4), JAGGED, (2,), at=(1, 2)),
+    Storage("jagged-heads", _jagged(4, 3, 1), JAGGED, (2, 3), at=(0, 2)),
 )
 BY_NAME = {storage.name: storage for storage in STORAGES}
 
@@ -149,9 +191,17 @@ def boolean(storage: Storage, entries: Tensor) -> MaskedTensor:
 
 def stored(storage: Storage, entries: Tensor) -> MaskedTensor:
     """The entries on the layout."""
+    if storage.layout == torch.strided:
+        return boolean(storage, entries)
     places = storage.mask.nonzero().T
+    if storage.at:  # from the order of the whole shape to that of the rows
+        order = torch.zeros(storage.shape, dtype=torch.int64)
+        order[storage.whole_mask] = torch.arange(storage.number)
+        entries = entries[order.movedim(storage.at, tuple(range(len(storage.at))))[storage.mask].reshape(-1)]
     pattern, order = pattern_of_places(places, tuple(storage.mask.shape), storage.layout, storage.blocksize)
     rows: Any = entries.reshape(places.shape[1], *storage.dense)
+    if isinstance(pattern, JaggedPattern):
+        pattern = pattern.moved(storage.places)
     return MaskedTensor(pattern.gathered(rows[order]), pattern)
 
 

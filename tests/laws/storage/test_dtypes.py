@@ -13,7 +13,10 @@ from tests.laws.storage.test_conformance import filled
 
 HALVES = (torch.float16, torch.bfloat16)
 EXACT = (torch.int64, torch.int32, torch.uint8, torch.bool)
-SOME = [BY_NAME[name] for name in ("coo", "coo-hybrid", "csr", "csc-batched", "bsr-2x3")]
+SOME = [
+    BY_NAME[name]
+    for name in ("coo", "coo-hybrid", "csr", "csc-batched", "bsr-2x3", "jagged-hybrid", "jagged-turned")
+]
 
 OF_ALL = {
     "sum": lambda x: x.sum(-1),

@@ -14,7 +14,7 @@ from maskgrad.masked_tensor.tensor import MaskedTensor
 from tests.laws.storage.layouts import BY_NAME, Storage, boolean, entries_of, stored
 from tests.laws.storage.test_conformance import filled
 
-SOME = [BY_NAME[name] for name in ("coo", "csr", "bsr-2x3", "csr-hybrid")]
+SOME = [BY_NAME[name] for name in ("coo", "csr", "bsr-2x3", "csr-hybrid", "jagged-hybrid", "jagged-turned")]
 CALLS: dict[str, Callable[[Any], Any]] = {
     "product": lambda x: x * x + 1,
     "sum": lambda x: x.sum(0),

@@ -31,6 +31,11 @@ def rows() -> list[Row]:
         replace(OURS, family="steps", operation="SGD", note="8 parameters"), "torch.optim-fused"
     )
     found += with_peers(replace(OURS, family="models", operation="LSTM"), "by-hand")
+    for note, shape in (("", "16x128x64"), ("growth", "16x128x64"), ("growth", "64x128x64")):
+        batch = replace(
+            OURS, family="ragged", operation="LSTM", shape=shape, note=note, median_ms=float(shape[:2])
+        )
+        found += with_peers(batch, "by-hand")
     return found + with_peers(replace(OURS, family="storage", note="COO"), "torch.sparse")
 
 

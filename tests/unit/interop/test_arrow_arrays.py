@@ -148,7 +148,7 @@ def test_gradients_stay_behind() -> None:
     ("array", "words"),
     [
         (pa.array(["a"]), "found string; if it can be read as numbers, cast it"),
-        (pa.array([[1], [2, 3]]), "different lengths.*mg.from_lengths"),
+        (pa.array([[[1], [2, 3]]]), "inside its lists.*only one dimension of a tensor may be ragged"),
         (pa.array([None]), "nothing but nulls.*cast"),
         (pa.array(["a"]).dictionary_encode(), "dictionary_decode"),
         (pa.array([0], pa.timestamp("s")), r"timestamp\[s\].*since some origin"),
@@ -168,6 +168,8 @@ def test_tables_name_the_column_that_is_refused() -> None:
         mg.from_arrow(pa.table({"age": [1], "name": ["a"]}))
     with pytest.raises(TypeError, match=r"column 'v' must .*convert it alone"):
         mg.from_arrow(pa.table({"v": pa.array([[1, 2]], pa.list_(pa.int8(), 2))}))
+    with pytest.raises(TypeError, match=r"column 'v' must .*converted alone"):
+        mg.from_arrow(pa.table({"v": pa.array([[1, 2]])}))
     with pytest.raises(TypeError, match=r"column 'a' \(torch.uint64\) and column 'b' .* dtype=torch.float64"):
         mg.from_arrow(pa.table({"a": pa.array([1], pa.uint64()), "b": [1]}))
 

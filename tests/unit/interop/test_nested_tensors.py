@@ -185,3 +185,55 @@ def test_what_is_not_jagged_is_refused() -> None:
         strided = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.strided)
     with pytest.raises(TypeError, match=r"found a nested tensor of layout torch.strided"):
         mg.from_nested(strided)
+
+
+@pytest.mark.parametrize("features", [(), (2,), (2, 3), (0,)])
+@pytest.mark.parametrize("lengths", BATCHES)
+def test_to_the_jagged_layout_and_back_without_copying(lengths: list[int], features: tuple[int, ...]) -> None:
+    jagged, values = jagged_of(lengths, *features)
+    x = mg.from_nested(jagged, layout=torch.jagged)
+    assert x.layout == torch.jagged
+    padded = mg.from_nested(jagged)
+    assert x.shape == padded.shape
+    assert x.mask.equal(padded.mask)
+    assert x.filled(0).equal(padded.filled(0))
+    assert x.values().data_ptr() == values.data_ptr()
+    assert x.offsets().data_ptr() == jagged.offsets().data_ptr()
+    assert mg.interop.lengths(x).tolist() == lengths
+    back = mg.interop.to_nested(x)
+    assert back.values().data_ptr() == values.data_ptr()
+    assert back.offsets().data_ptr() == jagged.offsets().data_ptr()
+    assert gradient(back.values() * 3, values).eq(3).all()
+
+
+def test_jagged_at_other_dimensions() -> None:
+    jagged, values = jagged_of([2, 3], 4)
+    x = mg.from_nested(jagged.transpose(1, 2), size=5, layout=torch.jagged)
+    assert x.shape == (2, 4, 5)
+    assert x.filled(0).equal(mg.from_nested(jagged.transpose(1, 2), size=5).filled(0))
+    assert mg.interop.lengths(x, -1).tolist() == [2, 3]
+    back = mg.interop.to_nested(x, dim=2)
+    assert back.values().data_ptr() == values.data_ptr()
+    assert [tuple(part.shape) for part in back.unbind()] == [(4, 2), (4, 3)]
+    with pytest.raises(ValueError, match=r"dim must be 2, the ragged dimension of x, found 1"):
+        mg.interop.to_nested(x)
+    with pytest.raises(ValueError, match=r"the batch of x must come first, found it at dimension 2"):
+        mg.interop.to_nested(x.transpose(0, 2), 0)
+
+
+def test_holes_are_left_out_of_the_jagged_layout() -> None:
+    base = torch.arange(12.0).reshape(3, 4).requires_grad_()
+    jagged = torch.nested.narrow(
+        base, 1, torch.tensor([1, 0, 2]), torch.tensor([2, 0, 1]), layout=torch.jagged
+    )
+    x = mg.from_nested(jagged, layout=torch.jagged)
+    assert x.values().tolist() == [1.0, 2.0, 10.0]
+    assert gradient(x, base).nonzero().tolist() == [[0, 1], [0, 2], [2, 2]]
+
+
+def test_offsets_that_do_not_fit_and_layouts_that_are_none() -> None:
+    jagged = torch.nested.nested_tensor_from_jagged(torch.ones(3), torch.tensor([0, 2]))
+    with pytest.raises(ValueError, match=r"offsets must ascend from 0 to the number of rows, 3"):
+        mg.from_nested(jagged, layout=torch.jagged)
+    with pytest.raises(ValueError, match=r"layout must be torch.strided or torch.jagged"):
+        mg.from_nested(jagged, layout=torch.sparse_coo)

@@ -21,6 +21,8 @@ import maskgrad as mg
         ("pyarrow", lambda: mg.from_polars(None)),
         ("polars", lambda: mg.from_polars(None)),
         ("polars", lambda: mg.interop.to_polars(mg.masked(torch.ones(1)))),
+        ("awkward", lambda: mg.interop.from_awkward(None)),
+        ("awkward", lambda: mg.interop.to_awkward(mg.masked(torch.ones(1)))),
         ("scipy", lambda: mg.from_scipy(None)),
         ("scipy", lambda: mg.interop.to_scipy(mg.masked(torch.ones(1)))),
     ],
@@ -32,6 +34,8 @@ import maskgrad as mg
         "arrow of polars",
         "from polars",
         "to polars",
+        "from awkward",
+        "to awkward",
         "from scipy",
         "to scipy",
     ],
@@ -45,7 +49,7 @@ def test_a_package_that_is_absent(package: str, call: object, monkeypatch: pytes
 def test_importing_maskgrad_imports_none_of_them() -> None:
     code = (
         "import sys, torch; before = set(sys.modules); import maskgrad; "
-        "print(sorted({'pandas', 'pyarrow', 'polars', 'scipy'} & (set(sys.modules) - before)))"
+        "print(sorted({'awkward', 'pandas', 'pyarrow', 'polars', 'scipy'} & (set(sys.modules) - before)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,6 +8,7 @@ import torch
 from maskgrad.kernels import KERNELS
 from maskgrad.kernels.selection import use_kernels
 from tests.unit.kernels import (
+    samples_attention,
     samples_batch_normalization,
     samples_extrema,
     samples_lookup,
@@ -64,6 +65,7 @@ def samples():
         ),
         ("segment_softmax_backward", (vectors, vectors.detach(), pointers, None, True), {}),
         *[("merge_rows", (indices, rows, 5, reduce), {}) for reduce in ("sum", "mean", "amax", "amin")],
+        *samples_attention.samples(),
         *samples_extrema.samples(),
         *samples_lookup.samples(),
         *samples_losses.samples(),

@@ -28,12 +28,20 @@ class TestCopy:
     def test_entries_and_mask(self, source: Any, expected: list[Any]) -> None:
         x = poisoned(X)
         row, given = x[0], source()
-        if not isinstance(given, int):
-            assert x.copy_(given, non_blocking=True) is x
-        else:
-            x.copy_(torch.tensor(given))
+        assert x.copy_(given, non_blocking=True) is x
         assert_entries(x, expected)
         assert_entries(row, expected[0])
+
+    @pytest.mark.parametrize(
+        "dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex128]
+    )
+    @pytest.mark.parametrize("number", [-1.7, 1e300, 2**53 + 1, True, 0.3])
+    def test_a_number_is_rounded_once(self, dtype: torch.dtype, number: float) -> None:
+        x = mg.masked(torch.zeros(2, dtype=dtype), on(1, 0))
+        x.copy_(number)
+        expected = torch.zeros(2, dtype=dtype).copy_(number)
+        assert torch.equal(x.filled(0), expected)
+        assert x.mask.all()
 
     def test_gradient_of_the_source(self) -> None:
         source = torch.tensor([5.0, nan], requires_grad=True)

@@ -14,6 +14,7 @@ from maskgrad.benchmarks.families import (
     normalization,
     overhead,
     per_sample,
+    ragged,
     reductions,
     small,
     softmax,
@@ -41,6 +42,7 @@ FAMILIES: tuple[Family, ...] = (
     updates.FAMILY,
     steps.FAMILY,
     models.FAMILY,
+    ragged.FAMILY,
     batched.FAMILY,
     per_sample.FAMILY,
 )

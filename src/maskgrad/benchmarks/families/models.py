@@ -18,7 +18,7 @@ from maskgrad.benchmarks.plan import Family, Point
 from maskgrad.errors import MissingDependencyError
 from maskgrad.optional_packages import require
 
-__all__ = ["FAMILY"]
+__all__ = ["ENCODERS", "FAMILY", "Program", "Step", "contest", "mean_by_hand", "programs"]
 
 NAME = "models"
 #: what torch.compile makes of a graph
@@ -58,7 +58,7 @@ def _real(data: dict[str, Tensor]) -> Any:
     return torch.arange(data["x"].shape[1]) < data["lengths"][:, None]
 
 
-def _mean_by_hand(hidden: Tensor, real: Tensor) -> Tensor:
+def mean_by_hand(hidden: Tensor, real: Tensor) -> Tensor:
     """The mean over the real positions of each sequence."""
     kept = real[..., None]
     return torch.where(kept, hidden, 0).sum(1) / kept.sum(1)
@@ -83,7 +83,7 @@ def _encoder_ours(model: Any, data: dict[str, Tensor]) -> Any:
 def _encoder_by_hand(model: Any, data: dict[str, Tensor]) -> Any:
     real = _real(data)
     hidden = model(data["x"], src_key_padding_mask=~real)
-    return _mean_by_hand(hidden, real).square().mean()
+    return mean_by_hand(hidden, real).square().mean()
 
 
 def _bert(shape: tuple[int, ...]) -> nn.Module:
@@ -113,7 +113,7 @@ def _bert_ours(model: Any, data: dict[str, Tensor]) -> Any:
 def _bert_by_hand(model: Any, data: dict[str, Tensor]) -> Any:
     real = _real(data)
     hidden = model(inputs_embeds=data["x"], attention_mask=real.long()).last_hidden_state
-    return _mean_by_hand(hidden, real).square().mean()
+    return mean_by_hand(hidden, real).square().mean()
 
 
 def _linear(shape: tuple[int, ...]) -> nn.Module:
@@ -121,7 +121,7 @@ def _linear(shape: tuple[int, ...]) -> nn.Module:
 
 
 def _pooling_by_hand(model: Any, data: dict[str, Tensor]) -> Any:
-    return _mean_by_hand(model(data["x"]), _real(data)).square().mean()
+    return mean_by_hand(model(data["x"]), _real(data)).square().mean()
 
 
 def _lstm(shape: tuple[int, ...]) -> nn.Module:
@@ -140,7 +140,7 @@ def _lstm_by_hand(model: Any, data: dict[str, Tensor]) -> Any:
     out, _ = nn.utils.rnn.pad_packed_sequence(
         model(packed)[0], batch_first=True, total_length=data["x"].shape[1]
     )
-    return _mean_by_hand(out, _real(data)).square().mean()
+    return mean_by_hand(out, _real(data)).square().mean()
 
 
 def _holes(shape: tuple[int, ...]) -> dict[str, Tensor]:
@@ -227,7 +227,7 @@ def _lstm_alone(model: Any, data: dict[str, Tensor]) -> Any:
     return _alone(model, data, lambda m, x: m(x)[0].mean(1))
 
 
-def _programs(size: int) -> Iterator[Program]:
+def programs(size: int) -> Iterator[Program]:
     """The programs with batches of about ``size`` sequences; widths stay."""
     encoder = (_encoder, _padded, _encoder_ours, _encoder_by_hand, _encoded_alone)
     bert = (_bert, _padded, _bert_ours, _bert_by_hand, _bert_alone)
@@ -250,15 +250,16 @@ def _programs(size: int) -> Iterator[Program]:
 
 
 def _cases(point: Point) -> Iterator[Case]:
-    for program in _programs(point.size):
+    for program in programs(point.size):
         if point.in_full or not program.compiled:
             yield Case(
                 NAME, program.name, FORWARD_AND_BACKWARD, program.shape, 0.7, "float32",
-                functools.partial(_contest, program),
+                functools.partial(contest, program),
             )  # fmt: skip
 
 
-def _contest(program: Program) -> Contest:
+def contest(program: Program, others: dict[str, Step] | None = None) -> Contest:
+    """A program made ready; ``others``: further ways to take the same step, by the names of peers."""
     torch.manual_seed(0)
     model = program.model(program.shape)
     start = {name: value.clone() for name, value in model.state_dict().items()}
@@ -283,7 +284,11 @@ def _contest(program: Program) -> Contest:
         torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
 
     return Contest(
-        {OURS: lambda: contender(program.ours), "by-hand": lambda: contender(program.by_hand)},
+        {
+            OURS: lambda: contender(program.ours),
+            "by-hand": lambda: contender(program.by_hand),
+            **{peer: functools.partial(contender, step) for peer, step in (others or {}).items()},
+        },
         verify,
         agree=lambda ours, theirs: torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ __all__ = [
     "multiply_matrices",
     "numbers_on_the_left",
     "refuse_in_functions",
+    "start_nowhere_within",
     "tell_refusals",
 ]
 
@@ -218,6 +220,32 @@ def ask_for_more_functions() -> None:
     _variables("torch").get_overridable_functions().update(
         function for function in BY_FUNCTION if callable(function)
     )
+
+
+#: Where functions of torch are passed on from one frame to the next.
+_PASSING_ON = tuple(
+    str(Path(__file__).parents[2] / folder).replace("\\", "/") + "/"
+    for folder in ("masked_tensor", "semantics")
+)
+
+
+def start_nowhere_within() -> None:
+    """Let Dynamo begin no graph in the frames between a method and its rule; graphs of callers go through as before.
+
+    Where a caller's graph breaks, they are called from plain Python. Dynamo would compile each of them by itself, and
+    use the graph made for ``Tensor.sub`` again for ``Tensor.add``: it has no guards on methods of Tensor
+    (https://github.com/pytorch/pytorch/issues/197811).
+    """
+    rules: Any = importlib.import_module("torch._dynamo.trace_rules")
+    check = rules.check_file
+
+    @functools.wraps(check)
+    def check_file(filename: Any, is_inlined_call: bool = False) -> Any:
+        if not is_inlined_call and str(filename).replace("\\", "/").startswith(_PASSING_ON):
+            return rules.SkipResult(True, "a function of torch is passed on here, on which there is no guard")
+        return check(filename, is_inlined_call)
+
+    rules.check_file = check_file
 
 
 def do_not_trace(reason: str) -> None:

@@ -315,6 +315,20 @@ PATCHES: tuple[Patch, ...] = (
         install=dynamo.ask_for_more_functions,
         after="torch._dynamo",
     ),
+    Patch(
+        target="torch._dynamo.trace_rules.check_file",
+        how="completed",
+        reason="compiles our frames one by one behind a broken graph, and takes the graph of one method for another's",
+        without=_COMPILED,
+        versions="all",
+        test=f"{_UNIT}/test_broken_graphs.py",
+        needs={
+            "torch._dynamo.trace_rules.check_file": ("filename", "is_inlined_call"),
+            "torch._dynamo.trace_rules.SkipResult": ("skipped", "reason"),
+        },
+        install=dynamo.start_nowhere_within,
+        after="torch._dynamo",
+    ),
 )
 
 

@@ -1,20 +1,183 @@
-"""Attention within each sequence: its queries see its keys and no others."""
+"""Attention within each sequence: its queries see its keys and no others, on the rows that there are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskgrad.kernels.attention import ragged_scaled_dot_product_attention, served_rows
+from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.jagged import JaggedPattern, same_lengths
+from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.jagged.rows import is_jagged, padded, rows_in, shared_pattern
+from maskgrad.semantics.multi_head_attention import DEFAULTS
+from maskgrad.semantics.multi_head_attention import SIGNATURE as MULTI_HEAD
+from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.stored.entries import Stored, is_masked
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maskgrad.semantics.jagged.rows import Jagged
+
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
+
+SIGNATURE = "query key value attn_mask dropout_p is_causal"
+
+
+class UnlikeError(Exception):
+    """Operands that are no queries, keys and values of the same sequences: the padded form says what they mean."""
+
+
+def attended(
+    rows: list[Tensor],
+    queries: JaggedPattern,
+    keys: JaggedPattern,
+    attn_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Rows (N, H, Ev) of query (N, H, E), key and value (M, H, E or Ev), and which of them have a key (None: all)."""
+    if same_lengths(queries, keys):  # known by its being the same object
+        keys = queries
+    query, key, value = rows
+    frame = (queries.offsets, keys.offsets, queries.longest, keys.longest)
+    found = ragged_scaled_dot_product_attention(query, key, value, *frame, attn_mask, **options)
+    served = served_rows(*frame, query.shape[0], attn_mask)
+    if served is not None and can_read_values(served) and bool(served.all()):
+        served = None
+    return found, served
+
+
+def with_mask(result: Stored, served: Tensor | None) -> Stored | Entries:
+    """The rows; with a Boolean mask if some have no key and are unspecified."""
+    if served is None:
+        return result
+    known = served.reshape(*served.shape, *(1,) * (result.values.ndim - served.ndim))
+    whole = padded(result)
+    mask = padded(Stored(known.expand(result.values.shape), result.pattern))
+    return Entries(whole.values, mask.values)
 
 
 def scaled_dot_product_attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """``F.scaled_dot_product_attention`` of (B, H, T, E)."""
-    return fallback
+    """``F.scaled_dot_product_attention`` of (B, H, T, E) or (B, T, E), jagged in T."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = bound(SIGNATURE, args, kwargs)
+        operands = [given.pop(name) for name in ("query", "key", "value")]
+        attn_mask = given.pop("attn_mask", None)
+        try:
+            query, key, value = _of_sequences(operands)
+        except UnlikeError:
+            return fallback(function, args, kwargs)
+        if is_masked(attn_mask):
+            return fallback(function, args, kwargs)
+        one_head = query.values.ndim == 2
+        if one_head and attn_mask is not None and attn_mask.ndim > 2:
+            attn_mask = attn_mask.unsqueeze(-3)
+        rows = [x.values.unsqueeze(1) if one_head else x.values for x in (query, key, value)]
+        found, served = attended(rows, query.pattern, key.pattern, attn_mask, **given)
+        found = found.squeeze(1) if one_head else found
+        return with_mask(
+            Stored(found, query.pattern), served if served is None or not one_head else served[:, 0]
+        )
+
+    return body
+
+
+def _of_sequences(operands: list[Any]) -> list[Jagged]:
+    """Query, key and value of the same sequences, with the ragged dimension before the last; keys as long as values."""
+    if not all(map(is_jagged, operands)):
+        raise UnlikeError
+    query, key, value = operands
+    rank = len(query.shape)
+    for x in operands:
+        if x.pattern.at not in ((0, rank - 2), (1, 0)) or len(x.shape) != rank or not 3 <= rank <= 4:
+            raise UnlikeError
+        if x.pattern.at[-1] != rank - 2 or x.pattern.frame.shape[:-1] != query.pattern.frame.shape[:-1]:
+            raise UnlikeError
+    if not same_lengths(key.pattern, value.pattern):
+        if key.pattern.longest != value.pattern.longest or not can_read_values(key.pattern.offsets):
+            raise UnlikeError
+        shorter = shared_pattern(key.pattern, value.pattern)
+        key, value = (
+            Stored(x.values.index_select(0, rows_in(x.pattern, shorter)), shorter) for x in (key, value)
+        )
+    return [query, key, value]
 
 
 def multi_head_attention_forward(fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """``F.multi_head_attention_forward``, by which ``nn.MultiheadAttention`` runs."""
-    return fallback
+    """``F.multi_head_attention_forward`` of (T, B, E), by which ``nn.MultiheadAttention`` runs.
+
+    Projections are those of rows. Weights, where they are asked for, come on a Boolean mask.
+    """
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = DEFAULTS | bound(MULTI_HEAD, args, kwargs)
+        operands = [given[name] for name in ("query", "key", "value")]
+        dropout_p = given["dropout_p"] if given["training"] else 0.0
+        if not _is_plain(given, operands):
+            return fallback(function, args, kwargs)
+        query, key, value = operands
+        weights = None
+        if given["need_weights"]:
+            whole, weights = fallback(function, args, kwargs)
+            if dropout_p:  # the same weights are dropped in both
+                return whole, weights
+        rows = _projected(given, query, key, value)
+        heads = given["num_heads"]
+        length, size = query.shape[0], query.shape[1]
+        attn_mask = given.get("attn_mask")
+        if attn_mask is not None and attn_mask.ndim == 3:
+            attn_mask = attn_mask.reshape(size, heads, length, -1)
+        is_causal = given["is_causal"] and not given["need_weights"]
+        by_head = [x.unflatten(-1, (heads, -1)) for x in rows]
+        found, served = attended(
+            by_head, query.pattern, key.pattern, None if is_causal else attn_mask,
+            dropout_p=dropout_p, is_causal=is_causal,
+        )  # fmt: skip
+        if served is not None:
+            served = served.any(1)
+        out = F.linear(found.flatten(1), given["out_proj_weight"], given["out_proj_bias"])
+        return with_mask(Stored(out, query.pattern), served), weights
+
+    return body
+
+
+def _is_plain(given: dict[str, Any], operands: list[Any]) -> bool:
+    """Whether this is attention between whole sequences, with plain weights and without keys of another kind."""
+    if not all(is_jagged(x) and x.pattern.at == (1, 0) and len(x.shape) == 3 for x in operands):
+        return False
+    query, key, value = operands
+    others = ("bias_k", "bias_v", "key_padding_mask", "static_k", "static_v")
+    if any(given.get(name) is not None for name in others) or given.get("add_zero_attn"):
+        return False
+    if any(is_masked(x) for name, x in given.items() if name not in ("query", "key", "value")):
+        return False
+    fits = query.shape[-1] == given["embed_dim_to_check"] and not query.shape[-1] % given["num_heads"]
+    attn_mask, sizes = given.get("attn_mask"), (query.shape[0], key.shape[0])
+    if attn_mask is not None:
+        leading = () if attn_mask.ndim == 2 else (query.shape[1] * given["num_heads"],)
+        fits = fits and tuple(attn_mask.shape) == (*leading, *sizes) and attn_mask.dtype != torch.bool
+    return fits and key.shape[:2] == value.shape[:2] and same_lengths(key.pattern, value.pattern)
+
+
+def _projected(given: dict[str, Any], query: Jagged, key: Jagged, value: Jagged) -> list[Tensor]:
+    """Rows of queries, keys and values; one product for what is the same."""
+    weight, bias = given["in_proj_weight"], given["in_proj_bias"]
+    rows = [query.values, key.values, value.values]
+    if given["use_separate_proj_weight"]:
+        weights = [given[f"{name}_proj_weight"] for name in "qkv"]
+    elif rows[0] is rows[1] and rows[1] is rows[2]:
+        return list(F.linear(rows[0], weight, bias).chunk(3, -1))
+    else:
+        weights = weight.chunk(3)
+        if rows[1] is rows[2]:
+            q, kv = rows[0].shape[-1], 2 * rows[0].shape[-1]
+            biases = (None, None) if bias is None else bias.split([q, kv])
+            both = F.linear(rows[1], weight[q:], biases[1])
+            return [F.linear(rows[0], weights[0], biases[0]), *both.chunk(2, -1)]
+    biases = [None] * 3 if bias is None else bias.chunk(3)
+    return [F.linear(x, w, b) for x, w, b in zip(rows, weights, biases, strict=True)]

@@ -6,6 +6,7 @@ called with. What reaches along batch or ragged dimension goes through the padde
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -59,22 +60,65 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[An
     return kwargs[name], (), {k: v for k, v in kwargs.items() if k != name}
 
 
-def along(signature: str, default: Any, reduces: bool, fallback: Callable[..., Any]) -> Callable[..., Any]:
+#: Arguments that name places along a dimension, the same ones for every row.
+ALONG_DIM = ("index", "indices_or_sections")
+
+
+def _gives_nothing(x: Jagged, dims: tuple[int, ...], signature: str, given: dict[str, Any]) -> bool:
+    """Whether a reduction has too few entries: none, for an estimate no degree of freedom, for a quantile no row."""
+    names, lost = signature.split(), 0.0
+    if "unbiased" in names:
+        correction = given.get("correction", given.get("unbiased"))
+        lost = 1 if correction is None else float(correction)
+    return math.prod([x.shape[d] for d in dims]) <= lost or ("q" in names and not x.values.numel())
+
+
+#: Reductions that say more than PyTorch's: of Booleans, and with infinities. Their own rule is applied to the rows.
+BY_RULE = frozenset(("argmax", "argmin", "var", "std", "var_mean", "std_mean"))
+
+
+def _of_rows(operation: Operation) -> Callable[..., Any]:
+    """The rule of an operation for rows that are all specified, and give specified results."""
+
+    def values_of(result: Any) -> Any:
+        if isinstance(result, Entries):
+            return result.values
+        return tuple([values_of(part) for part in result])
+
+    def run(function: Callable[..., Any], rows: Tensor, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if operation.name not in BY_RULE:
+            return function(rows, *rest, **named)
+        return values_of(operation.body(function, (everywhere(rows), *rest), named))
+
+    return run
+
+
+def along(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
     """A rule for functions with an argument ``dim``, all of whose dimensions are features."""
+    signature, default, reduces = ALONG[operation.name]
+    run = _of_rows(operation)
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = bound(signature, args, kwargs)
         x = given["input"]
-        others = [v for v in (*args, *kwargs.values()) if is_masked(v) and v is not x]
-        dim = given.get("dim", default)
+        shared = [given.get(name) for name in ALONG_DIM]
+        others = [
+            v
+            for v in (*args, *kwargs.values())
+            if (is_masked(v) and v is not x)
+            or (isinstance(v, Tensor) and v.ndim and not any(v is s for s in shared))
+        ]  # which may differ from row to row
+        dim = given.get("dim", given.get("dims", default))
         if others or not is_jagged(x) or dim is None or isinstance(dim, (bool, Tensor)):
             return fallback(function, args, kwargs)
         dims = as_dims(dim, len(x.shape))
         if (not isinstance(dim, int) and not len(dim)) or any(d in x.pattern.at for d in dims):
             return fallback(function, args, kwargs)
+        if reduces and _gives_nothing(x, dims, signature, given):
+            return fallback(function, args, kwargs)
         x, rest, named = _first(args, kwargs)
         at = _without(x.pattern.at, dims) if reduces and not given.get("keepdim", False) else None
-        return framed(x, lambda values: function(values, *rest, **named), at)
+        return framed(x, lambda values: run(function, values, rest, named), at)
 
     return body
 
@@ -90,7 +134,7 @@ def linear(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = bound("input weight bias", args, kwargs)
         x, others = given["input"], (given["weight"], given.get("bias"))
-        if not trailing(x, 1) or any(is_masked(o) for o in others):
+        if not trailing(x, 1) or not x.shape[-1] or any(is_masked(o) for o in others):
             return fallback(function, args, kwargs)
         return Stored(function(x.values, *others), x.pattern)
 
@@ -103,11 +147,25 @@ def matmul(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = bound("input other", args, kwargs)
         x, other = given["input"], given.get("other")
-        if not isinstance(other, Tensor) or not 1 <= other.ndim <= 2 or not trailing(x, 1):
+        if not isinstance(other, Tensor) or not 1 <= other.ndim <= 2 or not trailing(x, 1) or not x.shape[-1]:
             return fallback(function, args, kwargs)
         if function is operator.imatmul:
             return fallback(function, args, kwargs)
         return Stored(torch.matmul(x.values, other), x.pattern)
+
+    return body
+
+
+def addmm(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.addmm`` of flattened rows with a plain matrix, and a bias that is the same for all."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = bound("input mat1 mat2", args, kwargs)
+        added, x, other = (given.pop(name) for name in ("input", "mat1", "mat2"))
+        plain = isinstance(added, Tensor) and isinstance(other, Tensor) and set(given) <= {"beta", "alpha"}
+        if not plain or not trailing(x, 1) or (added.ndim == 2 and added.shape[0] != 1) or len(args) > 3:
+            return fallback(function, args, kwargs)
+        return Stored(torch.addmm(added, x.values, other, **given), x.pattern)
 
     return body
 
@@ -150,9 +208,31 @@ def lookup(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., 
         x, rest, named = _first(args, kwargs)
         if not is_jagged(x) or any(is_masked(v) for v in (*rest, *named.values())):
             return fallback(function, args, kwargs)
+        if function is F.one_hot and not x.values.numel():  # PyTorch has no number of classes for no labels
+            return fallback(function, args, kwargs)
         return Stored(function(x.values, *rest, **named), x.pattern)
 
     return body
+
+
+def prelu(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """``prelu``, whose weight belongs to dimension 1, if that is one of features or there is one weight."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = bound("input weight", args, kwargs)
+        x, weight = given["input"], given["weight"]
+        if not is_jagged(x) or is_masked(weight) or (weight.numel() != 1 and 1 in x.pattern.at):
+            return fallback(function, args, kwargs)
+        return framed(x, lambda rows: function(rows, weight))
+
+    return body
+
+
+#: Reductions that PyTorch refuses where there is nothing.
+NEED_ENTRIES = frozenset(
+    ("amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "median", "nanmedian", "quantile", "nanquantile",
+     "norm", "linalg.norm", "linalg.vector_norm")
+)  # fmt: skip
 
 
 def over_everything(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,6 +242,8 @@ def over_everything(operation: Operation, fallback: Callable[..., Any]) -> Calla
         x, rest, named = _first(args, kwargs)
         dim = named.get("dim", named.get("axis", rest[0] if rest else None))
         if not is_jagged(x) or not (dim is None or isinstance(dim, bool)) or any(map(is_masked, rest)):
+            return fallback(function, args, kwargs)
+        if operation.name in NEED_ENTRIES and not x.values.numel():
             return fallback(function, args, kwargs)
         if named.get("keepdim", named.get("keepdims", False)) or (len(rest) > 1 and rest[1] is True):
             return fallback(function, args, kwargs)
@@ -191,6 +273,8 @@ def pairs(signature: str, default: int) -> Callable[..., Any]:
             if function is F.cosine_similarity or "dim" in signature.split():
                 given["dim"] = dim
             rows = [in_frame(o, at) for o in found.operands]
+            if not all(part.shape[dim] for part in rows):
+                return fallback(function, args, kwargs)
             reduced = at if given.get("keepdim") else _without(at, (dim,))
             return Stored(out_of_frame(function(*rows, **given), reduced), found.pattern.moved(reduced))
 
@@ -203,7 +287,7 @@ def pairs(signature: str, default: int) -> Callable[..., Any]:
 ALONG: dict[str, tuple[str, Any, bool]] = {
     **dict.fromkeys(
         ("sum", "mean", "nansum", "nanmean", "prod", "amax", "amin", "argmax", "argmin", "max", "min", "any", "all",
-         "logsumexp", "std_mean", "var_mean"),
+         "logsumexp"),
         ("input dim keepdim", None, True),
     ),
     "count_nonzero": ("input dim", None, True),
@@ -211,9 +295,9 @@ ALONG: dict[str, tuple[str, Any, bool]] = {
     "mode": ("input dim keepdim", -1, True),
     "kthvalue": ("input k dim keepdim", -1, True),
     **dict.fromkeys(("quantile", "nanquantile"), ("input q dim keepdim", None, True)),
-    **dict.fromkeys(("var", "std"), ("input dim unbiased keepdim", None, True)),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), ("input dim unbiased keepdim", None, True)),
     "norm": ("input p dim keepdim", None, True),
-    "linalg.vector_norm": ("input ord dim keepdim", None, True),
+    **dict.fromkeys(("linalg.norm", "linalg.vector_norm"), ("input ord dim keepdim", None, True)),
     **dict.fromkeys(("softmax", "log_softmax", "_safe_softmax"), ("input dim", None, False)),
     "nn.functional.softmin": ("input dim", None, False),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), ("input dim", None, False)),
@@ -223,7 +307,6 @@ ALONG: dict[str, tuple[str, Any, bool]] = {
     "nn.functional.glu": ("input dim", -1, False),
     "roll": ("input shifts dim", None, False),
     "flip": ("input dim", None, False),
-    "unflatten": ("input dim", None, False),
     **dict.fromkeys(("chunk", "unsafe_chunk"), ("input chunks dim", 0, False)),
     **dict.fromkeys(
         ("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes"), ("input sizes dim", 0, False)
@@ -232,21 +315,23 @@ ALONG: dict[str, tuple[str, Any, bool]] = {
     "unbind": ("input dim", 0, True),
     "select": ("input dim", None, True),
     "narrow": ("input dim", None, False),
-    "index_select": ("input dim", None, False),
-    **dict.fromkeys(("take_along_dim",), ("input indices dim", None, False)),
+    "index_select": ("input dim index", None, False),
+    "take_along_dim": ("input indices dim", None, False),
     "diff": ("input n dim", -1, False),
-    "renorm": ("input p dim", None, False),
 }  # fmt: skip
 
 RULES: dict[str, Callable[..., Callable[..., Any]]] = {
     "linear": linear,
     "nn.functional.linear": linear,
     "matmul": matmul,
+    "mm": matmul,
+    "addmm": addmm,
     "nn.functional.layer_norm": layer_norm,
     "nn.functional.rms_norm": layer_norm,
     "nn.functional.batch_norm": batch_norm,
     "nn.functional.embedding": lookup,
     "nn.functional.one_hot": lookup,
+    "prelu": prelu,
     "nn.functional.cosine_similarity": pairs("x1 x2 dim eps", 1),
     "nn.functional.pairwise_distance": pairs("x1 x2 p eps keepdim", -1),
 }

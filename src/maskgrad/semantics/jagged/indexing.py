@@ -114,6 +114,8 @@ def _one(x: Jagged, dim: int, part: Any) -> Any:
     if dim not in pattern.at:
         at = tuple([p - (p > dim) for p in pattern.at]) if type(part) is int else pattern.at
         return framed(x, lambda values: values[(*[ALL] * dim, part)], at)
+    if pattern.is_flat:
+        return None
     if dim == pattern.at[-1]:
         if type(part) is int:
             return at_position(x, part)

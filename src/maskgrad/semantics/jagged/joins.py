@@ -11,7 +11,7 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged.rows import aligned, feature_dims, is_jagged, of_lengths
+from maskgrad.semantics.jagged.rows import aligned, check_frames, feature_dims, is_jagged, of_lengths
 from maskgrad.semantics.signatures import bound, paired
 from maskgrad.semantics.stored.entries import Stored
 
@@ -94,6 +94,9 @@ def where(fallback: Callable[..., Any]) -> Callable[..., Any]:
             return fallback(function, args, kwargs)
         condition, a, b = (given[n] for n in ("condition", "input", "other"))
         masked = [o for o in (condition, a, b) if is_jagged(o)]
+        for other in masked[1:]:
+            if other.pattern.at == masked[0].pattern.at and len(other.shape) == len(masked[0].shape):
+                check_frames(masked[0].pattern, other.pattern)
         fits = is_jagged(condition) or (is_jagged(a) and is_jagged(b))
         # of two lengths, the longer side counts as far as it is chosen
         if not fits or not all(same_lengths(masked[0].pattern, o.pattern) for o in masked[1:]):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import aligned, everywhere, in_frame, is_jagged, out_of_frame, padded
+from maskgrad.semantics.losses.regression import forgotten_weight
 from maskgrad.semantics.stored.entries import Stored, shape_of
 
 if TYPE_CHECKING:
@@ -34,9 +35,15 @@ def by_position(operation: Operation) -> Callable[..., Any]:
     """Losses that compare operands entry by entry."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if operation.name == "nn.functional.l1_loss" and len(args) < 6 and kwargs.get("weight") is None:
+            weight = forgotten_weight()
+            kwargs = kwargs if weight is None else {**kwargs, "weight": weight}
         operands = [*args, *kwargs.values()]
         taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, Stored, Entries))]
-        found = aligned([operands[i] for i in taking_part])
+        ranks = {len(shape_of(operands[i])) for i in taking_part}
+        # a variance without the last dimension belongs to all of it
+        fits = operation.name != "nn.functional.gaussian_nll_loss" or len(ranks) == 1
+        found = aligned([operands[i] for i in taking_part]) if fits else None
         if found is None or kwargs.get("reduction") == "batchmean":
             return operation.body(function, padded(args), {k: padded(v) for k, v in kwargs.items()})
         at, partly = found.pattern.at, any(isinstance(o, Entries) for o in found.operands)
@@ -65,7 +72,7 @@ def by_class(operation: Operation) -> Callable[..., Any]:
         scores, target = (given[n] for n in names)
         rank = len(shape_of(scores))
         others = [*args[2:], *[v for k, v in kwargs.items() if k not in names]]
-        if rank < 3 or any(isinstance(o, (Stored, Entries)) for o in others):
+        if rank < 2 or any(isinstance(o, (Stored, Entries)) for o in others):
             return fallback()
         labels = len(shape_of(target)) == rank - 1
         if labels:  # a dimension for the class

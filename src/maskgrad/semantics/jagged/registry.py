@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged import attention, features, indexing, joins, losses, recurrence, views
 from maskgrad.semantics.jagged.elementwise import elementwise
 from maskgrad.semantics.jagged.rows import from_padded, is_jagged, padded
-from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
+from maskgrad.semantics.jagged.sequences import over_sequences, totals, within_sequences
+from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored import conversion
 from maskgrad.semantics.stored import registry as stored
-from maskgrad.semantics.stored.entries import Stored
+from maskgrad.semantics.stored.entries import Stored, exploded, from_places
 
 if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["BOOLEAN", "SAME_ROWS", "rule_for"]
+__all__ = ["BOOLEAN", "SAME_ROWS", "beside_other_layouts", "rule_for", "runs_on"]
 
 Body = Callable[..., Any]
 
@@ -34,7 +36,8 @@ _BOOLEAN = """
     unsafe_split_with_sizes tensor_split unbind diagonal diag tril triu reshape view reshape_as view_as flatten ravel
     unflatten squeeze expand expand_as broadcast_to t T mT __getitem__ slice transpose permute movedim unsqueeze
     sum mean nansum nanmean prod any all count_nonzero var std var_mean std_mean amax amin aminmax argmax argmin max min
-    median nanmedian mode kthvalue quantile nanquantile logsumexp norm linalg.vector_norm topk unique
+    median nanmedian mode kthvalue quantile nanquantile logsumexp norm linalg.norm linalg.vector_norm
+    topk unique
     matmul mm bmm mv dot inner outer einsum tensordot linear nn.functional.linear bilinear addmm baddbmm
     nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
     nn.functional.avg_pool1d nn.functional.max_pool1d nn.functional.adaptive_avg_pool1d
@@ -48,7 +51,8 @@ _BOOLEAN = """
     nn.functional.cross_entropy nn.functional.nll_loss nn.functional.kl_div
     nn.functional.multilabel_soft_margin_loss nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
     nn.functional.cosine_embedding_loss nn.functional.triplet_margin_loss nn.functional.ctc_loss
-    nn.functional.linear_cross_entropy equal allclose isin searchsorted bucketize histc bincount
+    nn.functional.linear_cross_entropy equal allclose isin searchsorted bucketize histc bincount prelu
+    trace
 """
 BOOLEAN = frozenset(_BOOLEAN.split())
 
@@ -60,9 +64,12 @@ _SAME_ROWS = """
 """
 SAME_ROWS = frozenset(_SAME_ROWS.split())
 
+#: Those that move entries, which stay the first positions of each sequence along the ragged dimension only.
+SORTED = frozenset(("sort", "argsort"))
+
 _REDUCTIONS = """
     sum mean nansum nanmean prod any all count_nonzero logsumexp amax amin max min var std var_mean std_mean norm
-    linalg.vector_norm median
+    linalg.norm linalg.vector_norm median
 """
 #: Reductions along the ragged dimension for which stored entries have a rule by segments.
 BY_SEGMENTS = frozenset((*_REDUCTIONS.split(), "argmax", "argmin"))
@@ -73,10 +80,11 @@ WITHOUT_PLACES = frozenset((*_REDUCTIONS.split(), "aminmax", "nanmedian", "quant
 BY_POSITION = tuple(f"nn.functional.{name}" for name in (
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
     "soft_margin_loss", "poisson_nll_loss", "kl_div", "hinge_embedding_loss", "margin_ranking_loss",
+    "gaussian_nll_loss",
 ))  # fmt: skip
 
 #: Each entry by itself, though of another family.
-PER_ENTRY = frozenset(("nn.functional.dropout", "nn.functional.alpha_dropout", "prelu", "native_dropout"))
+PER_ENTRY = frozenset(("nn.functional.dropout", "nn.functional.alpha_dropout", "native_dropout"))
 
 
 def through_padded(operation: Operation) -> Body:
@@ -95,9 +103,17 @@ def keeping_rows(operation: Operation) -> Body:
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         model: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
         result = rule(function, args, kwargs)
-        return _with_rows(result, model) if is_jagged(model) else result
+        if not is_jagged(model) or (operation.name in SORTED and not _within_sequences(model, args, kwargs)):
+            return result
+        return _with_rows(result, model)
 
     return body
+
+
+def _within_sequences(x: Jagged, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether entries are moved along the ragged dimension only."""
+    dim = bound("input dim", args, kwargs).get("dim", -1)
+    return isinstance(dim, int) and as_dim(dim, len(x.shape)) == x.pattern.at[-1]
 
 
 def _with_rows(result: Any, model: Jagged) -> Any:
@@ -107,6 +123,21 @@ def _with_rows(result: Any, model: Jagged) -> Any:
         parts = [_with_rows(part, model) for part in result]
         return tuple(parts) if type(result) is tuple else type(result)(parts)
     return result
+
+
+def beside_other_layouts(rule: Body) -> Body:
+    """A rule for stored entries, which sees jagged ones as a list of coordinates."""
+
+    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return rule(function, _listed(args), {k: _listed(v) for k, v in kwargs.items()})
+
+    return body
+
+
+def _listed(x: Any) -> Any:
+    if is_jagged(x):
+        return from_places(*exploded(x))
+    return type(x)([_listed(part) for part in x]) if type(x) in (list, tuple) else x
 
 
 def rule_for(operation: Operation) -> Body | None:
@@ -119,11 +150,22 @@ def rule_for(operation: Operation) -> Body | None:
 _KNOWN: dict[str, Body | None] = {}
 
 
+def runs_on(operation: Operation) -> str:
+    """What the page of all operations says: "rows", "Boolean mask" (the padded form is made for it), or "refused"."""
+    if rule_for(operation) is None:
+        return "refused"
+    if operation.name in BOOLEAN or operation.name in SAME_ROWS:
+        padded_only = through_padded(operation)
+        return "Boolean mask" if _along(operation, padded_only) is padded_only else "rows"
+    return "rows"
+
+
 def _rule_for(operation: Operation) -> Body | None:
     name, family = operation.name, operation.family
-    if family == "elementwise" or name in PER_ENTRY:
-        rule = elementwise(operation)
-        return _either(rule, _along(operation, through_padded(operation))) if name in ("max", "min") else rule
+    if (family == "elementwise" and name not in BOOLEAN) or name in PER_ENTRY:
+        return elementwise(operation)
+    if name in ("max", "min"):
+        return _either(elementwise(operation), _along(operation, through_padded(operation)))
     if name in BY_POSITION:
         return losses.by_position(operation)
     if name in ("nn.functional.cross_entropy", "nn.functional.nll_loss"):
@@ -131,8 +173,7 @@ def _rule_for(operation: Operation) -> Body | None:
     if family == "metadata" and name not in stored.UNKNOWN_TO_STORED:
         return conversion.ask(name)
     if family == "conversion" or name in ("clone", "detach", "detach_copy", "is_same_size", "zero_", "copy_"):
-        found: Body = conversion.RULES.get(name, conversion.convert)
-        return found
+        return _without_strides(conversion.RULES.get(name, conversion.convert))
     if name in conversion.RULES:
         return conversion.RULES[name]
     if family == "differentiation":
@@ -140,6 +181,15 @@ def _rule_for(operation: Operation) -> Body | None:
     if name not in BOOLEAN and name not in SAME_ROWS:
         return None
     return _along(operation, through_padded(operation) if name in BOOLEAN else keeping_rows(operation))
+
+
+def _without_strides(convert: Body) -> Body:
+    """Rows have another rank than the whole shape, and no memory format of it."""
+
+    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return convert(function, args, {k: v for k, v in kwargs.items() if k != "memory_format"})
+
+    return body
 
 
 def _along(operation: Operation, fallback: Body) -> Body:
@@ -155,11 +205,12 @@ def _along(operation: Operation, fallback: Body) -> Body:
         fallback = features.over_everything(operation, fallback)
     if name in BY_SEGMENTS and name in stored.BY_NAME:
         fallback = over_sequences(name, stored.BY_NAME[name], fallback)
+    if name in ("sum", "mean"):
+        fallback = totals(name, fallback)
     if name in ("softmax", "log_softmax", "nn.functional.softmin") and name in stored.BY_NAME:
         fallback = within_sequences(name, stored.BY_NAME[name], fallback)
     if name in features.ALONG:
-        signature, default, reduces = features.ALONG[name]
-        return features.along(signature, default, reduces, fallback)
+        return features.along(operation, fallback)
     if name in features.RULES:
         return features.RULES[name](operation, fallback)
     if name in views.RULES:

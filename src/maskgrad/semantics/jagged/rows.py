@@ -23,6 +23,7 @@ __all__ = [
     "aligned",
     "at_rows",
     "attach",
+    "check_frames",
     "everywhere",
     "feature_dims",
     "from_padded",
@@ -96,9 +97,11 @@ def at_rows(plain: Tensor, pattern: JaggedPattern) -> Tensor:
     depth = len(pattern.at)
     plain = plain.movedim(pattern.at, tuple(range(depth)))
     sizes = plain.shape[:depth]
-    varies = [size != 1 or full == 1 for size, full in zip(sizes, pattern.frame.shape, strict=True)]
+    varies = [size != 1 or full == 1 for size, full in zip(sizes, pattern.sizes, strict=True)]
     if all(size == 1 for size in sizes):
         return plain.flatten(0, depth - 1)
+    if pattern.is_flat:
+        return plain.flatten(0, depth - 1).index_select(0, pattern.index)
     if not any(varies[:-1]):
         return plain.flatten(0, depth - 1).index_select(0, pattern.positions())
     if all(varies[:-1]) and sizes[-1] == 1:
@@ -159,10 +162,10 @@ def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
             elif own.at != leader.at:
                 return None
             elif own.frame.shape != leader.frame.shape:
-                _check_frames(leader, own)
+                check_frames(leader, own)
                 return None
             elif not same_lengths(leader, own):
-                if not can_read_values(own.offsets):
+                if leader.is_flat or not can_read_values(own.offsets):
                     return None
                 leader = shared_pattern(leader, own)
     assert leader is not None
@@ -177,7 +180,7 @@ def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
         elif isinstance(operand, (Tensor, Entries)) and len(shape_of(operand)):
             parts: list[Tensor] = list(operand) if isinstance(operand, Entries) else [operand]
             parts = [part[(None,) * (rank - part.ndim)] for part in parts]
-            for place, size in zip(leader.at, leader.frame.shape, strict=True):
+            for place, size in zip(leader.at, leader.sizes, strict=True):
                 if parts[0].shape[place] not in (1, size):
                     return None
             parts = [at_rows(part, leader) for part in parts]
@@ -187,7 +190,10 @@ def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
     return Aligned(leader, found)
 
 
-def _check_frames(a: JaggedPattern, b: JaggedPattern) -> None:
+def check_frames(a: JaggedPattern, b: JaggedPattern) -> None:
+    """Raise unless the numbers of sequences broadcast."""
+    if a.is_flat or a.frame.ndim != b.frame.ndim:
+        return
     for one, other in zip(a.frame.shape[:-1], b.frame.shape[:-1], strict=True):
         if one != other and 1 not in (one, other):
             raise ValueError(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import feature_dims, is_jagged
-from maskgrad.semantics.stored.entries import Stored, shape_of
+from maskgrad.semantics.stored.entries import Stored, densified, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +38,8 @@ def permute(x: Jagged, order: Sequence[int]) -> Stored:
 
 
 def reshape(x: Jagged, shape: Sequence[int]) -> Stored | None:
-    """Other features between the batch and ragged dimensions, if these stay."""
-    shape, old = list(shape), x.shape
+    """Other features around the batch and ragged dimensions, if these stay or become one, or two again."""
+    shape, old, pattern = list(shape), x.shape, x.pattern
     if -1 in shape:
         known = math.prod(size for size in shape if size != -1)
         if not known:
@@ -46,21 +47,36 @@ def reshape(x: Jagged, shape: Sequence[int]) -> Stored | None:
         shape[shape.index(-1)] = math.prod(old) // known
     if math.prod(shape) != math.prod(old):
         raise RuntimeError(f"shape '{shape}' is invalid for input of size {math.prod(old)}")
-    places, start, position = [], 0, 0
-    for place in sorted(x.pattern.at):
+    inner, number = list(pattern.frame.shape), pattern.frame.numel()
+    places = None
+    if not pattern.is_flat:
+        places = _kept(shape, old, sorted(pattern.at))
+        if places is not None:
+            places = [places[sorted(pattern.at).index(place)] for place in pattern.at]
+    first, count = pattern.at[0], len(pattern.at)
+    if places is None and pattern.at == tuple(range(first, first + count)):
+        outer, behind = math.prod(old[:first]), math.prod(old[first + count :])
+        for sizes in (inner, [number]) if pattern.is_flat else ([number],):
+            places = places or _kept(shape, [outer, *sizes, behind], list(range(1, len(sizes) + 1)))
+    if places is None:
+        return ELSE
+    features = [size for d, size in enumerate(shape) if d not in places]
+    return Stored(x.values.reshape(x.values.shape[0], *features), pattern.moved(tuple(places)))
+
+
+def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] | None:
+    """Where the dimensions of ``old`` at ``places``, ascending, are found in a new shape; None if they are not."""
+    found, start, position = [], 0, 0
+    for place in places:
         wanted, product = math.prod(old[start:place]), 1
         while position < len(shape) and (product != wanted or shape[position] != old[place]):
             product *= shape[position]
             position += 1
         if position == len(shape) or product != wanted:
-            return ELSE
-        places.append(position)
+            return None
+        found.append(position)
         start, position = place + 1, position + 1
-    if math.prod(shape[position:]) != math.prod(old[start:]):
-        return ELSE
-    features = [size for d, size in enumerate(shape) if d not in places]
-    at = tuple([places[sorted(x.pattern.at).index(place)] for place in x.pattern.at])
-    return Stored(x.values.reshape(x.values.shape[0], *features), x.pattern.moved(at))
+    return found if math.prod(shape[position:]) == math.prod(old[start:]) else None
 
 
 def _sizes(args: tuple[Any, ...]) -> list[int]:
@@ -141,15 +157,11 @@ def _squeeze(x: Jagged, dim: Any = None) -> Stored | None:
 def _flatten(x: Jagged, start_dim: int = 0, end_dim: int = -1) -> Stored | None:
     rank = len(x.shape)
     start, end = as_dim(start_dim, rank), as_dim(end_dim, rank)
-    if any(start <= place <= end for place in x.pattern.at) and start != end:
-        return ELSE
     return reshape(x, [*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]])
 
 
 def _unflatten(x: Jagged, dim: int, sizes: Sequence[int]) -> Stored | None:
     dim = as_dim(dim, len(x.shape))
-    if dim in x.pattern.at:
-        return ELSE
     sizes = list(sizes)
     if -1 in sizes:
         sizes[sizes.index(-1)] = x.shape[dim] // math.prod(size for size in sizes if size != -1)
@@ -158,6 +170,8 @@ def _unflatten(x: Jagged, dim: int, sizes: Sequence[int]) -> Stored | None:
             f"unflatten: Provided sizes {sizes} don't multiply up to the size of dim {dim} ({x.shape[dim]}) in the "
             "input tensor"
         )
+    if dim in x.pattern.at:
+        return reshape(x, [*x.shape[:dim], *sizes, *x.shape[dim + 1 :]])
     before = feature_dims(x).index(dim) + 1
     at = tuple([place + (place > dim) * (len(sizes) - 1) for place in x.pattern.at])
     values = x.values
@@ -175,7 +189,7 @@ def _expand(x: Jagged, *sizes: Any, size: Any = None) -> Stored | None:
             f"dimensions in the tensor ({len(x.shape)})"
         )
     at = tuple([place + missing for place in x.pattern.at])
-    if any(wanted[d] not in (-1, full) for d, full in zip(at, x.pattern.frame.shape, strict=True)):
+    if any(wanted[d] not in (-1, full) for d, full in zip(at, x.pattern.sizes, strict=True)):
         return ELSE
     features = [wanted[d] for d in range(len(wanted)) if d not in at]
     values = x.values[(slice(None), *(None,) * missing)]
@@ -200,6 +214,10 @@ def rule(move: Callable[..., Stored | None], fallback: Callable[..., Any]) -> Ca
             return fallback(function, args, kwargs)
         named = {{"axis0": "dim0", "axis1": "dim1"}.get(k, k): v for k, v in kwargs.items() if k != first}
         found = move(x, *args[1:], **named)
+        if found is ELSE and move in (_reshape, _like):  # rows have no strides that could forbid a view
+            values, mask = densified(x)
+            whole = Entries(values.contiguous(), mask)
+            args, kwargs = ((whole, *args[1:]), kwargs) if args else (args, {**kwargs, first: whole})
         return fallback(function, args, kwargs) if found is ELSE else found
 
     return body

@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.eager import can_read_values, is_eager
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified
 from maskgrad.semantics.harmless import is_moderate
-from maskgrad.semantics.losses.adding_up import added_up
+from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.losses.fused import ABSOLUTE, SQUARED, fused, huber, smooth
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.products import values_of
-from maskgrad.semantics.reductions import sum
+from maskgrad.semantics.reductions import over_all, sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +92,8 @@ def _weighted(
     if weight is None:
         input, target = _broadcast(input, target)
         found = fused("distance", input, target, reduction, distance)
+        if found is None and reduction != "none" and distance in POWERS:
+            found = _power_of_differences(input, target, reduction == "mean", POWERS[distance])
         if found is not None:
             return found
         loss = each_position(function, (input, target), 1, tame=distance is not None, **options)
@@ -108,6 +110,22 @@ def _weighted(
     if reduction != "mean" or not by_weight:
         return reduce_loss(loss, reduction)
     return weighted_mean(loss, factor, repeated=factor.numel() // max(size.numel(), 1))
+
+
+#: Distances that are a power of the difference: the derivative of a difference has no numbers in it, so that it can be
+#: taken before anything is replaced.
+POWERS = {SQUARED: torch.square, ABSOLUTE: torch.abs}
+
+
+def _power_of_differences(
+    input: Operand, target: Operand, average: bool, power: Callable[[Tensor], Tensor]
+) -> Tensor | None:
+    """The reduced loss of a small tensor in the fewest calls; None where :func:`over_all` gives none."""
+    if not is_eager() or adds_up():
+        return None
+    mask = intersection((input, target))
+    assert mask is not None  # dispatch calls a rule only with masked arguments
+    return over_all(Entries(values_of(input) - values_of(target), mask), average, power)
 
 
 def mse_loss(

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.jagged.rows import at_rows
 from maskgrad.semantics.stored.elementwise import lookup, same_pattern
-from maskgrad.semantics.stored.entries import Stored, shape_of
+from maskgrad.semantics.stored.entries import Stored, densified, shape_of
 
 __all__ = ["cotangent"]
 
@@ -30,6 +32,12 @@ def cotangent(output: Stored, gradient: Any) -> Tensor:
         )
     if isinstance(gradient, Stored) and same_pattern([output, gradient]):
         return gradient.values
+    jagged = isinstance(output.pattern, JaggedPattern)  # whose dimensions stand anywhere in the shape
+    if isinstance(gradient, Stored) and (jagged or isinstance(gradient.pattern, JaggedPattern)):
+        gradient = densified(gradient)
+    if isinstance(output.pattern, JaggedPattern):
+        plain = torch.where(gradient.mask, gradient.values, 0) if isinstance(gradient, Entries) else gradient
+        return at_rows(plain, output.pattern)
     places = output.pattern.coordinates()
     if isinstance(gradient, Stored) and len(gradient.sizes) == len(output.sizes):
         entries, present = lookup(gradient, places)

@@ -14,6 +14,7 @@ from maskgrad.patterns.conversion import pattern_of_places
 from maskgrad.semantics.entries import Entries
 
 __all__ = [
+    "SIGNED",
     "Stored",
     "densified",
     "exploded",
@@ -138,15 +139,22 @@ def densified(x: Stored) -> Entries:
     )
 
 
+#: PyTorch puts nothing at places in these dtypes; their bits can be put there.
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
 def _padded(rows: Tensor, pattern: JaggedPattern) -> Entries:
     """Rows at their places, zeros elsewhere; the mask is kept in its smallest shape."""
-    depth, features = len(pattern.at), rows.shape[1:]
+    if rows.dtype in SIGNED:
+        values, mask = _padded(rows.view(SIGNED[rows.dtype]), pattern)
+        return Entries(values.view(rows.dtype), mask)
+    sizes, features = pattern.sizes, rows.shape[1:]
     values = rows.new_zeros((pattern.frame.numel(), *features)).index_copy(0, pattern.index, rows)
-    values = values.reshape(*pattern.frame.shape, *features)
-    mask = pattern.mask.reshape(*pattern.frame.shape, *(1,) * len(features)).expand(values.shape)
+    values = values.reshape(*sizes, *features)
+    mask = pattern.mask.reshape(*sizes, *(1,) * len(features)).expand(values.shape)
     if pattern.is_canonical:
         return Entries(values, mask)
-    order = tuple(range(depth))
+    order = tuple(range(len(sizes)))
     return Entries(values.movedim(order, pattern.at), mask.movedim(order, pattern.at))
 
 

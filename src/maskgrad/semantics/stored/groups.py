@@ -193,8 +193,8 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
             return Groups(ends, None, entries, present.unsqueeze(0), (pattern.sizes[line],))
         if set(dims) == {0, 1}:
             return _one_group(entries, pattern.positions.device)
-    if type(pattern) is JaggedPattern and dims == (
-        len(pattern.sizes) - 1,
+    if (
+        type(pattern) is JaggedPattern and not pattern.is_flat and dims == (len(pattern.sizes) - 1,)
     ):  # sequences, but for the empty ones
         present = pattern.lengths().nonzero().squeeze(1)
         ends = torch.cat([pattern.offsets[present], pattern.offsets[-1:]])

@@ -1,0 +1,125 @@
+"""Awkward arrays: lists of different lengths, in memory as a jagged batch is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.interop.outgoing import EXACT_WIDER
+from maskgrad.interop.sequence_lengths import sequences_of
+from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
+from maskgrad.masked_tensor.sequences import check_layout, from_offsets
+from maskgrad.masked_tensor.storage import to_dense
+from maskgrad.optional_packages import require
+
+if TYPE_CHECKING:
+    import awkward as ak
+
+    from maskgrad.masked_tensor.tensor import MaskedTensor
+
+__all__ = ["from_awkward", "to_awkward"]
+
+
+def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> MaskedTensor:
+    """An awkward array of lists as a batch of sequences.
+
+    Args:
+        array: B lists of numbers, each of its own length (``B * var * float64``), or of lists of one size within them
+            (``B * var * 3 * float64``). A list that is missing (None) counts as one of length 0.
+        layout: ``torch.jagged`` stores the lists one behind the other; ``torch.strided`` pads them and has a Boolean
+            mask.
+
+    Returns:
+        MaskedTensor (B, T, *features) of the dtype of the numbers, T the longest length.
+
+    Zero copy:
+        To ``torch.jagged``, numbers and offsets are shared if ``array`` has them one behind the other, as
+        ``ak.to_packed(array)`` has, in memory that may be written; what is written in place then shows in ``array``.
+
+    Raises:
+        MissingDependencyError: awkward is not installed.
+        TypeError: ``array`` is no awkward array of lists of numbers.
+        ValueError: a number is missing (None), lists differ in length in a second dimension, or ``layout`` is another
+            one.
+
+    Dense equivalent: ``ak.pad_none(array, T)`` as a masked array of numpy.
+
+    Example:
+        >>> import awkward as ak
+        >>> mg.interop.from_awkward(ak.Array([[1., 2.], [], [3.]])).lengths()
+        tensor([2, 0, 1])
+
+    Source: https://awkward-array.org/doc/main/reference/generated/ak.Array.html
+    """
+    function = "mg.interop.from_awkward"
+    require("awkward", function)
+    import awkward as ak
+
+    check_layout(layout)
+    if not isinstance(array, ak.Array):
+        raise TypeError(
+            f"{function}: array must be an awkward Array, found {type(array).__name__}; convert it with ak.Array(lists)"
+        )
+    if ak.fields(array) or array.ndim < 2:
+        raise TypeError(
+            f"{function}: array must hold lists of numbers, found type {array.type}; choose a field of records, as in "
+            "array['x'], and use mg.from_numpy(ak.to_numpy(array)) where there are no lists"
+        )
+    lengths = ak.to_numpy(ak.fill_none(ak.num(array, axis=1), 0)).astype("int64")
+    packed = ak.to_packed(ak.from_regular(ak.drop_none(array, axis=0), axis=1)).layout
+    content = packed.content
+    try:
+        numbers = ak.to_numpy(ak.Array(content), allow_missing=False)
+    except ValueError as error:
+        raise ValueError(
+            f"{function}: array must have no missing numbers and be ragged in one dimension only, found type "
+            f"{array.type}; see ak.drop_none, ak.fill_none and ak.to_regular ({str(error).strip().splitlines()[0]})"
+        ) from None
+    if not holds_numbers(numbers.dtype):
+        raise TypeError(f"{function}: array must hold numbers, found type {array.type}; see ak.values_astype")
+    if len(packed) == len(lengths):
+        offsets = tensor_of(ak.to_numpy(packed.offsets.data)).long()
+    else:
+        offsets = torch.nn.functional.pad(torch.from_numpy(lengths).cumsum(0), (1, 0))
+    x = from_offsets(tensor_of(numbers), offsets)
+    return x if layout == torch.jagged else to_dense(x)
+
+
+def to_awkward(x: MaskedTensor) -> ak.Array:
+    """A batch of sequences as an awkward array of lists.
+
+    Args:
+        x: MaskedTensor (B, T, *features) of layout ``torch.jagged``, or with a Boolean mask of padded sequences. Of
+            bfloat16, which numpy lacks, float32 is made.
+
+    Returns:
+        Awkward array ``B * var * features * dtype``. Gradients do not travel.
+
+    Zero copy:
+        Values and offsets of a jagged tensor on the CPU are shared, so that what is written to it in place shows in the
+        array. Of a padded batch none; the padding has to be left out.
+
+    Raises:
+        MissingDependencyError: awkward is not installed.
+        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        ValueError: its mask is not one of padded sequences, or it has several batch dimensions.
+
+    Example:
+        >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1]))
+        >>> mg.interop.to_awkward(x).to_list()
+        [[0.0, 1.0, 2.0], [3.0]]
+
+    Source: https://awkward-array.org/doc/main/reference/generated/ak.contents.ListOffsetArray.html
+    """
+    function = "mg.interop.to_awkward"
+    require("awkward", function)
+    import awkward as ak
+
+    values, pattern = sequences_of(x, function, None)
+    plain = values.detach().cpu().resolve_conj().resolve_neg()
+    if plain.dtype in (torch.bfloat16, torch.complex32):
+        plain = plain.to(EXACT_WIDER[plain.dtype])
+    content: Any = ak.contents.NumpyArray(plain.numpy())
+    offsets = ak.index.Index64(pattern.offsets.cpu().numpy())
+    return ak.Array(ak.contents.ListOffsetArray(offsets, content))

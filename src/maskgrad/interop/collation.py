@@ -1,0 +1,183 @@
+"""Samples that hold sequences of different lengths, as batches for a ``DataLoader``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from numbers import Number
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from maskgrad.masked_tensor.numpy_memory import tensor_of
+from maskgrad.masked_tensor.sequences import check_layout, from_sequences
+from maskgrad.masked_tensor.storage import to_dense
+from maskgrad.masked_tensor.tensor import MaskedTensor
+
+__all__ = ["collate_jagged"]
+
+FUNCTION = "mg.interop.collate_jagged"
+
+#: The name of a field of a mapping, or its place in a tuple; None for a sample that is no collection.
+Name = str | int | None
+
+
+def collate_jagged(
+    samples: list[Any],
+    *,
+    sequences: Collection[str | int] | None = None,
+    stack: Collection[str | int] = (),
+    layout: torch.layout = torch.jagged,
+) -> Any:
+    """Put samples together, their sequences one behind the other: a ``collate_fn`` for ``torch.utils.data.DataLoader``.
+
+    What is a sequence never depends on the lengths in a batch, so that every batch has the same types.
+
+    Args:
+        samples: tensors, arrays of numpy, lists of numbers, or mappings, tuples and lists of such fields,
+            nested or not.
+        sequences: the fields that are sequences, by their key in a mapping or their place in a tuple. None: every
+            tensor, array and list of numbers of one dimension or more is one, along its first dimension.
+        stack: the fields that are none although they look like it, such as images: all of one shape.
+        layout: ``torch.jagged``, or ``torch.strided`` for padding under a Boolean mask.
+
+    Returns:
+        The structure of a sample, with a MaskedTensor (B, T, *features) for each sequence, T the longest length in the
+        batch (fields of the same lengths share one pattern), and ``torch.utils.data.default_collate`` of the rest.
+        Lists of Python numbers become int64, float32 or Boolean tensors; int64 if all lists of a batch are empty.
+        Gradient: reaches tensors in the samples.
+
+    Raises:
+        TypeError: dtypes in a field differ, or a field named as a sequence is none.
+        ValueError: features in a field differ, samples have different fields, a field is named twice, or the layout is
+            another one.
+        KeyError: a field that is named is in no sample.
+
+    Dense equivalent: ``torch.nn.utils.rnn.pad_sequence`` for each sequence, with its lengths.
+
+    Example:
+        >>> import functools
+        >>> data = [{"ids": [5, 6, 7], "label": 0}, {"ids": [8], "label": 1}]
+        >>> batch = next(iter(torch.utils.data.DataLoader(data, 2, collate_fn=mg.interop.collate_jagged)))
+        >>> batch["ids"], batch["label"]
+        (masked([[ 5,  6,  7],
+                [ 8, --, --]], layout=torch.jagged), tensor([0, 1]))
+        >>> named = functools.partial(mg.interop.collate_jagged, sequences=("ids",))
+        >>> torch.utils.data.DataLoader(data, 2, collate_fn=named).collate_fn is named
+        True
+
+    Source: https://docs.pytorch.org/docs/stable/data.html#dataloader-collate-fn
+    """
+    check_layout(layout)
+    if not samples:
+        raise ValueError(f"{FUNCTION}: samples must not be empty; a batch has one sample or more")
+    chosen = {"sequences": sequences or (), "stack": stack}
+    for argument, names in chosen.items():
+        if isinstance(names, str):
+            raise TypeError(
+                f"{FUNCTION}: {argument} must be a collection of names, found the string {names!r}; use ({names!r},)"
+            )
+    both = set(sequences or ()) & set(stack)
+    if both:
+        raise ValueError(
+            f"{FUNCTION}: a field is a sequence or is stacked, found {sorted(map(str, both))} in both"
+        )
+    fields = _Fields(None if sequences is None else frozenset(sequences), frozenset(stack), layout)
+    batch = fields.collate(samples, None)
+    absent = (set(sequences or ()) | set(stack)) - fields.seen
+    if absent:
+        raise KeyError(
+            f"{FUNCTION}: no field is named {', '.join(sorted(map(repr, absent)))}; the samples have "
+            f"{', '.join(sorted(map(repr, fields.seen))) or 'none'}"
+        )
+    return batch
+
+
+class _Fields:
+    """One batch under way: what was asked for, which fields were seen, and which patterns were made."""
+
+    def __init__(
+        self, sequences: frozenset[str | int] | None, stack: frozenset[str | int], layout: torch.layout
+    ) -> None:
+        self.sequences, self.stack, self.layout = sequences, stack, layout
+        self.seen: set[str | int] = set()
+        self.patterns: dict[Any, Any] = {}
+
+    def collate(self, parts: list[Any], name: Name) -> Any:
+        first = parts[0]
+        if name is not None:
+            self.seen.add(name)
+        is_named = self.sequences is not None and name in self.sequences
+        if name in self.stack:
+            return default_collate([torch.as_tensor(p) if _is_numbers(p) else p for p in parts])
+        if is_named or (self.sequences is None and all(map(_is_sequence, parts))):
+            return self.batch(parts, name)
+        if isinstance(first, Mapping):
+            return {key: self.collate([self.field(p, key, name) for p in parts], key) for key in first}
+        if isinstance(first, tuple) or (isinstance(first, list) and not _is_numbers(first)):
+            if any(not isinstance(p, (tuple, list)) or len(p) != len(first) for p in parts):
+                raise ValueError(f"{FUNCTION}: {_called(name)} must have {len(first)} parts in each sample")
+            found = [self.collate([p[i] for p in parts], i) for i in range(len(first))]
+            if not isinstance(first, tuple):
+                return found
+            return type(first)(*found) if hasattr(first, "_fields") else tuple(found)
+        return default_collate(parts)
+
+    def field(self, sample: Any, key: Any, name: Name) -> Any:
+        if not isinstance(sample, Mapping) or key not in sample:
+            raise ValueError(f"{FUNCTION}: {_called(name)} must have the field {key!r} in each sample")
+        return sample[key]
+
+    def batch(self, parts: list[Any], name: Name) -> MaskedTensor:
+        """Sequences one behind the other."""
+        for i, part in enumerate(parts):
+            if not _is_sequence(part):
+                raise TypeError(
+                    f"{FUNCTION}: {_called(name)} must be a tensor of one dimension or more, or a list of numbers, "
+                    f"found {type(part).__name__} in sample {i}; leave it out of sequences="
+                )
+        try:
+            x = from_sequences(_tensors(parts), layout=torch.jagged)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"{FUNCTION}: {_called(name)}: {error}; name fields that are no sequences in stack="
+            ) from None
+        key = (str(x.device), *[len(part) for part in parts])
+        x = MaskedTensor(x._values, self.patterns.setdefault(key, x._pattern))
+        return x if self.layout == torch.jagged else to_dense(x)
+
+
+def _called(name: Name) -> str:
+    return "a sample" if name is None else f"field {name!r}"
+
+
+def _is_numbers(part: Any) -> bool:
+    """Whether something is a list of numbers, or of such lists; the first entry speaks for all."""
+    return isinstance(part, list) and (not part or isinstance(part[0], Number) or _is_numbers(part[0]))
+
+
+def _is_sequence(part: Any) -> bool:
+    if isinstance(part, Tensor):
+        return part.layout == torch.strided and not part.is_nested and part.ndim > 0
+    return _is_numbers(part) or (type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0)
+
+
+def _tensors(parts: list[Any]) -> list[Tensor]:
+    """All of them as tensors; lists in one dtype, to which those without numbers say nothing."""
+    tensors = [
+        part
+        if isinstance(part, Tensor)
+        else torch.tensor(part)
+        if isinstance(part, list)
+        else tensor_of(part)
+        for part in parts
+    ]
+    if not isinstance(parts[0], list):
+        return tensors
+    telling = [t for t in tensors if t.numel()]
+    dtype = telling[0].dtype if telling else torch.int64
+    for tensor in telling[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    features = telling[0].shape[1:] if telling else ()
+    return [t.to(dtype) if t.numel() else t.new_empty(0, *features, dtype=dtype) for t in tensors]

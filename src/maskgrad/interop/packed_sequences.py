@@ -1,0 +1,171 @@
+"""Sequences without padding in the forms of others: packed sequences, and rows with ``cu_seqlens``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from maskgrad.interop.sequence_lengths import sequences_of
+from maskgrad.masked_tensor.sequences import check_layout
+from maskgrad.masked_tensor.storage import to_dense
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.patterns.jagged import jagged_pattern
+from maskgrad.semantics.jagged.recurrence import schedule
+
+__all__ = ["CuSeqlens", "from_packed", "to_cu_seqlens", "to_packed"]
+
+
+class CuSeqlens(NamedTuple):
+    """Sequences as kernels for attention of variable length take them.
+
+    Attributes:
+        values: rows (n, *features), one behind the other.
+        cu_seqlens: int32 (B + 1,): sequence b is the rows ``cu_seqlens[b]:cu_seqlens[b + 1]``.
+        max_length: no sequence is longer.
+    """
+
+    values: Tensor
+    cu_seqlens: Tensor
+    max_length: int
+
+
+def to_cu_seqlens(x: MaskedTensor) -> CuSeqlens:
+    """The rows of all sequences, and where each one begins: the inverse of :func:`maskgrad.from_offsets`.
+
+    Args:
+        x: MaskedTensor (B, T, *features) of layout ``torch.jagged``, or with a Boolean mask of padded sequences.
+
+    Returns:
+        ``(values, cu_seqlens, max_length)``: rows (n, *features), int32 (B + 1,), and T, the size of the ragged
+        dimension: an upper bound, so that no device is waited for. Gradient: passes to the rows of ``x``.
+
+    Zero copy:
+        The values of a jagged tensor are shared; ``cu_seqlens`` is new, being int32.
+
+    Raises:
+        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        ValueError: its mask is not one of padded sequences, it has several batch dimensions, or more rows than int32
+            can number.
+
+    Dense equivalent: ``data[mask]`` of a padded batch.
+
+    Example:
+        >>> x = mg.from_sequences([torch.tensor([1., 2.]), torch.tensor([6.])], layout=torch.jagged)
+        >>> values, cu_seqlens, max_length = mg.interop.to_cu_seqlens(x)
+        >>> values, cu_seqlens, max_length
+        (tensor([1., 2., 6.]), tensor([0, 2, 3], dtype=torch.int32), 2)
+
+    Source: https://docs.pytorch.org/docs/stable/nn.attention.html (``varlen``).
+    """
+    function = "mg.interop.to_cu_seqlens"
+    values, pattern = sequences_of(x, function, None)
+    if values.shape[0] >= 2**31:
+        raise ValueError(
+            f"{function}: int32 cannot number {values.shape[0]} rows; split the batch, or use x.offsets() (int64)"
+        )
+    return CuSeqlens(values, pattern.offsets.to(torch.int32), pattern.longest)
+
+
+def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> MaskedTensor:
+    """A packed sequence of PyTorch as a batch, its sequences in their original order.
+
+    Args:
+        packed: what ``torch.nn.utils.rnn.pack_padded_sequence`` or ``pack_sequence`` makes; data (n, *features).
+        layout: ``torch.jagged`` stores the sequences one behind the other; ``torch.strided`` pads them and has a
+            Boolean mask.
+
+    Returns:
+        MaskedTensor (B, T, *features), T the longest length. Gradient: reaches ``packed.data``.
+
+    Zero copy:
+        None; packed sequences lie step by step, not one behind the other.
+
+    Raises:
+        TypeError: ``packed`` is no PackedSequence.
+        ValueError: its parts contradict each other, or ``layout`` is another one.
+
+    Dense equivalent: ``torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)``.
+
+    Example:
+        >>> packed = torch.nn.utils.rnn.pack_sequence([torch.tensor([1., 2.]), torch.tensor([6.])])
+        >>> mg.interop.from_packed(packed)
+        masked([[1., 2.],
+                [6., --]], layout=torch.jagged)
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.PackedSequence.html
+    """
+    function = "mg.interop.from_packed"
+    check_layout(layout)
+    if not isinstance(packed, PackedSequence):
+        raise TypeError(
+            f"{function}: packed must be a torch.nn.utils.rnn.PackedSequence, found {type(packed).__name__}; build one "
+            "with pack_sequence(list_of_tensors, enforce_sorted=False), or use mg.from_sequences(list_of_tensors)"
+        )
+    data, sizes = packed.data, packed.batch_sizes
+    number, steps = data.shape[0], len(sizes)
+    if not steps or int(sizes.sum()) != number or int(sizes[-1]) < 1 or bool((sizes.diff() > 0).any()):
+        raise ValueError(
+            f"{function}: batch_sizes of packed must fall from the number of sequences, stay above 0 and sum to the "
+            f"{number} rows of data, found {sizes.tolist()}; let pack_sequence make it"
+        )
+    batch = int(sizes[0])
+    order = packed.unsorted_indices
+    rank = torch.arange(batch) if order is None else order.cpu()
+    if rank.shape != (batch,) or not rank.sort()[0].equal(torch.arange(batch)):
+        raise ValueError(
+            f"{function}: unsorted_indices of packed must name each of {batch} sequences once, found {rank.tolist()}"
+        )
+    by_length = (sizes.unsqueeze(1) > torch.arange(batch)).sum(0)  # the longest first
+    offsets = torch.nn.functional.pad(by_length[rank].cumsum(0), (1, 0)).to(data.device)
+    pattern = jagged_pattern(offsets, number, (batch, steps))
+    starts = (sizes.cumsum(0) - sizes).to(data.device)
+    places = starts[pattern.positions()] + rank.to(data.device)[pattern.sequences()]
+    x = MaskedTensor(data.index_select(0, places), pattern)
+    return x if layout == torch.jagged else to_dense(x)
+
+
+def to_packed(x: MaskedTensor) -> PackedSequence:
+    """A batch of sequences as a packed sequence of PyTorch, for code that wants one.
+
+    ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` need none: they take the MaskedTensor as it is.
+
+    Args:
+        x: MaskedTensor (B, T, *features) of layout ``torch.jagged``, or with a Boolean mask of padded sequences; of a
+            jagged tensor the ragged dimension may stand first. Every sequence has a step.
+
+    Returns:
+        PackedSequence with ``sorted_indices``. Gradient: reaches the specified entries of ``x``, exactly 0 elsewhere.
+
+    Zero copy:
+        None; packed sequences lie step by step, not one behind the other.
+
+    Raises:
+        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        ValueError: a sequence is empty, which PyTorch cannot pack; the mask is not one of padded sequences; or ``x``
+            has several batch dimensions.
+
+    Dense equivalent: ``torch.nn.utils.rnn.pack_padded_sequence(data, lengths, True, enforce_sorted=False)``.
+
+    Example:
+        >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([1, 3]))
+        >>> packed = mg.interop.to_packed(x)
+        >>> packed.data, packed.batch_sizes
+        (tensor([3., 0., 4., 5.]), tensor([2, 1, 1]))
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.PackedSequence.html
+    """
+    function = "mg.interop.to_packed"
+    values, pattern = sequences_of(x, function, None)
+    lengths = pattern.lengths()
+    if not len(lengths) or int(lengths.min()) < 1:
+        found = "no sequences" if not len(lengths) else f"sequence {int(lengths.argmin())} empty"
+        raise ValueError(
+            f"{function}: PyTorch packs sequences of length 1 or more, found {found}; leave them out, as in "
+            "x[mg.interop.lengths(x) > 0], or give the recurrent layer x itself"
+        )
+    found_order = pattern.remembered(("schedule", 0), lambda: schedule(pattern, 0))
+    data = torch.empty_like(values, requires_grad=False).index_copy(0, found_order.places, values)
+    return PackedSequence(data, found_order.batch_sizes, found_order.order, found_order.rank)

@@ -1,0 +1,84 @@
+"""PyTorch's fused attention, differentiable any number of times.
+
+The derivative of a fused kernel is a fused kernel itself, of which PyTorch knows no derivative. Where a graph of the
+gradient is wanted, the formula is differentiated instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from maskgrad.kernels.selection import is_eager
+
+__all__ = ["differentiable", "differentiable_attention", "is_transformed_by_function"]
+
+
+def differentiable_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, scale: float | None
+) -> Tensor:
+    """``F.scaled_dot_product_attention`` (…, L, Ev), with derivatives of any order."""
+    if is_transformed_by_function():
+        return _by_formula(query, key, value, mask, dropout_p, scale)
+    result = F.scaled_dot_product_attention(query, key, value, mask, dropout_p, scale=scale)
+    if dropout_p or not (result.requires_grad and is_eager() and _is_fused(result.grad_fn)):
+        return result  # a graph knows no nodes, and what is not fused has all derivatives
+    return differentiable(result, _by_formula, query, key, value, mask, 0.0, scale)
+
+
+def differentiable(result: Tensor, formula: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    """``result``, with its own derivative as the first and those of ``formula(*inputs)``, the same, beyond it."""
+    return _Twice.apply(result, formula, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def is_transformed_by_function() -> bool:
+    """Whether ``torch.func`` or a forward-mode derivative is at work: fused kernels have no rules for all of them."""
+    return not (torch.compiler.is_compiling() or torch.compiler.is_exporting()) and bool(
+        torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def _by_formula(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, scale: float | None
+) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, scale=scale)
+
+
+def _is_fused(node: Any) -> bool:
+    """Whether a fused kernel gave the result; since PyTorch 2.14 one without heads, too, with a dimension added."""
+    if "Squeeze" in node.name():
+        node = node.next_functions[0][0]
+    return "ScaledDotProduct" in node.name()
+
+
+class _Twice(torch.autograd.Function):
+    """A result whose derivative PyTorch cannot differentiate. What is saved is what the kernel saves, and no longer."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, formula: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        ctx.formula = formula
+        ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+        ctx.save_for_backward(*[inputs[i] for i in ctx.places])
+        return result.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        found: list[Tensor | None] = [None] * len(ctx.others)
+        if not torch.is_grad_enabled():
+            return grad, None, *found
+        inputs = list(ctx.others)
+        for i, x in zip(ctx.places, ctx.saved_tensors, strict=True):
+            inputs[i] = x
+        wanted = [i for i in ctx.places if inputs[i].requires_grad]
+        again = ctx.formula(*inputs)
+        parts = torch.autograd.grad(again, [inputs[i] for i in wanted], grad, create_graph=True)
+        for i, part in zip(wanted, parts, strict=True):
+            found[i] = part
+        return None, None, *found

@@ -1,0 +1,81 @@
+"""When the result of a jagged operand is jagged: batch and ragged dimension stay, and the rule keeps the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.laws.storage.expectations import Operation, World, like_intersection, same
+from tests.laws.storage.layouts import COO, JAGGED, Storage
+
+__all__ = ["layout_of_result"]
+
+#: Operations that reach along one dimension, and leave each row to itself if that is one of features.
+ALONG = {
+    **dict.fromkeys(
+        ("flip", "roll", "split", "unflatten", "select", "tensor_split", "x[0]", "x[-1]", "unbind", "narrow"), 0
+    ),
+    **dict.fromkeys(("x[:, 0]",), 1),
+    **dict.fromkeys(
+        ("minus mean", "var_mean", "sum dtype", "p-norm", "linalg.norm 3", "max dim", "min dim", "chunk",
+         "index_select", "cat last", "x @ vector"), -1
+    ),
+    "std unbiased": 0,
+}  # fmt: skip
+#: … those that choose sequences, …
+SEQUENCES = {"x[1:]": 0, "x[::2]": 0, "x[tensor]": 0, "x[[2, 0, 2]]": 0, "x[rows]": 0, "x[..., 1:]": -1}
+#: … those that choose positions that lie together, …
+POSITIONS = {"x[1:]": 0, "x[..., 1:]": -1}
+#: … and those that only say where the dimensions stand.
+MOVES = ("mT", "transpose 0 1", "movedim", "unsqueeze 0", "unsqueeze -1", "squeeze", "expand", "x[:, None]", "stack 1",
+         "where same", "T", "t", "permute")  # fmt: skip
+#: Those that need the same lengths for it.
+SAME_LENGTHS = ("stack", "where")
+
+
+def layout_of_result(operation: Operation, storage: Storage, masks: World, rank: int) -> torch.layout:
+    """What comes of an operand on the storage; on a Boolean mask if it is no prefix of each sequence any more."""
+    if storage.layout != JAGGED:
+        return operation.layout(storage, rank)
+    if operation.nothing is not None:
+        return torch.strided
+    other = storage.other()
+    if asks_for_other(operation, masks) and other.layout != JAGGED:
+        return (
+            COO if other.layout == COO and operation.layout(other, rank) != torch.strided else torch.strided
+        )
+    return JAGGED if keeps_rows(operation, storage) else torch.strided
+
+
+def asks_for_other(operation: Operation, masks: World) -> bool:
+    asked = []
+
+    class Asked:
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            return getattr(masks, name)
+
+    operation.mask(Asked())  # type: ignore[arg-type]
+    return "other" in asked
+
+
+def keeps_rows(operation: Operation, storage: Storage) -> bool:
+    name, rank = operation.name, len(storage.shape)
+    *batch, ragged = storage.places
+    if operation.layout in (same, like_intersection) or name in MOVES:
+        return True
+    if name in SAME_LENGTHS:
+        return torch.equal(storage.mask, storage.other().mask)
+    if name == "cat":
+        return batch == [0]
+    along = ALONG.get(name, -1 if name.endswith(" last") else None)
+    if name.endswith((" first", " keepdim")):
+        along = 0
+    if along is not None:
+        return along % rank not in storage.places
+    if name in SEQUENCES and (
+        SEQUENCES[name] % rank not in storage.places or batch == [SEQUENCES[name] % rank]
+    ):
+        return True
+    return name in POSITIONS and POSITIONS[name] % rank == ragged

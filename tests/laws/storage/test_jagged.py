@@ -1,0 +1,367 @@
+"""Sequences of different lengths: deletion along them, conversions, memory, autograd, transforms, wherever they are."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
+from torch.utils import _pytree as pytree
+
+import maskgrad as mg
+from maskgrad.errors import UnsupportedLayoutError
+from tests.laws.storage.layouts import BY_NAME, STORAGES, Storage, boolean, entries_of, stored
+from tests.laws.storage.test_conformance import filled
+
+JAGGED = [storage for storage in STORAGES if storage.layout == torch.jagged]
+SOME = [
+    BY_NAME[name] for name in ("jagged", "jagged-hybrid", "jagged-batches", "jagged-turned", "jagged-heads")
+]
+
+
+def named(name: str) -> Callable[[Any, int], Any]:
+    function: Callable[..., Any] = getattr(torch, name)
+    return function
+
+
+#: Along the ragged dimension; PyTorch's function on each sequence alone is the oracle.
+REDUCTIONS: dict[str, Callable[[Any, int], Any]] = {
+    **{
+        name: named(name)
+        for name in ("sum", "mean", "prod", "amax", "amin", "argmax", "argmin", "any", "all", "logsumexp",
+                     "count_nonzero")
+    },
+    "max": lambda x, dim: torch.max(x, dim)[0],
+    "median": lambda x, dim: torch.median(x, dim)[0],
+    "quantile": lambda x, dim: torch.quantile(x, 0.3, dim),
+    "var": lambda x, dim: torch.var(x, dim, correction=0),
+    "std": lambda x, dim: torch.std(x, dim, correction=0),
+    "norm": lambda x, dim: torch.linalg.vector_norm(x, 3, dim),
+}  # fmt: skip
+KEEPING: dict[str, Callable[[Any, int], Any]] = {
+    **{name: named(name) for name in ("softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp")},
+    "cummax": lambda x, dim: torch.cummax(x, dim)[0],
+    "sort": lambda x, dim: torch.sort(x, dim)[0],
+    "argsort": lambda x, dim: torch.argsort(x, dim, True),
+    "normalize": lambda x, dim: torch.nn.functional.normalize(x, dim=dim),
+}
+
+
+def sequences_of(x: Tensor, storage: Storage) -> list[Tensor]:
+    """Each sequence alone (length, *features), from a tensor of the whole shape."""
+    depth = storage.mask.ndim
+    rows = x.movedim(storage.places, tuple(range(depth))).flatten(0, depth - 2)
+    lengths = storage.mask.sum(-1).reshape(-1).tolist()
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
+def whole(x: mg.MaskedTensor) -> Tensor:
+    """Zeros of its own dtype where nothing is specified."""
+    return x.filled(torch.zeros((), dtype=x.dtype))
+
+
+def distinct(storage: Storage) -> Tensor:
+    torch.manual_seed(0)
+    return (torch.randperm(storage.number).double() / 7 + 0.1).requires_grad_()
+
+
+@pytest.mark.layouts(per=lambda name: name, keep=2)
+@pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_reduction_sees_each_sequence_alone(name: str, storage: Storage) -> None:
+    entries = distinct(storage)
+    result = REDUCTIONS[name](stored(storage, entries), storage.places[-1])
+    plain = boolean(storage, entries).filled(0)
+    expected = [REDUCTIONS[name](part, 0) if len(part) else None for part in sequences_of(plain, storage)]
+    depth = storage.mask.ndim - 1
+    places = [place - (place > storage.places[-1]) for place in storage.places[:-1]]
+    found = whole(result).movedim(places, tuple(range(depth))).flatten(0, depth - 1)
+    known = result.mask.movedim(places, tuple(range(depth))).flatten(0, depth - 1)
+    for row, mask, alone in zip(found, known, expected, strict=True):
+        assert bool(mask.all()) is (alone is not None)
+        assert alone is None or mask.any()
+        torch.testing.assert_close(row, torch.zeros_like(row) if alone is None else alone)
+    if result.requires_grad:
+        same_gradients(found.sum(), sum(part.sum() for part in expected if part is not None), entries)
+
+
+@pytest.mark.layouts(per=lambda name: name, keep=2)
+@pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_keeps_the_rows_sees_each_sequence_alone(name: str, storage: Storage) -> None:
+    entries = distinct(storage)
+    result = KEEPING[name](stored(storage, entries), storage.places[-1])
+    assert result.layout == torch.jagged
+    assert result.mask.tolist() == storage.whole_mask.tolist()
+    parts = sequences_of(boolean(storage, entries).filled(0), storage)
+    if name == "argsort":  # the third argument means descending
+        parts = [part.detach() for part in parts]
+    expected = [KEEPING[name](part, 0) for part in parts]
+    found = sequences_of(result.filled(0), storage)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    if result.requires_grad:
+        weighted = [
+            sum((p * torch.arange(p.numel()).reshape(p.shape)).sum() for p in q) for q in (found, expected)
+        ]
+        same_gradients(weighted[0], weighted[1], entries)
+
+
+def same_gradients(ours: Any, theirs: Any, entries: Tensor) -> None:
+    """To the second order."""
+    first = [torch.autograd.grad(total, entries, create_graph=True)[0] for total in (ours, theirs)]
+    torch.testing.assert_close(*first)
+    if first[0].requires_grad and first[1].requires_grad:
+        second = [torch.autograd.grad((grad**2).sum(), entries, allow_unused=True)[0] for grad in first]
+        torch.testing.assert_close(*[torch.zeros(len(entries)).double() if g is None else g for g in second])
+
+
+#: To another layout.
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "dense": lambda x: x.to_dense(),
+    "coo": lambda x: x.to_sparse(),
+    "coo of one dimension": lambda x: x.to_sparse(1) if len(x.shape) == 1 else x.to_sparse(sparse_dim=x.ndim),
+    "csr": lambda x: x.to_sparse(layout=torch.sparse_csr),
+    "csc": lambda x: x.to_sparse(layout=torch.sparse_csc),
+    "bsr": lambda x: x.to_sparse(layout=torch.sparse_bsr, blocksize=(1, 1)),
+    "bsc": lambda x: x.to_sparse(layout=torch.sparse_bsc, blocksize=(1, 1)),
+}
+
+
+@pytest.mark.layouts(per=lambda name: name, keep=2)
+@pytest.mark.parametrize("storage", JAGGED, ids=lambda s: s.name)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_conversions_go_there_and_back(name: str, storage: Storage) -> None:
+    entries = entries_of(storage)
+    x, plain = stored(storage, entries), boolean(storage, entries)
+    if name.startswith(("c", "b")) and not name.startswith("coo") and len(storage.shape) != 2:
+        return  # matrices
+    found = LAYOUTS[name](x)
+    assert found.layout != torch.jagged
+    assert found.mask.tolist() == plain.mask.tolist()
+    torch.testing.assert_close(found.filled(0), plain.filled(0), rtol=0, atol=0)
+    if storage.places[0] == 0 and 0 not in storage.shape:
+        back = found.to_jagged(storage.places[-1])
+        assert back.layout == torch.jagged
+        assert back.mask.tolist() == plain.mask.tolist()
+        torch.testing.assert_close(back.filled(0), plain.filled(0), rtol=0, atol=0)
+        found = back
+    weights = torch.rand(storage.shape, dtype=torch.float64)
+    grads = [torch.autograd.grad((t.filled(0) * weights).sum(), entries)[0] for t in (found, plain)]
+    torch.testing.assert_close(*grads, rtol=0, atol=0)
+
+
+@pytest.mark.layouts(per=lambda name: name, keep=2)
+@pytest.mark.parametrize("storage", JAGGED, ids=lambda s: s.name)
+@pytest.mark.parametrize("name", ["compressed", "tolist", "num_specified", "to_sparse_tensor"])
+def test_what_is_read_is_what_the_boolean_mask_reads(name: str, storage: Storage) -> None:
+    entries = entries_of(storage).detach()
+    ours, theirs = (getattr(build(storage, entries), name)() for build in (stored, boolean))
+    if name == "tolist":
+        assert ours == theirs
+    else:
+        assert ours.to_dense().equal(theirs.to_dense())
+
+
+def through_file(x: mg.MaskedTensor) -> Any:
+    file = io.BytesIO()
+    torch.save({"x": x}, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)["x"]
+
+
+def through_tree(x: mg.MaskedTensor) -> Any:
+    leaves, spec = pytree.tree_flatten(x)
+    assert all(isinstance(leaf, Tensor) for leaf in leaves)
+    return pytree.tree_unflatten(leaves, spec)
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy, "deepcopy": copy.deepcopy, "clone": lambda x: x.clone(), "file": through_file,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)), "tree": through_tree, "to": lambda x: x.to("cpu", copy=True),
+}  # fmt: skip
+
+
+@pytest.mark.layouts(per=lambda name: name, keep=2)
+@pytest.mark.parametrize("storage", JAGGED, ids=lambda s: s.name)
+@pytest.mark.parametrize("name", COPIES)
+def test_copies_are_jagged_and_equal(name: str, storage: Storage) -> None:
+    x = stored(storage, entries_of(storage).detach())
+    found = COPIES[name](x)
+    assert found.layout == torch.jagged
+    assert found.shape == x.shape
+    assert torch.equal(found.mask, storage.whole_mask)
+    assert torch.equal(found, x)
+    assert torch.equal(found.lengths(), storage.mask.sum(-1))
+    if name in ("deepcopy", "clone", "file", "pickle", "to"):
+        found.add_(1)
+        assert not found.values().numel() or not torch.equal(found, x)
+
+
+def sent_back(gradient: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def run(x: mg.MaskedTensor) -> Any:
+        x = x.detach().requires_grad_()
+        (x * x).backward(gradient(x))
+        return x.grad
+
+    return run
+
+
+def numbers(x: Any) -> Tensor:
+    return torch.arange(x.numel(), dtype=torch.float64).reshape(x.shape)
+
+
+def in_part(x: Any) -> mg.MaskedTensor:
+    return mg.masked(numbers(x), numbers(x) % 3 > 0)
+
+
+def hooked(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def run(x: mg.MaskedTensor) -> Any:
+        x = x.detach().requires_grad_()
+        seen = []
+        x.register_hook(lambda grad: (seen.append(grad.layout), hook(grad))[1])
+        (x * x).sum().backward()
+        assert seen == [x.layout]
+        return x.grad
+
+    return run
+
+
+def attached(x: mg.MaskedTensor) -> Any:
+    param = torch.nn.Parameter(torch.zeros(x.shape, dtype=torch.float64))
+    mg.attach_gradient(param, x.detach())
+    mg.optim.SGD([param], lr=0.5).step()
+    return param.detach()
+
+
+def clipped(x: mg.MaskedTensor) -> Any:
+    x = x.detach().requires_grad_()
+    x.grad = x.detach() * 3
+    mg.clip_grad_norm_([x], 1.0)
+    return x.grad
+
+
+def kept_where(x: mg.MaskedTensor) -> Any:
+    x = x.detach().requires_grad_()
+    (mg.mask_gradient(x, numbers(x) % 3 > 0) ** 2).sum().backward()
+    return x.grad
+
+
+def written(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def run(x: mg.MaskedTensor) -> Any:
+        x = x.detach().clone()
+        assert change(x) is x
+        return x
+
+    return run
+
+
+#: What autograd, gradients and writing do, which is to be the same on a Boolean mask.
+SITUATIONS: dict[str, Callable[[Any], Any]] = {
+    "backward dense": sent_back(numbers), "backward masked": sent_back(in_part),
+    "backward coo": sent_back(lambda x: in_part(x).to_sparse()), "backward own": sent_back(lambda x: x.detach()),
+    "hook": hooked(lambda grad: grad * 2), "hook that looks": hooked(lambda grad: None),
+    "autograd.grad": lambda x: torch.autograd.grad((y := x.detach().requires_grad_()) * y, y, numbers(y))[0],
+    "attached": attached, "clipped": clipped, "mask_gradient": kept_where,
+    "mul_": written(lambda x: x.mul_(2)), "add_": written(lambda x: x.add_(numbers(x))),
+    "sub_": written(lambda x: x.sub_(x)), "clamp_": written(lambda x: x.clamp_(-1, 1)),
+    "+=": written(lambda x: x.__iadd__(1)), "relu_": written(lambda x: x.relu_()),
+    "copy_": written(lambda x: x.copy_(x * 3)), "transpose_": written(lambda x: x.transpose_(0, 1)),
+    "unsqueeze_": written(lambda x: x.unsqueeze_(0)),
+}  # fmt: skip
+
+
+@pytest.mark.layouts(per=lambda name: name, keep=2)
+@pytest.mark.parametrize("storage", JAGGED, ids=lambda s: s.name)
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_situations_agree_with_the_boolean_mask(name: str, storage: Storage) -> None:
+    entries = entries_of(storage).detach()
+    ours, theirs = (SITUATIONS[name](build(storage, entries)) for build in (stored, boolean))
+    if isinstance(theirs, mg.MaskedTensor):
+        assert torch.equal(ours.mask, theirs.mask)
+        assert ours.layout == torch.jagged
+    torch.testing.assert_close(filled(ours), filled(theirs), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
+def test_a_leaf_gathers_its_gradient_on_its_rows(storage: Storage) -> None:
+    x = stored(storage, entries_of(storage).detach()).requires_grad_()
+    assert x.is_leaf
+    for times in (1, 2):
+        (x * x).sum().backward()
+        assert x.grad.layout == torch.jagged
+        assert torch.equal(x.grad.values(), 2 * times * x.values().detach())
+    x.grad.zero_()
+    assert not x.grad.values().any()
+    assert torch.equal(x.grad.mask, x.mask)
+    with pytest.raises(RuntimeError, match="leaf"):
+        x.mul_(2)
+
+
+@pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
+def test_derivatives_to_the_second_order(storage: Storage) -> None:
+    x = stored(storage, distinct(storage).detach()).requires_grad_()
+    dim = storage.places[-1]
+    assert mg.gradcheck(lambda y: (y.softmax(dim) * y).sum(dim), (x,))
+    assert mg.gradcheck(lambda y: y.sin() - y.mean(dim, keepdim=True), (x,))
+    with pytest.raises(GradcheckError, match="numeric"):
+        mg.gradcheck(lambda y: y * y.detach(), (x,))
+
+
+@pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
+def test_transforms_see_the_rows(storage: Storage) -> None:
+    entries = distinct(storage).detach()
+
+    def run(build: Callable[..., Any], values: Tensor) -> Tensor:
+        x = build(storage, values)
+        return filled((x.softmax(storage.places[-1]) * x).sum(storage.places[-1]))
+
+    for transform in (torch.func.jacrev, torch.func.jacfwd, lambda f: torch.vmap(f, 1)):
+        point = (
+            entries
+            if transform in (torch.func.jacrev, torch.func.jacfwd)
+            else torch.stack([entries, -entries], 1)
+        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
+            found = [transform(lambda v, b=build: run(b, v))(point) for build in (stored, boolean)]
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda x: x.__setitem__((slice(None), 2), 1.0), lambda x: x.fill_(1.0)],
+    ids=["setitem", "fill_"],
+)
+def test_a_write_that_would_need_other_rows_is_refused(write: Callable[[Any], Any]) -> None:
+    x = mg.from_lengths(torch.rand(2, 3), torch.tensor([1, 3]), layout=torch.jagged)
+    before = x.clone()
+    with pytest.raises(UnsupportedLayoutError, match=r"to_dense\(\)"):
+        write(x)
+    assert torch.equal(x, before)
+
+
+def test_a_leaf_is_not_replaced_by_other_rows() -> None:
+    x = mg.from_lengths(torch.rand(2, 3), torch.tensor([1, 3]), layout=torch.jagged).requires_grad_()
+    with torch.no_grad():
+        x.mul_(2)
+        with pytest.raises(RuntimeError, match="would replace a leaf"):
+            x.add_(mg.from_lengths(torch.rand(2, 3), torch.tensor([1, 2]), layout=torch.jagged))
+
+
+def test_beside_other_layouts_a_jagged_operand_is_a_list_of_coordinates() -> None:
+    storage = BY_NAME["jagged-behind"]
+    x, plain = (build(storage, entries_of(storage).detach()) for build in (stored, boolean))
+    other = in_part(plain)
+    for layout in (other.to_sparse(), other):
+        found, expected = x * layout, plain * other
+        assert found.layout == layout.layout
+        assert torch.equal(found.mask, expected.mask)
+        assert torch.equal(found.filled(0), expected.filled(0))

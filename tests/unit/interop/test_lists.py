@@ -1,0 +1,231 @@
+"""Lists of different lengths: Arrow's, polars' and awkward's, there and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+import maskgrad as mg
+from tests.poison import assert_entries
+from tests.unit.interop.neighbours import NUMBERS, as_dtype
+
+LISTS: list[list[list[int]]] = [
+    [[1, 0, 1], [], [1]],
+    [[], []],
+    [[1]],
+    [],
+    [[1, 1], [0, 1]],
+]
+
+
+def padded(lists: list[list[Any]]) -> list[list[Any]]:
+    most = max(map(len, lists), default=0)
+    return [[*part, *[None] * (most - len(part))] for part in lists]
+
+
+def typed(lists: list[list[int]], dtype: torch.dtype) -> list[list[Any]]:
+    return [as_dtype(list(part), dtype) for part in lists]
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("lists", LISTS, ids=str)
+def test_arrow_there_and_back(lists: list[list[int]], dtype: torch.dtype, layout: torch.layout) -> None:
+    entries = typed(lists, dtype)
+    kind = mg.interop.to_arrow(mg.masked(torch.zeros(1, dtype=dtype))).type
+    array = pa.array(entries, pa.list_(kind))
+    x = mg.from_arrow(array, layout=layout)
+    assert x.layout == layout
+    assert x.dtype == dtype
+    assert x.to_dense().tolist() == padded(entries)
+    back = mg.interop.to_arrow(x.to_jagged())
+    assert back.type == array.type
+    assert back.to_pylist() == entries
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda lists: pa.array(lists, pa.list_(pa.float64())),
+        lambda lists: pa.array(lists, pa.large_list(pa.float64())),
+        lambda lists: pa.array(lists, pa.list_view(pa.float64())),
+        lambda lists: pa.array([[9.0], *lists, [8.0, 8.0]], pa.list_(pa.float64()))[1:-1],
+        lambda lists: pa.chunked_array([pa.array([part], pa.list_(pa.float64())) for part in lists]),
+        lambda lists: pa.chunked_array([pa.array(lists[:1], pa.list_(pa.float64())), pa.array(lists[1:])]),
+    ],
+    ids=["list", "large", "view", "slice", "chunks", "two chunks"],
+)
+def test_the_ways_in_which_arrow_writes_lists(make: Any) -> None:
+    lists = [[1.0, 2.0], None, [], [3.0]]
+    for layout in (torch.jagged, torch.strided):
+        x = mg.from_arrow(make(lists), layout=layout)
+        assert_entries(x.to_dense(), [[1.0, 2.0], [None, None], [None, None], [3.0, None]], torch.float64)
+    x = mg.from_arrow(make(lists), torch.float32, torch.jagged)
+    assert x.offsets().tolist() == [0, 2, 2, 2, 3]
+    assert x.dtype == torch.float32
+
+
+def test_what_lies_under_a_null_list_stays_there() -> None:
+    offsets, values = pa.array([0, 2, 5, 6], pa.int32()), pa.array([1.0, 2.0, 9.0, 9.0, 9.0, 3.0])
+    array = pa.ListArray.from_arrays(offsets, values, mask=pa.array([False, True, False]))
+    assert mg.from_arrow(array, layout=torch.jagged).values().tolist() == [1.0, 2.0, 3.0]
+
+
+def test_nulls_inside_lists() -> None:
+    array = pa.array([[1, 2], [], [3, None, 5]])
+    assert mg.from_arrow(array).tolist() == [[1, 2, None], [None] * 3, [3, None, 5]]
+    with pytest.raises(ValueError, match=r"obj has a null at position 1 of list 2.*layout=torch.strided"):
+        mg.from_arrow(array, layout=torch.jagged)
+    series = pl.Series("s", [[1, 2], None, [3, None, 5]])
+    assert mg.from_polars(series).tolist() == [[1, 2, None], [None] * 3, [3, None, 5]]
+    with pytest.raises(ValueError, match=r"series 's' has a null at position 1 of list 2"):
+        mg.from_polars(series, layout=torch.jagged)
+
+
+def test_features_in_lists_of_one_size() -> None:
+    kind = pa.list_(pa.list_(pa.float32(), 2))
+    array = pa.array([[[1.0, 2.0], [3.0, 4.0]], [], [[5.0, 6.0]]], kind)
+    x = mg.from_arrow(array, layout=torch.jagged)
+    assert x.shape == (3, 2, 2)
+    assert x.values().tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    assert mg.interop.to_arrow(x).equals(array)
+    assert mg.interop.to_arrow(x.transpose(0, 1)).equals(array)
+    with pytest.raises(ValueError, match=r"no features to store"):
+        mg.interop.to_arrow(mg.from_offsets(torch.zeros(2, 0), torch.tensor([0, 2])))
+
+
+def test_memory_is_its_own() -> None:
+    array = pa.array([[1.0, 2.0], [3.0]])
+    x = mg.from_arrow(array, layout=torch.jagged)
+    x.mul_(2)
+    assert array.to_pylist() == [[1.0, 2.0], [3.0]]
+    back = mg.interop.to_arrow(x)
+    x.zero_()
+    assert back.to_pylist() == [[2.0, 4.0], [6.0]]
+
+
+def test_what_has_no_lists_is_not_jagged() -> None:
+    for obj in (pa.array([1]), pa.table({"a": [1]}), pa.array([[1]], pa.list_(pa.int8(), 1))):
+        with pytest.raises(ValueError, match=r"mg.from_arrow: layout=torch.jagged is for one array of lists"):
+            mg.from_arrow(obj, layout=torch.jagged)
+    for obj in (pl.Series([1]), pl.DataFrame({"a": [1]})):
+        with pytest.raises(
+            ValueError, match=r"mg.from_polars: layout=torch.jagged is for one array of lists"
+        ):
+            mg.from_polars(obj, layout=torch.jagged)
+    with pytest.raises(ValueError, match=r"layout must be torch.strided or torch.jagged"):
+        mg.from_arrow(pa.array([[1]]), layout=torch.sparse_coo)
+    x = mg.from_arrow(pa.array([[1]]), layout=torch.jagged)
+    for function in (mg.interop.to_arrow, mg.interop.to_polars):
+        with pytest.raises(ValueError, match=r"names must be none for the sequences of a jagged tensor"):
+            function(x, ["a"])
+    with pytest.raises(TypeError, match=r"to_arrow: x must be real"):
+        mg.interop.to_arrow(x.to(torch.complex64))
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("lists", LISTS, ids=str)
+def test_polars_there_and_back(lists: list[list[int]], dtype: torch.dtype) -> None:
+    entries = typed(lists, dtype)
+    kind = mg.interop.to_polars(mg.masked(torch.zeros(1, dtype=dtype))).dtype
+    series = pl.Series(entries, dtype=pl.List(kind))
+    x = mg.from_polars(series, layout=torch.jagged)
+    assert x.dtype == dtype
+    assert x.to_dense().tolist() == mg.from_polars(series).tolist() == padded(entries)
+    back = mg.interop.to_polars(x)
+    assert back.dtype == series.dtype
+    assert back.to_list() == entries
+
+
+def test_polars_arrays_inside_lists() -> None:
+    series = pl.Series([[[1, 2]], [[3, 4], [5, 6]]], dtype=pl.List(pl.Array(pl.Int64, 2)))
+    x = mg.from_polars(series, layout=torch.jagged)
+    assert x.shape == (2, 2, 2)
+    assert mg.interop.to_polars(x).to_list() == series.to_list()
+
+
+@pytest.mark.parametrize("dtype", [d for d in NUMBERS if d != torch.float16], ids=str)
+@pytest.mark.parametrize("lists", LISTS, ids=str)
+def test_awkward_there_and_back(lists: list[list[int]], dtype: torch.dtype) -> None:
+    entries = typed(lists, dtype)
+    numbers = np.array([entry for part in entries for entry in part], dtype=str(dtype).removeprefix("torch."))
+    array = ak.unflatten(ak.Array(numbers), np.array([len(part) for part in entries], dtype=int))
+    x = mg.interop.from_awkward(array)
+    assert x.layout == torch.jagged
+    assert x.dtype == dtype
+    assert x.to_dense().tolist() == mg.interop.from_awkward(array, torch.strided).tolist() == padded(entries)
+    back = mg.interop.to_awkward(x)
+    assert back.to_list() == entries
+    assert str(back.type) == str(array.type)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda a: a[1:], [[], [3.0]]),
+        (lambda a: a[[2, 0]], [[3.0], [1.0, 2.0]]),
+        (lambda a: a[::-1], [[3.0], [], [1.0, 2.0]]),
+        (lambda a: ak.Array([[1.0, 2.0], None, [3.0]]), [[1.0, 2.0], [], [3.0]]),
+        (lambda a: ak.Array(np.array([[1.0, 2.0], [3.0, 4.0]])), [[1.0, 2.0], [3.0, 4.0]]),
+        (lambda a: ak.to_regular(ak.Array([[1.0, 2.0], [3.0, 4.0]])), [[1.0, 2.0], [3.0, 4.0]]),
+        (lambda a: ak.Array([[1.0, None], [3.0]])[:, :1], [[1.0], [3.0]]),
+        (lambda a: ak.Array([[{"v": 1.0}], []])["v"], [[1.0], []]),
+    ],
+    ids=[
+        "slice",
+        "choice",
+        "reversed",
+        "a list is missing",
+        "numpy",
+        "regular",
+        "nothing is missing",
+        "field",
+    ],
+)
+def test_the_ways_in_which_awkward_writes_lists(make: Any, expected: list[list[float]]) -> None:
+    x = mg.interop.from_awkward(make(ak.Array([[1.0, 2.0], [], [3.0]])))
+    assert [part.tolist() for part in x.values().split(x.lengths().tolist())] == expected
+
+
+def test_awkward_features() -> None:
+    lists = [[[1, 2], [3, 4]], [], [[5, 6]]]
+    for array in (ak.Array(lists), ak.to_regular(ak.Array(lists), axis=2)):
+        x = mg.interop.from_awkward(array)
+        assert x.shape == (3, 2, 2)
+        assert mg.interop.to_awkward(x).to_list() == lists
+
+
+def test_awkward_shares_memory() -> None:
+    array = ak.to_packed(ak.Array([[1.0, 2.0], [], [3.0]]))
+    x = mg.interop.from_awkward(array)
+    x.mul_(2)
+    assert array.to_list() == [[2.0, 4.0], [], [6.0]]
+    back = mg.interop.to_awkward(x)
+    assert back.layout.content.data.ctypes.data == x.values().data_ptr()
+    assert back.layout.offsets.data.ctypes.data == x.offsets().data_ptr()
+
+
+def test_what_awkward_has_and_a_batch_has_not() -> None:
+    with pytest.raises(TypeError, match=r"from_awkward: array must be an awkward Array, found list"):
+        mg.interop.from_awkward([[1]])
+    for array in (ak.Array([1, 2]), ak.Array(["a", "b"]), ak.Array([{"x": [1]}])):
+        with pytest.raises(TypeError, match=r"array must hold lists of numbers, found type"):
+            mg.interop.from_awkward(array)
+    for array in (ak.Array([[1, None]]), ak.Array([[[1], [2, 3]]])):
+        with pytest.raises(
+            ValueError, match=r"no missing numbers and be ragged in one dimension only.*ak.drop_none"
+        ):
+            mg.interop.from_awkward(array)
+    for array in (ak.Array([["a"], ["b"]]), ak.Array([[np.datetime64("2020-01-01")]])):
+        with pytest.raises(TypeError, match=r"array must hold numbers, found type"):
+            mg.interop.from_awkward(array)
+    with pytest.raises(TypeError, match=r"to_awkward: x must be a MaskedTensor"):
+        mg.interop.to_awkward(torch.ones(2, 2))
+    x = mg.from_offsets(torch.ones(3, dtype=torch.bfloat16), torch.tensor([0, 1, 3]))
+    assert str(mg.interop.to_awkward(x).type) == "2 * var * float32"

@@ -1,0 +1,293 @@
+"""Attention over packed rows: both bodies against a loop over sequences, heads and queries in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from maskgrad.kernels import KERNELS, ragged_scaled_dot_product_attention, served_rows, use_kernels
+from tests.unit.kernels.attention_by_loop import by_loop, offsets_of
+
+BODIES = ["reference", "cpu"]
+LENGTHS = {
+    "mixed": [3, 0, 5, 5, 2, 1],
+    "all empty": [0, 0],
+    "no sequences": [],
+    "one token": [1],
+    "equal": [4, 4, 4],
+    "empty first": [0, 7],
+}
+OTHERS = {
+    "mixed": [2, 3, 0, 5, 6, 1],
+    "all empty": [2, 0],
+    "no sequences": [],
+    "one token": [3],
+    "equal": [2, 2, 2],
+    "empty first": [3, 0],
+}
+
+
+def mask_of(kind: str, lengths: tuple[int, int, int], dtype: torch.dtype) -> Tensor | None:
+    """Masks of all shapes; some queries have no key."""
+    number, longest, longest_key = lengths
+    if kind in ("", "causal"):
+        return None
+    shape = {
+        "(L,S)": (longest, longest_key),
+        "(B,1,L,S)": (number, 1, longest, longest_key),
+        "(B,H,L,S)": (number, 2, longest, longest_key),
+        "(H,L,S)": (2, longest, longest_key),
+        "(B,1,1,S)": (number, 1, 1, longest_key),
+        "added (L,S)": (longest, longest_key),
+        "added (B,H,L,S)": (number, 2, longest, longest_key),
+        "added (L,1)": (longest, 1),
+    }[kind]
+    allowed = torch.rand(shape) < 0.4
+    return torch.where(allowed, torch.randn(shape, dtype=dtype), -torch.inf) if "added" in kind else allowed
+
+
+KINDS = [
+    "",
+    "causal",
+    "(L,S)",
+    "(B,1,L,S)",
+    "(B,H,L,S)",
+    "(H,L,S)",
+    "(B,1,1,S)",
+    "added (L,S)",
+    "added (B,H,L,S)",
+]
+KINDS += ["added (L,1)"]
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("crossed", [False, True], ids=["self", "cross"])
+@pytest.mark.parametrize("case", LENGTHS)
+def test_values_and_gradients(body: str, kind: str, crossed: bool, case: str) -> None:
+    lengths, key_lengths = LENGTHS[case], (OTHERS if crossed else LENGTHS)[case]
+    offsets = offsets_of(lengths)
+    key_offsets = offsets_of(key_lengths) if crossed else offsets
+    longest, longest_key = max(lengths, default=0) + 1, max(key_lengths, default=0) + 2
+    mask = mask_of(kind, (len(lengths), longest, longest_key), torch.float64)
+    if mask is not None:
+        mask = mask.expand(*mask.shape[:-1], longest_key)
+    rows = [torch.randn(int(o[-1]), 2, 5, dtype=torch.float64) for o in (offsets, key_offsets, key_offsets)]
+    rows = [x.requires_grad_() for x in rows]
+    scale = 0.7 if kind == "(L,S)" else None
+    with use_kernels(body):
+        found = ragged_scaled_dot_product_attention(
+            *rows, offsets, key_offsets, longest, longest_key, mask, is_causal=kind == "causal", scale=scale
+        )
+    expected = by_loop(*rows, offsets, key_offsets, mask, kind == "causal", scale)
+    torch.testing.assert_close(found, expected, equal_nan=False)
+    grad = torch.randn_like(expected)
+    with torch.autograd.set_detect_anomaly(True, check_nan=True):
+        gradients = torch.autograd.grad(found, rows, grad)
+    for one, other in zip(
+        gradients, torch.autograd.grad(expected, rows, grad, materialize_grads=True), strict=True
+    ):
+        torch.testing.assert_close(one, other, equal_nan=False)
+    served = served_rows(offsets, key_offsets, longest, longest_key, len(found), mask)
+    if served is None:
+        assert kind in ("", "causal")
+        assert not crossed
+    else:  # a weighted sum of random numbers is no zero
+        assert torch.equal(served.expand(found.shape[:2]), (expected != 0).any(-1))
+
+
+@pytest.mark.parametrize("kind", ["", "causal", "(B,1,L,S)", "added (L,S)"])
+@pytest.mark.parametrize("crossed", [False, True], ids=["self", "cross"])
+@pytest.mark.parametrize("body", BODIES)
+def test_derivatives_of_first_and_second_order(body: str, crossed: bool, kind: str) -> None:
+    offsets = offsets_of([2, 0, 3, 1])
+    key_offsets = offsets_of([1, 2, 3, 0]) if crossed else offsets
+    mask = mask_of(kind, (4, 3, 3), torch.float64)
+    rows = [
+        torch.randn(int(o[-1]), 2, 2, dtype=torch.float64, requires_grad=True)
+        for o in (offsets, key_offsets, key_offsets)
+    ]
+
+    def attend(*inputs: Tensor) -> Tensor:
+        with use_kernels(body):
+            return ragged_scaled_dot_product_attention(
+                *inputs, offsets, key_offsets, 3, 3, mask, is_causal=kind == "causal"
+            )
+
+    assert torch.autograd.gradcheck(attend, rows, fast_mode=True)
+    assert torch.autograd.gradgradcheck(attend, rows, fast_mode=True)
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [1, 3, 8, 17])
+def test_packed_projections_of_each_dtype_and_head_size(body: str, dtype: torch.dtype, size: int) -> None:
+    offsets = offsets_of([40, 3, 0, 17, 17])
+    packed = torch.randn(77, 3, 2, size).to(dtype).requires_grad_()
+    with use_kernels(body):
+        found = ragged_scaled_dot_product_attention(*packed.unbind(1), offsets, offsets, 40, 40)
+    assert found.dtype == dtype
+    expected = by_loop(*packed.unbind(1), offsets, offsets, None, False, None)
+    tol = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}[dtype]
+    torch.testing.assert_close(found.double(), expected, rtol=tol, atol=tol)
+    ones = (found * torch.linspace(-1, 1, size)).sum(), (expected * torch.linspace(-1, 1, size)).sum()
+    one, other = (torch.autograd.grad(x, packed)[0].double() for x in ones)
+    torch.testing.assert_close(one, other, rtol=8 * tol, atol=8 * tol)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_float32_mask_for_halves_and_what_lies_transposed(body: str) -> None:
+    offsets = offsets_of([3, 5])
+    rows = [torch.randn(4, 2, 8).bfloat16().transpose(0, 2).transpose(1, 2)[:, :, ::2] for _ in range(3)]
+    assert rows[0].shape == (8, 4, 1)
+    mask = torch.randn(5, 6).t()[:5]
+    with use_kernels(body):
+        found = ragged_scaled_dot_product_attention(*rows, offsets, offsets, 5, 5, mask)
+    expected = by_loop(*rows, offsets, offsets, mask, False, None)
+    torch.testing.assert_close(found.double(), expected, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_groups_of_heads_share_keys(body: str, heads: int) -> None:
+    offsets, key_offsets = offsets_of([2, 4, 1]), offsets_of([3, 0, 2])
+    rows = [torch.randn(n, h, 3, dtype=torch.float64) for n, h in ((7, 4), (5, heads), (5, heads))]
+    rows = [x.requires_grad_() for x in rows]
+    with use_kernels(body):
+        found = ragged_scaled_dot_product_attention(*rows, offsets, key_offsets, 4, 4, enable_gqa=True)
+    expected = by_loop(*rows, offsets, key_offsets, None, False, None)
+    torch.testing.assert_close(found, expected)
+    grad = torch.randn_like(found)
+    for one, other in zip(*(torch.autograd.grad(x, rows, grad) for x in (found, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("by_operator", [False, True])
+def test_values_of_another_size_run_the_reference(by_operator: bool) -> None:
+    offsets = offsets_of([2, 4, 1])
+    rows = [torch.randn(7, 2, size, dtype=torch.float64, requires_grad=True) for size in (3, 3, 6)]
+    frame = (offsets, offsets, 4, 4)
+    if by_operator:  # as a graph calls it
+        found, _ = torch.ops.maskgrad.ragged_attention(*rows, *frame)
+    else:
+        found = ragged_scaled_dot_product_attention(*rows, *frame)
+        assert not KERNELS["ragged_attention"].is_compiled_for(*rows, *frame)
+    expected = by_loop(*rows, offsets, offsets, None, False, None)
+    torch.testing.assert_close(found, expected)
+    grad = torch.randn_like(found)
+    for one, other in zip(*(torch.autograd.grad(x, rows, grad) for x in (found, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_what_nobody_uses_may_hold_anything(body: str) -> None:
+    offsets, key_offsets = offsets_of([2, 0, 2]), offsets_of([0, 2, 2])
+    rows = [torch.randn(4, 1, 3, requires_grad=True) for _ in range(3)]
+    with torch.no_grad():
+        for x in rows:
+            x[:2] = torch.nan
+    with use_kernels(body):
+        found = ragged_scaled_dot_product_attention(*rows, offsets, key_offsets, 2, 2)
+    assert not found[:2].any()
+    gradients = torch.autograd.grad(found.square().sum(), rows)
+    for x in gradients:
+        assert not x[:2].any()
+        assert x[2:].isfinite().all()
+    # and a query that a mask leaves without keys
+    forbidden = torch.tensor([[False, False], [True, True]])
+    query = torch.tensor([[[torch.inf]], [[1.0]]], requires_grad=True)
+    key, value = (torch.randn(2, 1, 1, requires_grad=True) for _ in range(2))
+    with use_kernels(body):
+        found = ragged_scaled_dot_product_attention(
+            query, key, value, *[offsets_of([2])] * 2, 2, 2, forbidden
+        )
+    assert found[0].item() == 0
+    for x in torch.autograd.grad(found.sum(), (query, key, value)):
+        assert x.isfinite().all()
+
+
+def test_a_mask_may_learn() -> None:
+    offsets = offsets_of([2, 3])
+    rows = [torch.randn(5, 2, 3, dtype=torch.float64) for _ in range(3)]
+    mask = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+
+    def attend(bias: Tensor) -> Tensor:
+        with use_kernels("cpu"):
+            return ragged_scaled_dot_product_attention(*rows, offsets, offsets, 3, 3, bias)
+
+    assert torch.autograd.gradcheck(attend, mask)
+    with pytest.raises(RuntimeError, match="the operator gives attn_mask no gradient"):
+        torch.ops.maskgrad.ragged_attention(*rows, offsets, offsets, 3, 3, mask)
+
+
+def test_dropout_goes_by_the_reference() -> None:
+    offsets = offsets_of([300, 200])
+    rows = [torch.randn(500, 1, 4), torch.zeros(500, 1, 4), torch.ones(500, 1, 4, requires_grad=True)]
+    found = ragged_scaled_dot_product_attention(*rows, offsets, offsets, 300, 300, dropout_p=0.5)
+    assert found.std() > 0.01  # weights are equal, and half of them are doubled
+    assert abs(found.mean().item() - 1) < 0.05
+    assert torch.autograd.grad(found.sum(), rows[2])[0].isfinite().all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_batches_run_compiled_and_agree_for_each_number_of_threads(threads: int) -> None:
+    torch.set_num_threads(threads)  # conftest.py puts it back
+    lengths = torch.randint(30, 129, (9,)).tolist()
+    offsets = offsets_of(lengths)
+    rows = [torch.randn(int(offsets[-1]), 4, 32, requires_grad=True) for _ in range(3)]
+    assert KERNELS["ragged_attention"].is_compiled_for(*rows, offsets, offsets, 128, 128)
+    found = ragged_scaled_dot_product_attention(*rows, offsets, offsets, 128, 128)
+    assert "maskgrad" in found.grad_fn.name()
+    gradients = torch.autograd.grad(found.sum(), rows)  # a gradient that is one number, expanded
+    with use_kernels("reference"):
+        expected = ragged_scaled_dot_product_attention(*rows, offsets, offsets, 128, 128)
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(gradients, torch.autograd.grad(expected.sum(), rows), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_where_a_frame_costs_little_it_is_padded() -> None:
+    kernel = KERNELS["ragged_attention"]
+    short, empty = offsets_of([1, 2, 3]), offsets_of([])
+    assert not kernel.is_compiled_for(*[torch.ones(6, 2, 4)] * 3, short, short, 3, 3)
+    assert not kernel.is_compiled_for(*[torch.ones(0, 2, 4)] * 3, empty, empty, 0, 0)
+    equal = offsets_of([64, 64])  # one call, whatever their number
+    assert kernel.is_compiled_for(*[torch.ones(128, 4, 32)] * 3, equal, equal, 64, 64)
+
+
+class TestRefusals:
+    def arguments(self, **changed: Any) -> dict[str, Any]:
+        offsets = offsets_of([2, 1])
+        rows = {name: torch.ones(3, 2, 4) for name in ("query", "key", "value")}
+        sizes = {"longest_query": 2, "longest_key": 2}
+        return {**rows, "query_offsets": offsets, "key_offsets": offsets, **sizes, **changed}
+
+    @pytest.mark.parametrize(
+        ("error", "text", "changed"),
+        [
+            (ValueError, r"packed rows \(N, H, E\).*got \(3, 2, 4\), \(3, 1, 4\).*enable_gqa", {"key": (3, 1, 4)}),
+            (ValueError, "packed rows", {"query": (1, 3, 2, 4)}),
+            (ValueError, "must divide that in query, found 3 and 2", {"key": (3, 3, 4), "enable_gqa": True}),
+            (TypeError, "one dtype; got torch.float32, torch.float32 and torch.float64", {"value": torch.float64}),
+            (ValueError, r"both be \(B \+ 1,\).*got \(3,\) and \(2,\)", {"key_offsets": torch.tensor([0, 3])}),
+            (TypeError, "int64; got torch.int64 and torch.int32", {"key_offsets": torch.tensor([0, 2, 3]).int()}),
+            (ValueError, "cannot both be given", {"attn_mask": torch.ones(2, 2), "is_causal": True}),
+            (TypeError, "Boolean.*got torch.int64", {"attn_mask": torch.ones(2, 2).long()}),
+            (ValueError, r"\(2, 2, 2, 2\); got \(3, 2\)", {"attn_mask": torch.ones(3, 2)}),
+            (ValueError, "must broadcast", {"attn_mask": torch.ones(1, 1, 1, 2, 2)}),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+    def test_what_does_not_fit(
+        self, error: type[Exception], text: str, changed: dict[str, Any], dropout_p: float
+    ) -> None:
+        for name, x in changed.items():
+            if isinstance(x, tuple):
+                changed = {**changed, name: torch.ones(x)}
+            elif isinstance(x, torch.dtype):
+                changed = {**changed, name: torch.ones(3, 2, 4, dtype=x)}
+        with pytest.raises(error, match=text):
+            ragged_scaled_dot_product_attention(**self.arguments(**changed), dropout_p=dropout_p)

@@ -1,0 +1,151 @@
+"""Attention over packed rows in graphs, under transforms, and where FlashAttention takes it over."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from maskgrad import kernels
+from maskgrad.kernels import ragged_scaled_dot_product_attention, use_kernels
+from maskgrad.kernels.attention import varlen
+from tests.unit.kernels.attention_by_loop import by_loop, offsets_of
+
+BODIES = ["reference", "cpu"]
+
+
+class TestGraphs:
+    def test_one_graph_for_all_batches_with_one_operator(self) -> None:
+        seen: list[Any] = []
+
+        def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+            seen.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+            return graph
+
+        def attend(packed: Tensor, offsets: Tensor, mask: Tensor) -> Tensor:
+            return ragged_scaled_dot_product_attention(*packed.unbind(1), offsets, offsets, 7, 7, mask)
+
+        compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend=backend)
+        for lengths in ([3, 0, 6, 5], [1, 2, 3, 2], [7, 7, 7]):
+            offsets = offsets_of(lengths)
+            packed = torch.randn(int(offsets[-1]), 3, 2, 8)
+            mask = (torch.rand(7, 7) < 0.6).expand(len(lengths), 1, 7, 7)
+            found = compiled(packed, offsets, mask)
+            torch.testing.assert_close(found, attend(packed, offsets, mask))
+        assert len(seen) == 1
+        assert seen[0].count("maskgrad.ragged_attention") == 1
+
+    def test_inductor_gives_the_same_with_gradients(self) -> None:
+        def attend(packed: Tensor, offsets: Tensor) -> Tensor:
+            return ragged_scaled_dot_product_attention(
+                *packed.unbind(1), offsets, offsets, 7, 7, is_causal=True
+            )
+
+        compiled = torch.compile(attend, fullgraph=True, dynamic=True)
+        for lengths in ([3, 0, 6, 5], [1, 2, 3, 2], [7, 7, 7]):
+            offsets = offsets_of(lengths)
+            one = torch.randn(int(offsets[-1]), 3, 2, 8, requires_grad=True)
+            other = one.detach().requires_grad_()
+            for function, x in ((compiled, one), (attend, other)):
+                function(x, offsets).square().sum().backward()
+            torch.testing.assert_close(one.grad, other.grad)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+    def test_export_with_any_number_of_rows_and_sequences(self) -> None:
+        class Module(torch.nn.Module):
+            def forward(self, query: Tensor, offsets: Tensor) -> Tensor:
+                return ragged_scaled_dot_product_attention(query, query, query, offsets, offsets, 7, 7)
+
+        rows, sequences = torch.export.Dim("rows", max=1000), torch.export.Dim("sequences", min=3, max=100)
+        inputs = torch.randn(9, 2, 4), offsets_of([2, 7, 0])
+        shapes = {"query": {0: rows}, "offsets": {0: sequences}}
+        program = torch.export.export(Module(), inputs, dynamic_shapes=shapes)
+        assert not any("maskgrad" in str(node.target) for node in program.graph.nodes)
+        others = torch.randn(13, 2, 4), offsets_of([0, 7, 1, 5])
+        torch.testing.assert_close(program.module()(*others), Module()(*others))
+
+    def test_transforms_run_the_reference(self) -> None:
+        offsets = offsets_of([2, 0, 3])
+        query, key, value = (torch.randn(5, 2, 3, dtype=torch.float64) for _ in range(3))
+
+        def attend(x: Tensor) -> Tensor:
+            return ragged_scaled_dot_product_attention(x, key, value, offsets, offsets, 3, 3)
+
+        several = torch.stack([query, -query])
+        torch.testing.assert_close(
+            torch.func.vmap(attend)(several), torch.stack([attend(x) for x in several])
+        )
+        torch.testing.assert_close(
+            torch.func.jacrev(attend)(query), torch.autograd.functional.jacobian(attend, query)
+        )
+        torch.testing.assert_close(torch.func.jacfwd(attend)(query), torch.func.jacrev(attend)(query))
+
+    @pytest.mark.parametrize("body", BODIES)
+    def test_several_gradients_at_once(self, body: str) -> None:
+        offsets = offsets_of([2, 0, 3])
+        query = torch.randn(5, 2, 3, requires_grad=True)
+        with use_kernels(body):
+            found = ragged_scaled_dot_product_attention(query, query, query, offsets, offsets, 3, 3)
+        grads = torch.randn(3, *found.shape)
+        (together,) = torch.autograd.grad(found, query, grads, is_grads_batched=True, retain_graph=True)
+        each = [torch.autograd.grad(found, query, g, retain_graph=True)[0] for g in grads]
+        torch.testing.assert_close(together, torch.stack(each))
+
+
+class TestVarlen:
+    """FlashAttention for sequences of different lengths needs a GPU: another function stands in its place."""
+
+    def rows(self, dtype: torch.dtype = torch.float16, size: int = 8) -> list[Tensor]:
+        return [torch.randn(6, 2, size).to(dtype).requires_grad_() for _ in range(3)]
+
+    def test_it_takes_halves_of_one_set_of_sequences(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(varlen, "_is_there", lambda device: True)
+        offsets = offsets_of([2, 4])
+        assert varlen.fits_varlen(*self.rows(), offsets, offsets, None)
+        assert varlen.fits_varlen(*self.rows(torch.bfloat16, 256), offsets, offsets, None)
+        assert not varlen.fits_varlen(*self.rows(torch.float32), offsets, offsets, None)
+        assert not varlen.fits_varlen(*self.rows(size=4), offsets, offsets, None)
+        assert not varlen.fits_varlen(*self.rows(size=264), offsets, offsets, None)
+        assert not varlen.fits_varlen(*self.rows(), offsets, offsets.clone(), None)
+        assert not varlen.fits_varlen(*self.rows(), offsets, offsets, torch.ones(4, 4))
+        query, key, _ = self.rows()
+        assert not varlen.fits_varlen(query, key, key[..., :4], offsets, offsets, None)
+        with use_kernels("reference"):
+            assert not varlen.fits_varlen(*self.rows(), offsets, offsets, None)
+
+    @pytest.mark.parametrize("is_causal", [False, True])
+    def test_what_it_is_given(self, monkeypatch: pytest.MonkeyPatch, is_causal: bool) -> None:
+        module = types.ModuleType("torch.nn.attention.varlen")  # PyTorch 2.9 has none
+        given: dict[str, Any] = {}
+
+        def stand_in(query: Tensor, key: Tensor, value: Tensor, *frame: Any, **options: Any) -> Tensor:
+            given.update(frame=frame, **options)
+            return kernels.ragged_attention.reference(
+                query, key, value, offsets, offsets, 4, 4, None, is_causal, 0.5
+            )[0]
+
+        monkeypatch.setattr(module, "varlen_attn", stand_in, raising=False)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        offsets = offsets_of([2, 4])
+        rows = [x.detach().double().requires_grad_() for x in self.rows()]
+        formula = kernels.attention._attended
+        found = varlen.varlen_attention(formula, *rows, offsets, 4, is_causal, 0.5)
+        short, key_short, *longest = given["frame"]
+        assert short is key_short
+        assert short.dtype == torch.int32
+        assert short.tolist() == [0, 2, 6]
+        assert longest == [4, 4]
+        assert given["scale"] == 0.5
+        assert given["window_size"] == ((-1, 0) if is_causal else (-1, -1))
+        expected = by_loop(*rows, offsets, offsets, None, is_causal, 0.5)
+        torch.testing.assert_close(found, expected)
+        for results in zip(*(self.twice(x, rows) for x in (found, expected)), strict=True):
+            torch.testing.assert_close(*results)
+
+    def twice(self, result: Tensor, rows: list[Tensor]) -> tuple[Tensor, ...]:
+        first = torch.autograd.grad(result.square().sum(), rows, create_graph=True)
+        return torch.autograd.grad(sum(x.sin().sum() for x in first), rows)

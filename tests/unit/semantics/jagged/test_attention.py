@@ -1,0 +1,171 @@
+"""Attention on jagged batches: each sequence as if it were alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+NAN = float("nan")
+QUERIES, KEYS = torch.tensor([3, 0, 5, 1]), torch.tensor([4, 2, 3, 0])
+
+
+def padded(lengths: Tensor, longest: int, features: int, seed: int) -> Tensor:
+    torch.manual_seed(seed)
+    data = torch.randn(len(lengths), longest, features, dtype=torch.float64)
+    data[torch.arange(longest) >= lengths[:, None]] = NAN
+    return data.requires_grad_()
+
+
+def alone(run, *batches: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """What ``run`` makes of each sequence by itself."""
+    sizes = [lengths.tolist() for _, lengths in batches]
+    parts = [
+        [data[b, : s[b]] for (data, _), s in zip(batches, sizes, strict=True)] for b in range(len(sizes[0]))
+    ]
+    return [run(*(p.unsqueeze(0) for p in each)).squeeze(0) for each in parts]
+
+
+def heads(x, number: int):
+    return x.unflatten(-1, (number, -1)).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "masked"), [(False, None), (True, None), (False, "boolean"), (False, "added")]
+)
+def test_self_attention(is_causal: bool, masked: str | None) -> None:
+    data = padded(QUERIES, 6, 8, 0)
+    torch.manual_seed(1)
+    mask: Tensor | None = None
+    if masked:
+        mask = torch.rand(6, 6) < 0.7 if masked == "boolean" else torch.randn(6, 6, dtype=torch.float64)
+        mask.diagonal().fill_(True if masked == "boolean" else 1.0)
+
+    def run(x):
+        q = heads(x, 2)
+        length = q.shape[-2]
+        own = None if mask is None else mask[:length, :length]
+        return F.scaled_dot_product_attention(q, q, q, own, is_causal=is_causal).transpose(1, 2).flatten(2)
+
+    x = mg.from_lengths(data, QUERIES, layout=torch.jagged)
+    q = heads(x, 2)
+    found = F.scaled_dot_product_attention(q, q, q, mask, is_causal=is_causal)
+    assert found.layout == torch.jagged
+    found = found.transpose(1, 2).flatten(2)
+    expected = alone(run, (data, QUERIES))
+    for b, rows in enumerate(expected):
+        torch.testing.assert_close(found.filled(NAN)[b, : QUERIES[b]], rows)
+    (gradient,) = torch.autograd.grad(found.square().sum(), data)
+    (right,) = torch.autograd.grad(sum(rows.square().sum() for rows in expected), data)
+    real = torch.arange(6) < QUERIES[:, None]
+    torch.testing.assert_close(gradient[real], right[real])
+    assert gradient[~real].count_nonzero() == 0
+
+
+def test_queries_without_keys_are_unspecified() -> None:
+    queries, keys = padded(QUERIES, 6, 8, 0), padded(KEYS, 5, 8, 1)
+
+    def run(layout: torch.layout) -> mg.MaskedTensor:
+        q = heads(mg.from_lengths(queries, QUERIES, layout=layout), 2)
+        k = heads(mg.from_lengths(keys, KEYS, layout=layout), 2)
+        return F.scaled_dot_product_attention(q, k, k)
+
+    found, expected = run(torch.jagged), run(torch.strided)
+    assert torch.equal(found.mask, expected.mask)
+    assert not found.mask[3].any()
+    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+    gradients = torch.autograd.grad(found.square().sum(), [queries, keys])
+    for one, other in zip(
+        gradients, torch.autograd.grad(expected.square().sum(), [queries, keys]), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_grouped_heads_and_one_head() -> None:
+    data = padded(QUERIES, 6, 8, 0)
+    x = mg.from_lengths(data, QUERIES, layout=torch.jagged)
+    q, k = heads(x, 4), heads(x, 4)[:, :2]
+    found = F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+    expected = F.scaled_dot_product_attention(q.to_dense(), k.to_dense(), k.to_dense(), enable_gqa=True)
+    assert found.layout == torch.jagged
+    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+    single = F.scaled_dot_product_attention(x, x, x)
+    assert single.layout == torch.jagged
+    expected = F.scaled_dot_product_attention(x.to_dense(), x.to_dense(), x.to_dense())
+    torch.testing.assert_close(single.filled(0.0), expected.filled(0.0))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", ["self", "cross", "keys apart", "other width"])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_multi_head_attention(batch_first: bool, kind: str, need_weights: bool) -> None:
+    width = 6 if kind == "other width" else 8
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(8, 2, kdim=width, vdim=width, batch_first=batch_first, dtype=torch.float64)
+    full = KEYS.clamp(min=1)
+    data, others = padded(QUERIES, 6, 8, 0), padded(full, 5, width, 1)
+
+    def turned(x):
+        return x if batch_first else x.transpose(0, 1)
+
+    def call(x, y):
+        key, value = (x, x) if kind == "self" else (y, y * 2 if kind == "keys apart" else y)
+        return layer(x, key, value, need_weights=need_weights)
+
+    def run(layout: torch.layout):
+        batches = [mg.from_lengths(d, n, layout=layout) for d, n in ((data, QUERIES), (others, full))]
+        return call(*map(turned, batches))
+
+    found, weights = run(torch.jagged)
+    assert found.layout == torch.jagged
+    expected, right = run(torch.strided)
+    assert torch.equal(found.mask, expected.mask)
+    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+    if need_weights:
+        assert weights.layout == torch.strided
+        assert torch.equal(weights.mask, right.mask)
+        torch.testing.assert_close(weights.filled(0.0), right.filled(0.0))
+    names = [data, *layer.parameters()]
+    gradients = [torch.autograd.grad(y.square().sum(), names, allow_unused=True) for y in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other)
+
+
+def test_transformer_with_a_decoder() -> None:
+    """An unmodified nn.Transformer, causal in its decoder, source and target of other lengths."""
+    torch.manual_seed(0)
+    model = nn.Transformer(8, 2, 1, 1, 16, 0.0, batch_first=True, dtype=torch.float64)
+    lengths = torch.tensor([2, 5, 1])
+    source, target = padded(torch.tensor([4, 3, 6]), 6, 8, 0), padded(lengths, 5, 8, 1)
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    found = model(
+        mg.from_lengths(source, torch.tensor([4, 3, 6]), layout=torch.jagged),
+        mg.from_lengths(target, lengths, layout=torch.jagged),
+        tgt_mask=causal,
+        tgt_is_causal=True,
+    )
+    assert found.layout == torch.jagged
+
+    def run(x, y):
+        length = y.shape[1]
+        return model(x, y, tgt_mask=causal[:length, :length], tgt_is_causal=True)
+
+    for b, rows in enumerate(alone(run, (source, torch.tensor([4, 3, 6])), (target, lengths))):
+        torch.testing.assert_close(found.filled(NAN)[b, : lengths[b]], rows)
+
+
+def test_dropout_scales_what_is_left() -> None:
+    torch.manual_seed(0)
+    ones = torch.ones(4, 6, 8, dtype=torch.float64)
+    q = heads(mg.from_lengths(ones, QUERIES, layout=torch.jagged), 2)
+    found = torch.stack(
+        [F.scaled_dot_product_attention(q, q, q, dropout_p=0.5).filled(0.0) for _ in range(400)]
+    )
+    real = q.mask.to(torch.float64)
+    torch.testing.assert_close(found.mean(0), real, atol=0.15, rtol=0)
+    assert found.std(0)[q.mask].min() > 0.1

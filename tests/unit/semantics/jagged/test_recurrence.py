@@ -1,0 +1,276 @@
+"""Recurrent modules, unmodified, on sequences one behind the other: each as if it were alone."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+import maskgrad as mg
+from maskgrad.semantics.jagged import recurrence
+from tests.poison import inf, nan
+
+D = torch.float64
+KINDS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+    "tanh": (nn.RNN, {}),
+    "relu": (nn.RNN, {"nonlinearity": "relu"}),
+    "LSTM": (nn.LSTM, {}),
+    "LSTM with projection": (nn.LSTM, {"proj_size": 2}),
+    "GRU": (nn.GRU, {}),
+}
+#: How rows are run: a block wherever a sequence ends, some blocks with padding inside, one block, packed.
+WAYS = {"exact": 0, "some": 300, "one": 2**40, "packed": None}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    per_call = WAYS[request.param]
+    monkeypatch.setattr(recurrence, "PER_CALL", per_call or 0)
+    if per_call is None:  # what runs on CUDA
+        monkeypatch.setattr(recurrence, "_layers", recurrence._packed)
+    return str(request.param)
+
+
+def batch(lengths: list[int], width: int = 4, dtype: torch.dtype = D) -> tuple[Tensor, mg.MaskedTensor]:
+    """Rows that require a gradient, and sequences of them in a frame with a step more than the longest has."""
+    rows = torch.randn(sum(lengths), width, dtype=dtype, requires_grad=True)
+    return rows, mg.from_offsets(rows, torch.tensor([0, *lengths]).cumsum(0), max(lengths) + 1)
+
+
+def states(module: Any, size: int) -> list[Tensor]:
+    runs = module.num_layers * (2 if module.bidirectional else 1)
+    widths = [module.proj_size or module.hidden_size]
+    if isinstance(module, nn.LSTM):
+        widths.append(module.hidden_size)
+    return [torch.randn(runs, size, width, dtype=D, requires_grad=True) for width in widths]
+
+
+def packed(parts: Any) -> Any:
+    return tuple(parts) if len(parts) == 2 else parts[0]
+
+
+def listed(parts: Any) -> list[Any]:
+    return list(parts) if isinstance(parts, tuple) else [parts]
+
+
+def alone(module: Any, rows: Tensor, lengths: list[int], hx: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The oracle: rows and final states of a loop over the sequences."""
+    outputs, finals = [], []
+    for i, part in enumerate(rows.split(lengths)):
+        begin = [state[:, i : i + 1].contiguous() for state in hx]
+        if len(part):
+            batched = part.unsqueeze(0 if module.batch_first else 1)
+            output, ends = module(batched, packed(begin))
+            outputs.append(output.squeeze(0 if module.batch_first else 1))
+            begin = listed(ends)
+        finals.append(begin)
+    return torch.cat(outputs), [torch.cat(parts, 1) for parts in zip(*finals, strict=True)]
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("layers", "both", "batch_first"), list(itertools.product((1, 2), (False, True), (False, True)))
+)
+def test_every_sequence_as_if_it_were_alone(
+    kind: str, layers: int, both: bool, batch_first: bool, way: str
+) -> None:
+    cls, options = KINDS[kind]
+    module = cls(4, 3, layers, bidirectional=both, batch_first=batch_first, dtype=D, bias=both, **options)
+    lengths = [5, 2, 0, 7, 2, 0, 6]
+    rows, x = batch(lengths)
+    hx = states(module, len(lengths))
+    x = x if batch_first else x.transpose(0, 1)
+    with torch.autograd.set_detect_anomaly(True):
+        out, final = module(x, packed(hx))
+        final = listed(final)
+        assert out.layout == torch.jagged
+        assert out.offsets() is x.offsets()
+        assert all(state.mask.all() for state in final)
+        weights = [torch.randn_like(part) for part in (out.values(), *(f.filled(nan) for f in final))]
+        found_parts = [out.values(), *(state.filled(nan) for state in final)]
+        total = sum((part * weight).sum() for part, weight in zip(found_parts, weights, strict=True))
+        leaves = [rows, *hx, *module.parameters()]
+        found = torch.autograd.grad(total, leaves)
+    its, ends = alone(module, rows, lengths, hx)
+    right_parts = [its, *ends]
+    for part, expected in zip(found_parts, right_parts, strict=True):
+        torch.testing.assert_close(part, expected)
+    right = sum((part * weight).sum() for part, weight in zip(right_parts, weights, strict=True))
+    for grad, expected in zip(found, torch.autograd.grad(right, leaves), strict=True):
+        torch.testing.assert_close(grad, expected)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lengths", [[3, 0, 1], [0, 0], [4], [1, 1, 1], [0, 5], list(range(30))])
+@pytest.mark.parametrize("dtype", [torch.float32, D], ids=str)
+def test_the_boolean_rule_says_the_same(kind: str, lengths: list[int], dtype: torch.dtype, way: str) -> None:
+    cls, options = KINDS[kind]
+    module = cls(4, 3, 2, bidirectional=True, batch_first=True, dtype=dtype, **options)
+    rows, x = batch(lengths, dtype=dtype)
+    results = []
+    for operand in (x, x.to_dense()):
+        out, final = module(operand)
+        parts = [out, *listed(final)]
+        total = sum(part.filled(0.0).square().sum() for part in parts)
+        grads = torch.autograd.grad(total, [rows, *module.parameters()])
+        results.append((parts, grads))
+    (found, grads), (right, expected) = results
+    assert found[0].layout == torch.jagged
+    for part, other in zip(found, right, strict=True):
+        assert part.shape == other.shape
+        assert part.dtype == other.dtype
+        assert part.mask.equal(other.mask)
+        torch.testing.assert_close(part.filled(0.0), other.filled(0.0), rtol=1e-5, atol=1e-6)
+    for one, other in zip(grads, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tanh", "LSTM", "GRU"])
+def test_derivatives(kind: str, way: str) -> None:
+    cls, options = KINDS[kind]
+    module = cls(2, 2, bidirectional=True, batch_first=True, dtype=D, **options)
+    rows, _ = batch([3, 0, 1, 2], 2)
+    hx = states(module, 4)
+
+    def run(rows: Tensor, *hx: Tensor) -> tuple[Tensor, ...]:
+        x = mg.from_offsets(rows, torch.tensor([0, 3, 3, 4, 6]))
+        out, final = module(x, packed(hx))
+        return (out.values(), *(state.filled(0.0) for state in listed(final)))
+
+    assert torch.autograd.gradcheck(run, (rows, *hx))
+    assert torch.autograd.gradgradcheck(run, (rows, *hx))
+
+
+@pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
+def test_no_sequence_hears_of_another(garbage: float, way: str) -> None:
+    module = nn.LSTM(2, 3, 2, bidirectional=True, batch_first=True)
+    rows, x = batch([3, 4, 1], 2, torch.float32)
+    right, (h, c) = module(x)
+    with torch.no_grad():
+        rows[3:7] = garbage
+    found, (h2, c2) = module(x)
+    for one, other in ((found[::2], right[::2]), (h2[:, ::2], h[:, ::2]), (c2[:, ::2], c[:, ::2])):
+        torch.testing.assert_close(one.to_dense().filled(0.0), other.to_dense().filled(0.0))
+    (grad,) = torch.autograd.grad(found[::2].sum(), rows)
+    assert grad[[0, 1, 2, 7]].isfinite().all()
+
+
+def test_what_grows_without_bound_does_not_do_so_behind_the_end(way: str) -> None:
+    module = nn.RNN(2, 2, 2, nonlinearity="relu", batch_first=True)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.fill_(3.0)
+    rows = torch.ones(152, 2, requires_grad=True)  # 6 ** 150 is infinite
+    x = mg.from_offsets(rows, torch.tensor([0, 2, 152]))
+    out, final = module(x)
+    right, end = module(rows[None, :2])
+    torch.testing.assert_close(out.values()[:2], right[0])
+    torch.testing.assert_close(final.filled(nan)[:, :1], end)
+    (grad,) = torch.autograd.grad(out.values()[:2].sum(), rows)
+    assert grad[:2].isfinite().all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout(training: bool, way: str) -> None:
+    rows, x = batch([3, 0, 2])
+    for p in (0.0, 0.999999):
+        module = nn.GRU(4, 3, 2, dropout=p, batch_first=True, dtype=D).train(training)
+        out, _ = module(x)
+        if p and training:  # nothing reaches the second layer
+            module.train(False)
+            rows = torch.zeros(5, 3, dtype=D)
+            top = nn.GRU(3, 3, batch_first=True, dtype=D)
+            top.load_state_dict(
+                {k.replace("l1", "l0"): v for k, v in module.state_dict().items() if "l1" in k}
+            )
+            right = top(mg.from_offsets(rows, torch.tensor([0, 3, 3, 5])))[0]
+        else:
+            right = module(x.to_dense())[0].to_jagged()
+        torch.testing.assert_close(out.values(), right.values())
+
+
+def test_sequences_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, schedule = [], recurrence.schedule
+    monkeypatch.setattr(recurrence, "schedule", lambda *args: calls.append(1) or schedule(*args))
+    _, x = batch([3, 0, 2])
+    module = nn.GRU(4, 4, batch_first=True, dtype=D)
+    module(module(x)[0])
+    module(x * 2)
+    assert calls == [1]
+
+
+def test_in_a_graph() -> None:
+    module = nn.GRU(4, 3, batch_first=True, dtype=D)
+    _, x = batch([3, 0, 2])
+    weights = [module.weight_ih_l0, module.weight_hh_l0, module.bias_ih_l0, module.bias_hh_l0]
+
+    def run(x: mg.MaskedTensor) -> Any:
+        return torch.gru(x, torch.zeros(1, 3, 3, dtype=D), weights, True, 1, 0.0, False, False, True)
+
+    right, end = run(x)
+    out, final = torch.compile(run, fullgraph=True, backend="aot_eager")(x)
+    assert out.layout == right.layout == torch.jagged
+    torch.testing.assert_close(out.values(), right.values())
+    torch.testing.assert_close(final.filled(nan), end.filled(nan))
+
+
+def test_masked_initial_states_and_weights() -> None:
+    module = nn.LSTM(4, 3, batch_first=True, dtype=D)
+    _, x = batch([3, 0, 2])
+    hx = [state.detach() for state in states(module, 3)]
+    known = torch.ones(1, 3, 3).bool()
+    known[0, 2, 1] = False
+    first = mg.masked(torch.where(known, hx[0], nan), known)
+    found = module(x, (first, hx[1]))
+    right = module(x.to_dense(), (first, hx[1]))
+    for one, other in zip((found[0], *found[1]), (right[0], *right[1]), strict=True):
+        assert one.mask.equal(other.mask)
+        torch.testing.assert_close(one.filled(0.0), other.filled(0.0))
+    gru = nn.GRU(4, 3, dtype=D)
+    weights = [mg.masked(gru.weight_ih_l0, torch.rand(9, 4) < 0.5), gru.weight_hh_l0]
+    with pytest.raises(mg.UndefinedOnMaskedError, match="all its weights"):
+        torch.gru(x, torch.zeros(1, 3, 3, dtype=D), weights, False, 1, 0.0, False, False, True)
+
+
+def test_the_ragged_dimension_must_be_that_of_the_steps() -> None:
+    _, x = batch([3, 0, 2])
+    with pytest.raises(mg.UndefinedOnMaskedError, match=r"every step of a sequence"):
+        nn.GRU(4, 3, dtype=D)(x)  # batch_first is absent: the sequences would be the steps
+
+
+def test_torchs_complaints() -> None:
+    _, x = batch([3, 0, 2])
+    with pytest.raises(RuntimeError, match=r"input\.size"):
+        nn.LSTM(5, 3, batch_first=True, dtype=D)(x)
+    with pytest.raises(RuntimeError, match=r"Expected hidden size \(1, 3, 3\)"):
+        nn.GRU(4, 3, batch_first=True, dtype=D)(x, torch.zeros(1, 4, 3, dtype=D))
+    gru = nn.GRU(4, 3, dtype=D)
+    with pytest.raises(RuntimeError):
+        torch.gru(x, torch.zeros(1, 4, 3, dtype=D), gru._flat_weights, True, 1, 0.0, False, False, True)
+    with pytest.raises(mg.UndefinedOnMaskedError, match="padded batch"):
+        torch.gru(
+            x, torch.tensor([3]), torch.zeros(1, 3, 3, dtype=D), gru._flat_weights, True, 1, 0.0, False, False
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves(dtype: torch.dtype) -> None:
+    module = nn.LSTM(4, 3, batch_first=True).to(dtype)
+    rows, x = batch([5, 1], dtype=dtype)
+    out, (h, c) = module(x)
+    assert out.dtype == h.dtype == c.dtype == dtype
+    right, (last, state) = module(rows[None, :5])
+    for found, expected in ((out.values()[:5], right[0]), (h[:, :1], last), (c[:, :1], state)):
+        torch.testing.assert_close(found if isinstance(found, Tensor) else found.filled(0.0), expected)
+
+
+def test_packed_sequences_go_through_a_module_as_ever() -> None:
+    module = nn.GRU(4, 3, batch_first=True)
+    data = nn.utils.rnn.pack_sequence([torch.randn(3, 4), torch.randn(1, 4)])
+    assert type(module(data)[0]) is nn.utils.rnn.PackedSequence
