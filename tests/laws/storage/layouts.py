@@ -165,12 +165,12 @@ STORAGES: tuple[Storage, ...] = (
     Storage("jagged-single", _jagged(6, 0, 0, 1, 0), JAGGED),
     Storage("jagged-no-sequences", torch.ones(0, 3, dtype=torch.bool), JAGGED),
     Storage("jagged-no-positions", torch.ones(3, 0, dtype=torch.bool), JAGGED),
+    Storage("jagged-heads", _jagged(4, 3, 1), JAGGED, (2, 3), at=(0, 2)),
     Storage("jagged-turned", _jagged(3, 2, 3, 0, 1), JAGGED, (2,), at=(1, 0)),
     Storage("jagged-behind", _jagged(4, 2, 0, 4), JAGGED, (2,), at=(0, 2), beside=COO),
     Storage("jagged-last", _jagged(4, 3, 1, 4), JAGGED, (2,), at=(1, 2)),
     Storage("jagged-flat", _jagged(4, 2, 0, 3), JAGGED, (2,), at=(0,)),
     Storage("jagged-flat-last", _jagged(3, 3, 1), JAGGED, (2,), at=(1,)),
-    Storage("jagged-heads", _jagged(4, 3, 1), JAGGED, (2, 3), at=(0, 2)),
 )
 BY_NAME = {storage.name: storage for storage in STORAGES}
 

@@ -20,7 +20,7 @@ from tests.laws.storage.layouts import CSC, CSR, TURNED, Storage
 
 __all__ = ["MOVEMENTS", "PRODUCTS"]
 
-ANY_RANK = of_rank(1, 2, 3)
+ANY_RANK = of_rank(1, 2, 3, 4)
 
 
 def _moves() -> list[Operation]:
@@ -44,15 +44,15 @@ def _moves() -> list[Operation]:
 
     not_empty = lambda s: min(s.shape) > 0 and len(s.shape) > 1  # noqa: E731
     return [
-        case("mT", lambda w: w.x.mT, turned, of_rank(2, 3)),
+        case("mT", lambda w: w.x.mT, turned, of_rank(2, 3, 4)),
         case("T", lambda w: w.x.T, turned, lambda s: len(s.shape) == 2),
         case("t", lambda w: w.x.t(), turned, lambda s: len(s.shape) == 2),
         case("transpose 0 1", lambda w: w.x.transpose(0, 1),
              lambda s, r: TURNED.get(s.layout, torch.sparse_coo) if s.mask.ndim == 2 else
-             (torch.sparse_coo), of_rank(2, 3)),
+             (torch.sparse_coo), of_rank(2, 3, 4)),
         case("permute", lambda w: w.x.permute(1, 2, 0), coo, fits=of_rank(3)),
         case("movedim", lambda w: w.x.movedim(0, -1), lambda s, r: turned(s, r) if r == 2 else torch.sparse_coo,
-             of_rank(2, 3)),
+             of_rank(2, 3, 4)),
         case("unsqueeze 0", lambda w: w.x.unsqueeze(0)),
         case("unsqueeze -1", lambda w: w.x.unsqueeze(-1), lambda s, r: s.layout if s.dense else like_matrix(s, r)),
         case("squeeze", lambda w: w.x.unsqueeze(1).squeeze(1), coo),
@@ -65,8 +65,8 @@ def _moves() -> list[Operation]:
         case("roll", lambda w: w.x.roll(2, 0)),
         case("roll all", lambda w: torch.roll(w.x, 3), lambda s,
                   r: s.layout if len(s.shape) == 1 else torch.sparse_coo),
-        case("diagonal", lambda w: w.x.diagonal(), hybrid_matrix, of_rank(2, 3)),
-        case("diagonal 1", lambda w: torch.diagonal(w.x, 1), hybrid_matrix, of_rank(2, 3)),
+        case("diagonal", lambda w: w.x.diagonal(), hybrid_matrix, of_rank(2, 3, 4)),
+        case("diagonal 1", lambda w: torch.diagonal(w.x, 1), hybrid_matrix, of_rank(2, 3, 4)),
         case("narrow", lambda w: w.x.narrow(0, 1, 2), fits=lambda s: s.shape[0] > 2),
         case("x[1:]", lambda w: w.x[1:], fits=not_empty),
         case("x[::2]", lambda w: w.x[::2], fits=not_empty),

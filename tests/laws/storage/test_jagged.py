@@ -365,3 +365,50 @@ def test_beside_other_layouts_a_jagged_operand_is_a_list_of_coordinates() -> Non
         assert found.layout == layout.layout
         assert torch.equal(found.mask, expected.mask)
         assert torch.equal(found.filled(0), expected.filled(0))
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("combine", [torch.add, torch.mul, torch.maximum, torch.max, torch.equal])
+def test_the_same_sequences_at_other_places_are_another_pattern(combine: Callable[..., Any]) -> None:
+    square = Storage("square", torch.arange(3) < torch.tensor([2, 0, 3]).unsqueeze(-1), torch.jagged)
+    entries = entries_of(square)
+    x, plain = stored(square, entries), boolean(square, entries)
+    found, expected = combine(x, x.T), combine(plain, plain.T)
+    if combine is torch.equal:
+        assert found is expected is False
+        return
+    assert torch.equal(found.mask, expected.mask)
+    torch.testing.assert_close(found.filled(0), expected.filled(0))
+    grads = [torch.autograd.grad(result.sum(), entries)[0] for result in (found, expected)]
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("name", ["jagged-behind", "jagged-last", "jagged-hybrid"])
+@pytest.mark.parametrize("target", ["plain", "jagged", "masked", "probabilities"])
+def test_classes_stand_in_front_of_positions_or_behind(target: str, name: str) -> None:
+    storage = BY_NAME[name]
+    entries = entries_of(storage)
+    x, plain = stored(storage, entries), boolean(storage, entries)
+    labels: Any = (
+        torch.arange(plain.numel() // plain.shape[1]).reshape(plain.shape[0], *plain.shape[2:])
+        % plain.shape[1]
+    )
+    other: Any = labels
+    if target == "probabilities":
+        labels = other = torch.rand(plain.shape, dtype=torch.float64).softmax(1)
+    elif target == "jagged":
+        labels, other = x.argmax(1), plain.argmax(1)
+    elif target == "masked":
+        labels = other = mg.masked(labels, labels >= 0)
+    for reduction in ("none", "mean", "sum"):
+        found = torch.nn.functional.cross_entropy(x, labels, reduction=reduction)
+        expected = torch.nn.functional.cross_entropy(plain, other, reduction=reduction)
+        assert found.shape == expected.shape
+        if reduction == "none":
+            assert torch.equal(found.mask, expected.mask)
+        torch.testing.assert_close(filled(found), filled(expected))
+        grads = [
+            torch.autograd.grad(filled(r).sum(), entries, retain_graph=True)[0] for r in (found, expected)
+        ]
+        torch.testing.assert_close(*grads)
