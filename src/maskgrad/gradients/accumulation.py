@@ -251,9 +251,9 @@ class GradientAccumulator:
         loss, sums = part.loss, self._sums
         assert loss is not None
         assert sums is not None
-        if part.nothing_counts and not bool(loss.isfinite()):
+        if part.nothing_counts and part.mask is None and not bool(loss.isfinite().all()):
             self._refusal = ValueError(
-                "a micro-batch with count=0 has a loss that is not finite, and with fully_shard every rank must go "
+                "a micro-batch with count=0 has losses that are not finite, and with fully_shard every rank must go "
                 "through each backward pass: give unreduced losses with a mask"
             )
         if self._exponents[place] < 0 and part.size:
@@ -265,10 +265,13 @@ class GradientAccumulator:
             if self._scale is not None:
                 seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
             self._seeds[factor] = seed
-        sums.backward(place, loss, seed, retain_graph)
-        value = loss.item() if loss.device.type == "cpu" else loss.detach()
+        sums.backward(place, loss, part.direction(seed), retain_graph)
+        total = part.total()
+        value = total.item() if loss.device.type == "cpu" else total
         self._seen[place].append((value, part.times))
-        self._device, self._dtype = loss.device, torch.promote_types(self._dtype, loss.dtype)
+        self._device = loss.device
+        if loss.dtype is torch.float64:
+            self._dtype = torch.float64
         self._counts[place].append(part.number)
 
     def _tally(self) -> Tally:
@@ -280,10 +283,11 @@ class GradientAccumulator:
     @torch.no_grad()
     def _divide(self, sums: GradientSums, together: Tally) -> None:
         assert together.plan is not None
-        for loss, (own, common) in enumerate(zip(self._exponents, together.exponents, strict=True)):
-            if 0 <= own != common:
-                sums.times(loss, math.ldexp(1.0, own - common))
-        self._exponents = list(together.exponents)
+        if self._exponents != list(together.exponents):
+            for loss, (own, common) in enumerate(zip(self._exponents, together.exponents, strict=True)):
+                if 0 <= own != common:
+                    sums.times(loss, math.ldexp(1.0, own - common))
+            self._exponents = list(together.exponents)
         divisors = [
             math.ldexp(count, -max(exponent, 0)) / weight if count and weight else math.inf
             for count, exponent, weight in zip(
