@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor.tensor import stored_of
 
 __all__ = ["Losses", "Mean", "Part", "Plan", "checked_mean", "parts_of"]
 
@@ -27,20 +28,39 @@ _UNKNOWN = (
 
 
 class Part(NamedTuple):
-    """One loss of a micro-batch: ``loss * times`` is the sum of ``number`` entries."""
+    """One loss of a micro-batch: the sum of ``loss * times`` is that of ``number`` entries."""
 
     loss: Tensor | None
-    """0-dim, with its history. None: there is nothing."""
+    """With its history. None: there is nothing."""
     times: int
     number: int | Tensor
     """A tensor where asking for the number would wait for a device."""
     size: int
     """At least as many as ``number``, known without waiting."""
+    mask: Tensor | None = None
+    """Of which of its entries it is the sum; None: of all."""
 
     @property
     def nothing_counts(self) -> bool:
         """Whether it is known that nothing has to be propagated, which ``0 * nan`` would be NaN of."""
         return isinstance(self.number, int) and self.number == 0
+
+    def total(self) -> Tensor:
+        """The sum of the entries, without a history, in at least float32."""
+        assert self.loss is not None
+        values = self.loss.detach()
+        if not values.ndim:
+            return values
+        if self.mask is not None:
+            values = torch.where(self.mask, values, 0)
+        return values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+
+    def direction(self, seed: Tensor) -> Tensor:
+        """What is propagated from ``loss``, if ``seed`` is from its sum."""
+        assert self.loss is not None
+        if self.mask is not None:
+            return torch.where(self.mask, seed, 0)
+        return seed.expand_as(self.loss) if self.loss.ndim else seed
 
 
 class Plan(NamedTuple):
@@ -124,7 +144,10 @@ def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: boo
             wide = torch.promote_types(loss.dtype, torch.float32)
             per = loss.mean(dim=tuple(range(1, loss.ndim)), dtype=wide)
         counted = _host(per.num_specified()) if number is None else number
-        return _with_history(Part(_sum(per), 1, counted, per.numel()), name)
+        if stored_of(per) is not None:
+            return _with_history(Part(_sum(per), 1, counted, per.numel()), name)
+        values, known = per._dense()
+        return _with_history(Part(values, 1, counted, per.numel(), known), name)
     if number is None:
         raise ValueError(_UNKNOWN.format(name=name, shape=tuple(loss.shape)))
     if mean == "sequence" and loss.ndim > 1:
@@ -132,7 +155,7 @@ def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: boo
             f"{name} a plain tensor of shape {tuple(loss.shape)}, and with mean='sequence' it must be known which "
             "entries of a sample count: pass mask=, a masked target, or one number for each sample"
         )
-    return _with_history(Part(_sum(loss), 1, number, max(loss.numel(), number)), name)
+    return _with_history(Part(loss, 1, number, max(loss.numel(), number)), name)
 
 
 def _with_history(part: Part, name: str) -> Part:
@@ -147,11 +170,11 @@ def _with_history(part: Part, name: str) -> Part:
     return part
 
 
-def _sum(losses: Tensor | MaskedTensor) -> Tensor:
+def _sum(losses: MaskedTensor) -> Tensor:
     """0-dim, in at least float32."""
     if losses.dtype in (torch.float16, torch.bfloat16):
-        return losses.sum(dtype=torch.float32)
-    return losses.sum()
+        return losses.sum(dtype=torch.float32)  # type: ignore[no-any-return]
+    return losses.sum()  # type: ignore[no-any-return]
 
 
 def _under(mask: Any, loss: Tensor | MaskedTensor, name: str) -> MaskedTensor:

@@ -6,6 +6,7 @@ With one loss the sum is in ``.grad`` all the time. With several, that of the lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +52,8 @@ class GradientSums:
         self._witness: tuple[Tensor, Any, int] = (params[0] if params else torch.empty(0), None, 0)
         # On PyTorch/XLA a masked gradient hangs on the parameter, which nothing in .grad tells.
         self._elsewhere = any(param.device.type == "xla" for param in params)
-        refuse_leftovers(params)
+        if any(param.grad is not None for param in params) or self._elsewhere:
+            refuse_leftovers(params)
         self._dtypes: dict[int, torch.dtype | None] = {}
         for place, param in enumerate(params):
             if param.dtype in HALVES and not hasattr(
@@ -109,6 +111,18 @@ class GradientSums:
             ]
             found.append(parts[0] if len(parts) == 1 else added(parts) if parts else None)
         return found
+
+    def divided_where_they_are(self, divisor: float) -> bool:
+        """Divide the sums of the only loss in ``.grad``, if that is all there is to do."""
+        if self._swapping or self._dtypes or self._apart[0]:
+            return False
+        dense = [param.grad for param in self.params if param.grad is not None]
+        if divisor in (0, math.inf) or not all(
+            type(g) is Tensor and g.layout is torch.strided for g in dense
+        ):
+            return False
+        torch._foreach_div_(dense, divisor)
+        return True
 
     def by(self, gradients: Sequence[AnyGradient | None], divisor: float) -> list[AnyGradient | None]:
         """Sums that came from elsewhere, divided in place where that is possible."""

@@ -85,6 +85,7 @@ class GradientAccumulator:
         self._held: dict[str, GradientSums] = {}
         self._sums: GradientSums | None = None
         self._plan: Plan | None = None
+        self._used = False
         self._refusal: Exception | None = None
         self._scale: Tensor | None = None
         self._exponents: list[int] = []
@@ -161,8 +162,9 @@ class GradientAccumulator:
             TypeError, ValueError: what was wrong with an earlier call; ranks that do not accumulate the same. On all
                 ranks.
         """
-        nothing_here = self._sums is None and self._ranks.size == 1
-        refusal = self._refusal or (None if nothing_here else self._disturbed())
+        refusal = self._refusal or self._disturbed()
+        if self._sums is None and refusal is None and self._ranks.size > 1:
+            refusal = _leftover(self._given)  # others may have data
         if refusal is None and self._scaler is not None and self._sums is not None:
             refusal = _scale_moved(self._scale, self._scaler)
         together = self._ranks.agree(self._tally() if refusal is None else None, refusal)
@@ -175,8 +177,7 @@ class GradientAccumulator:
             self._gather(len(together.plan.weights))
         sums = self._sums
         assert sums is not None
-        with torch.no_grad():
-            self._divide(sums, together)
+        self._divide(sums, together)
         means = self._means(together)
         self._start()
         return means
@@ -198,10 +199,6 @@ class GradientAccumulator:
                 return refusal
         if self._sums is not None:
             return RuntimeError(_CHANGED) if self._sums.changed() else None
-        try:
-            refuse_leftovers(self._given)
-        except (RuntimeError, ValueError) as error:
-            return error
         return None
 
     def _start(self) -> None:
@@ -214,7 +211,7 @@ class GradientAccumulator:
 
     def _begin(self, plan: Plan) -> None:
         if self._plan is None:
-            if isinstance(self._ranks, Alone) and _is_initialized():
+            if not self._used and isinstance(self._ranks, Alone) and _is_initialized():
                 raise RuntimeError(
                     "a process group was initialised after the accumulator was made; make it afterwards"
                 )
@@ -224,7 +221,7 @@ class GradientAccumulator:
                     "or an accumulator each"
                 )
             self._gather(len(plan.weights))
-            self._plan = plan
+            self._plan, self._used = plan, True
         elif plan != self._plan:
             raise ValueError(
                 f"this micro-batch has {plan.described()}, the ones before had {self._plan.described()}; give the same "
@@ -254,9 +251,9 @@ class GradientAccumulator:
         loss, sums = part.loss, self._sums
         assert loss is not None
         assert sums is not None
-        if part.nothing_counts and not bool(loss.isfinite()):
+        if part.nothing_counts and part.mask is None and not bool(loss.isfinite().all()):
             self._refusal = ValueError(
-                "a micro-batch with count=0 has a loss that is not finite, and with fully_shard every rank must go "
+                "a micro-batch with count=0 has losses that are not finite, and with fully_shard every rank must go "
                 "through each backward pass: give unreduced losses with a mask"
             )
         if self._exponents[place] < 0 and part.size:
@@ -268,24 +265,29 @@ class GradientAccumulator:
             if self._scale is not None:
                 seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
             self._seeds[factor] = seed
-        sums.backward(place, loss, seed, retain_graph)
-        value = loss.item() if loss.device.type == "cpu" else loss.detach()
+        sums.backward(place, loss, part.direction(seed), retain_graph)
+        total = part.total()
+        value = total.item() if loss.device.type == "cpu" else total
         self._seen[place].append((value, part.times))
-        self._device, self._dtype = loss.device, torch.promote_types(self._dtype, loss.dtype)
+        self._device = loss.device
+        if loss.dtype is torch.float64:
+            self._dtype = torch.float64
         self._counts[place].append(part.number)
 
     def _tally(self) -> Tally:
         scale = 1.0 if self._scale is None else float(self._scale)
-        totals = tuple(_total(seen) for seen in self._seen)
-        counts = tuple(sum(int(count) for count in one) for one in self._counts)
+        totals = tuple(map(_total, self._seen))
+        counts = tuple(int(sum(one)) for one in self._counts)
         return Tally(self._plan, totals, counts, tuple(self._exponents), scale, self._mean)
 
+    @torch.no_grad()
     def _divide(self, sums: GradientSums, together: Tally) -> None:
         assert together.plan is not None
-        for loss, (own, common) in enumerate(zip(self._exponents, together.exponents, strict=True)):
-            if 0 <= own != common:
-                sums.times(loss, math.ldexp(1.0, own - common))
-        self._exponents = list(together.exponents)
+        if self._exponents != list(together.exponents):
+            for loss, (own, common) in enumerate(zip(self._exponents, together.exponents, strict=True)):
+                if 0 <= own != common:
+                    sums.times(loss, math.ldexp(1.0, own - common))
+            self._exponents = list(together.exponents)
         divisors = [
             math.ldexp(count, -max(exponent, 0)) / weight if count and weight else math.inf
             for count, exponent, weight in zip(
@@ -293,6 +295,8 @@ class GradientAccumulator:
             )
         ]
         self._ranks.reduce_shards()
+        if self._ranks.size == 1 and sums.divided_where_they_are(divisors[0]):
+            return
         if self._ranks.size == 1:
             sums.write(sums.divided(divisors, in_place=True))
             return
@@ -317,6 +321,14 @@ _CHANGED = (
     "the gradients were changed between backward() and finish(), by zero_grad, clipping, unscale_ or a backward pass "
     "of somebody else; do these after finish(), or call accumulator.reset() to begin anew"
 )
+
+
+def _leftover(params: list[Tensor]) -> Exception | None:
+    try:
+        refuse_leftovers(params)
+    except (RuntimeError, ValueError) as error:
+        return error
+    return None
 
 
 def _let_go(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> None:

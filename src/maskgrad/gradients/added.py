@@ -26,7 +26,7 @@ def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
     """Their sum, in at least float32.
 
     A strided one makes it strided, a Boolean mask makes it a MaskedTensor with a mask, PaddedRows alone have the
-    slots of all; sparse ones keep their common layout, or become COO.
+    slots of all; sparse ones keep their common layout, or become COO, in which rows may be listed twice.
 
     Raises:
         IndexError, ValueError, TypeError: as :func:`maskgrad.gradients.gradient.read`.
@@ -35,7 +35,7 @@ def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
     if len(slots) == len(gradients):
         return reduce(PaddedRows.__add__, slots)
     lists = [g.to(_wide(g.dtype)) for g in gradients if _is_coo(g)]
-    if len(lists) == len(gradients):
+    if len(lists) == len(gradients) and len({part.sparse_dim() for part in lists}) == 1:
         return reduce(torch.add, lists)
     parts = [read(g, "a gradient").wide() for g in gradients]
     if any(part.rows is None for part in parts):
