@@ -34,7 +34,7 @@ __all__ = ["recurrence", "schedule"]
 
 #: What a call costs beside its rows, in multiplications: below it, padding is cheaper than another block. Measured on
 #: one thread of a CPU; a factor of two to either side changes little.
-PER_CALL = 2**23
+PER_CALL = 2**22
 
 
 class Block(NamedTuple):
@@ -122,7 +122,7 @@ def _run(
 
 
 def schedule(pattern: JaggedPattern, padding: int) -> Schedule:
-    """Blocks with at most ``padding`` empty places in each. The lengths are read."""
+    """Blocks, joined where that leaves at most ``padding`` more places empty. The lengths are read."""
     lengths, order = pattern.lengths().sort(descending=True, stable=True)
     rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
     counts = torch.bincount(lengths.cpu(), minlength=1)
@@ -142,7 +142,18 @@ def schedule(pattern: JaggedPattern, padding: int) -> Schedule:
 
 
 def _together(batch_sizes: Sequence[int], padding: int) -> list[tuple[int, int]]:
-    """How many steps, and how many sequences, each block has."""
+    """How many steps, and how many sequences, each block has: neighbours are joined while few places stay empty."""
+    blocks = _first_blocks(batch_sizes, padding // 8)  # so that there are not too many to choose among
+    empty = [steps * (before - size) for (_, before), (steps, size) in itertools.pairwise(blocks)]
+    while empty and min(empty) <= padding:
+        at = empty.index(min(empty))
+        blocks[at : at + 2] = [(blocks[at][0] + blocks[at + 1][0], blocks[at][1])]
+        empty = [steps * (before - size) for (_, before), (steps, size) in itertools.pairwise(blocks)]
+    return blocks
+
+
+def _first_blocks(batch_sizes: Sequence[int], padding: int) -> list[tuple[int, int]]:
+    """From the first step on, each block as long as at most ``padding`` of its places stay empty."""
     blocks: list[tuple[int, int]] = []
     steps, most, empty = 0, 0, 0
     for size, same in itertools.groupby(batch_sizes):
