@@ -94,18 +94,13 @@ def _growing(size: int, length: int) -> tuple[Program, Step]:
 
 
 def _cases(point: Point) -> Iterator[Case]:
-    if point.in_full:
-        for program, on_mask in _programs(point.size):
-            yield _case(program, on_mask, point.density)
-    else:
-        for program, on_mask in _programs(point.size):
-            if point.density == 1.0:
-                yield _case(program, on_mask, point.density)
-        if point.density == 1.0:  # how the time grows
-            for share in (*SHARES, 1.0):
-                yield _case(*_growing(4 * point.size, 256), share, "growth")
-            for length in LENGTHS:
-                yield _case(*_growing(point.size * 256, length), 0.65, "growth")
+    for program, on_mask in _programs(point.size):
+        yield _case(program, on_mask, point.density)
+    if not point.in_full and point.density == 1.0:  # how the time grows
+        for share in (*SHARES, 1.0):
+            yield _case(*_growing(4 * point.size, 256), share, "growth")
+        for length in LENGTHS:
+            yield _case(*_growing(point.size * 256, length), 0.65, "growth")
 
 
 def _case(program: Program, on_mask: Step, density: float, note: str = "") -> Case:
