@@ -87,6 +87,7 @@ def test_a_closure_that_is_called_often_is_told_of_each_time() -> None:
 
 
 def test_nobody_is_kept_alive_and_pytorch_is_hooked_once() -> None:
+    gc.collect()  # observers that other tests have left behind
     before = len(around_step._observers)
     notes = Notes(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
     observe_steps(notes)

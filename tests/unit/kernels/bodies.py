@@ -18,7 +18,7 @@ class Bodies:
         self.__name__ = device or "reference"
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name not in KERNELS:
+        if name not in KERNELS or (self._device is not None and self._device not in KERNELS[name].backends):
             raise AttributeError(name)
         return KERNELS[name].reference if self._device is None else KERNELS[name].backend(self._device)
 
