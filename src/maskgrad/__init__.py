@@ -15,6 +15,7 @@ from maskgrad.errors import (
 )
 from maskgrad.gradients import (
     Function,
+    GradientAccumulator,
     batched_grad,
     batched_hessian,
     batched_jvp,
@@ -32,6 +33,7 @@ from maskgrad.gradients import (
     per_sample_grad_norms,
     reverse_gradient,
 )
+from maskgrad.gradients.accumulation_ranks import let_ranks_be_found as _let_ranks_be_found
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.interop import (
     from_arrow,
@@ -65,6 +67,7 @@ __version__ = "0.2.0"
 __all__ = [
     "CoupledSamplesError",
     "Function",
+    "GradientAccumulator",
     "MaskedTensor",
     "MaskgradError",
     "MissingDependencyError",
@@ -122,6 +125,15 @@ __all__ = [
 
 _refuse_scripts(globals().get(_name) for _name in __all__)
 _refuse_scripts(getattr(_part, _name) for _part in (functional, nn) for _name in _part.__all__)
+
+
+def _ranks_of(*arguments: object) -> object:
+    import importlib
+
+    return importlib.import_module("maskgrad.distributed.accumulation").ranks_of(*arguments)
+
+
+_let_ranks_be_found(_ranks_of)  # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> object:

@@ -6,7 +6,6 @@ the result dense, a Boolean mask makes it masked, and sparse ones stay sparse.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import NamedTuple
 
@@ -15,11 +14,10 @@ from torch import Tensor
 
 from maskgrad.distributed.local_gradients import DTYPES, LAYOUTS, Facts
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.gradients.added import of_distinct_rows
 from maskgrad.gradients.attached import AnyGradient
 from maskgrad.gradients.padded_rows import PaddedRows
-from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.patterns import CoordinatePattern
-from maskgrad.sparse import places, prod
+from maskgrad.sparse import prod
 
 __all__ = ["ReductionPlan", "reduction_plan"]
 
@@ -62,13 +60,7 @@ class ReductionPlan(NamedTuple):
         """A result that lists distinct ascending ``rows`` (m,) with ``values`` (m, *row)."""
         if self.slots is not None:
             return PaddedRows(rows, values, shape).resized(self.slots)
-        sizes = tuple(shape[: self.leading])
-        found = MaskedTensor(values, CoordinatePattern(places(rows, sizes), sizes))
-        if self.layout is not torch.sparse_coo:
-            # Added up, the matrices of a batch may differ in their number of entries: then it stays COO.
-            with contextlib.suppress(ValueError):
-                found = found.to_sparse(self.layout, blocksize=self.blocksize)
-        return found if self.masked else found.to_sparse_tensor()
+        return of_distinct_rows(rows, values, shape, self.leading, self.layout, self.blocksize, self.masked)
 
 
 def reduction_plan(

@@ -1,5 +1,6 @@
 """What is done with gradients between backward and the step."""
 
+from maskgrad.gradients.accumulation import GradientAccumulator
 from maskgrad.gradients.batched import batched_grad, batched_hessian
 from maskgrad.gradients.batched_products import batched_jvp, batched_vjp
 from maskgrad.gradients.checking import gradcheck, gradgradcheck
@@ -12,6 +13,7 @@ from maskgrad.gradients.per_sample import clipped_backward, per_sample_grad, per
 
 __all__ = [
     "Function",
+    "GradientAccumulator",
     "batched_grad",
     "batched_hessian",
     "batched_jvp",

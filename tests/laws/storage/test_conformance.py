@@ -90,7 +90,7 @@ def derivatives(parts: list[Any], leaves: list[Tensor], order: int) -> list[Tens
     return found
 
 
-# each operation on a layout of each kind (jagged ones in front and elsewhere), and one for each initial on the others
+# each operation on a layout of each kind (jagged: in front and elsewhere), and one for each initial on the others
 @pytest.mark.layouts(
     per=lambda operation, storage: (
         operation.name if storage.layout in (COO, CSR, JAGGED) else operation.name[0],

@@ -1,0 +1,218 @@
+"""What a micro-batch brings: the sum of its losses, which is propagated, and how many losses there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor.tensor import stored_of
+
+__all__ = ["Losses", "Mean", "Part", "Plan", "checked_mean", "parts_of"]
+
+Mean = Literal["entry", "sequence"]
+Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
+
+_REDUCED = (
+    "{name} a reduced loss (0-dim) without count=, and how many entries it is the mean of cannot be known: pass "
+    'count=, or reduction="none" and let backward() add up'
+)
+_UNKNOWN = (
+    "{name} a plain tensor of shape {shape} without count= or mask=; which of its entries count cannot be known "
+    "(ignore_index leaves zeros in it): pass count=, mask=, or a masked target"
+)
+
+
+class Part(NamedTuple):
+    """One loss of a micro-batch: the sum of ``loss * times`` is that of ``number`` entries."""
+
+    loss: Tensor | None
+    """With its history. None: there is nothing."""
+    times: int
+    number: int | Tensor
+    """A tensor where asking for the number would wait for a device."""
+    size: int
+    """At least as many as ``number``, known without waiting."""
+    mask: Tensor | None = None
+    """Of which of its entries it is the sum; None: of all."""
+
+    @property
+    def nothing_counts(self) -> bool:
+        """Whether it is known that nothing has to be propagated, which ``0 * nan`` would be NaN of."""
+        return isinstance(self.number, int) and self.number == 0
+
+    def total(self) -> Tensor:
+        """The sum of the entries, without a history, in at least float32."""
+        assert self.loss is not None
+        values = self.loss.detach()
+        if not values.ndim:
+            return values
+        if self.mask is not None:
+            values = torch.where(self.mask, values, 0)
+        return values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+
+    def direction(self, seed: Tensor) -> Tensor:
+        """What is propagated from ``loss``, if ``seed`` is from its sum."""
+        assert self.loss is not None
+        if self.mask is not None:
+            return torch.where(self.mask, seed, 0)
+        return seed.expand_as(self.loss) if self.loss.ndim else seed
+
+
+class Plan(NamedTuple):
+    """What must be the same in all micro-batches of a step, on all ranks."""
+
+    names: tuple[str, ...] | None
+    """Of the losses; None: one loss, without a name."""
+    weights: tuple[float, ...]
+
+    def described(self) -> str:
+        """A text, part by part separated by ``"; "``."""
+        if self.names is None:
+            return "one loss"
+        named = zip(self.names, self.weights, strict=True)
+        return "; ".join(f"a loss {n.replace(';', ',')!r} with weight {w}" for n, w in named)
+
+
+ONE = Plan(None, (1.0,))
+NOTHING = Part(None, 0, 0, 0)
+
+
+def checked_mean(mean: object) -> None:
+    """ValueError if it is none of :data:`Mean`."""
+    if mean not in ("entry", "sequence"):
+        raise ValueError(f"mean must be 'entry' or 'sequence', found {mean!r}")
+
+
+def parts_of(
+    losses: Losses, count: Any, mask: Any, weights: Mapping[str, float] | None, mean: Mean
+) -> tuple[Plan, list[Part]]:
+    """Read the arguments of one call; raises TypeError or ValueError, and has changed nothing then."""
+    counted = type(count) is int and count > 0 and mask is None and weights is None
+    if counted and type(losses) is Tensor and losses.ndim == 0 and losses.requires_grad:  # as most often
+        return ONE, [Part(losses, count, count, count)]
+    if not isinstance(losses, Mapping):
+        if weights is not None:
+            raise ValueError(
+                "weights= are for several losses in a dict; multiply a single loss by its weight"
+            )
+        return ONE, [_part(losses, count, mask, mean, "losses is")]
+    if not losses or not all(isinstance(name, str) for name in losses):
+        raise ValueError("losses is a dict without names, or with names that are no strings; name each loss")
+    for what, given in (("count", count), ("mask", mask), ("weights", weights)):
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(
+                f"{what} must be a dict like losses, with the same names, found {type(given).__name__}"
+            )
+        unknown = sorted(set(given or ()) - set(losses))
+        if unknown:
+            raise ValueError(f"{what} has names that losses lacks: {', '.join(map(repr, unknown))}")
+    names = tuple(sorted(losses))
+    counts, masks, factors = count or {}, mask or {}, weights or {}
+    parts = [
+        _part(losses[n], counts.get(n), masks.get(n), mean, f"losses[{n!r}] is", may_lack=True) for n in names
+    ]
+    return Plan(names, tuple(_weight(n, factors.get(n, 1.0)) for n in names)), parts
+
+
+def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: bool = False) -> Part:
+    if loss is None and may_lack:
+        return NOTHING
+    if not isinstance(loss, (Tensor, MaskedTensor)):
+        raise TypeError(f"{name} of type {type(loss).__name__}; expected a tensor or a MaskedTensor")
+    if not loss.dtype.is_floating_point:
+        raise TypeError(f"{name} of dtype {loss.dtype}; losses are floating-point numbers")
+    number = None if count is None else _count(count)
+    if loss.ndim == 0:
+        if number is None:
+            raise ValueError(_REDUCED.format(name=name))
+        if mask is not None:
+            raise ValueError(
+                f"{name} a reduced loss (0-dim), to which a mask has nothing to say; pass count= alone"
+            )
+        plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
+        return _with_history(Part(plain, number, number, number), name)
+    if mask is not None:
+        loss = _under(mask, loss, name)
+    if isinstance(loss, MaskedTensor):
+        per = loss
+        if mean == "sequence" and loss.ndim > 1:
+            wide = torch.promote_types(loss.dtype, torch.float32)
+            per = loss.mean(dim=tuple(range(1, loss.ndim)), dtype=wide)
+        counted = _host(per.num_specified()) if number is None else number
+        if stored_of(per) is not None:
+            return _with_history(Part(_sum(per), 1, counted, per.numel()), name)
+        values, known = per._dense()
+        return _with_history(Part(values, 1, counted, per.numel(), known), name)
+    if number is None:
+        raise ValueError(_UNKNOWN.format(name=name, shape=tuple(loss.shape)))
+    if mean == "sequence" and loss.ndim > 1:
+        raise ValueError(
+            f"{name} a plain tensor of shape {tuple(loss.shape)}, and with mean='sequence' it must be known which "
+            "entries of a sample count: pass mask=, a masked target, or one number for each sample"
+        )
+    return _with_history(Part(loss, 1, number, max(loss.numel(), number)), name)
+
+
+def _with_history(part: Part, name: str) -> Part:
+    """The same; raises if something counts and cannot be propagated."""
+    if part.nothing_counts:
+        return part._replace(times=0)
+    assert part.loss is not None
+    if not part.loss.requires_grad:
+        raise ValueError(
+            f"{name} without a history: nothing of it requires a gradient (computed under torch.no_grad, or detached)"
+        )
+    return part
+
+
+def _sum(losses: MaskedTensor) -> Tensor:
+    """0-dim, in at least float32."""
+    if losses.dtype in (torch.float16, torch.bfloat16):
+        return losses.sum(dtype=torch.float32)  # type: ignore[no-any-return]
+    return losses.sum()  # type: ignore[no-any-return]
+
+
+def _under(mask: Any, loss: Tensor | MaskedTensor, name: str) -> MaskedTensor:
+    if isinstance(loss, MaskedTensor):
+        raise ValueError(f"{name} masked already; mask= is for plain losses")
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
+        found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a Boolean tensor, True = counts, found {found}")
+    return masked(loss, mask)
+
+
+def _host(number: Tensor) -> int | Tensor:
+    """As an int, where that waits for nobody."""
+    return int(number) if number.device.type == "cpu" else number
+
+
+def _count(count: Any) -> int:
+    if type(count) is int and count >= 0:
+        return count
+    if isinstance(count, Tensor):
+        if count.numel() != 1 or count.dtype is torch.bool or count.is_complex():
+            raise TypeError(
+                f"count must be one number, found a tensor of shape {tuple(count.shape)} and {count.dtype}"
+            )
+        count = count.item()
+    try:
+        number = float(count)
+    except (TypeError, ValueError):
+        raise TypeError(f"count must be a whole number, found {type(count).__name__}") from None
+    if isinstance(count, bool):
+        raise TypeError("count must be a whole number, found a bool")
+    if math.isnan(number) or number < 0 or not number.is_integer():
+        raise ValueError(f"count must be a whole number, at least 0, found {count}")
+    return int(count)
+
+
+def _weight(name: str, weight: Any) -> float:
+    number = float(weight)
+    if not math.isfinite(number):
+        raise ValueError(f"the weight of loss {name!r} must be a finite number, found {weight}")
+    return number

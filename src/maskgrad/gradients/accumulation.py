@@ -1,0 +1,380 @@
+"""Gradients of several micro-batches, on several ranks, divided once: by all that they were computed from."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.gradients.accumulated_losses import Losses, Mean, Part, Plan, checked_mean, parts_of
+from maskgrad.gradients.accumulated_sums import GradientSums, refuse_leftovers
+from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks
+from maskgrad.gradients.accumulation_watch import AccumulationWatch
+from maskgrad.gradients.attached import keep_attached
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["GradientAccumulator"]
+
+Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
+
+
+class GradientAccumulator:
+    r"""Accumulates gradients over micro-batches and ranks, as one pass over the whole batch would give them.
+
+    .. math:: g = \frac{\sum_r \sum_k \sum_i m^{(rk)}_i \nabla \ell^{(rk)}_i}{\sum_r \sum_k \sum_i m^{(rk)}_i}
+
+    over ranks r, micro-batches k and their specified losses. The mean of the micro-batches' means, which dividing by
+    their number gives, counts a lone token in a short micro-batch as much as a thousand in a long one. Here sums are
+    propagated and divided once, by :meth:`finish`. Nothing has to be known about micro-batches that are still to come.
+
+    Args:
+        model_or_parameters: what is trained; the module that is called, wrapped or not: DistributedDataParallel, what
+            :func:`maskgrad.distributed.prepare` returned, ``fully_shard``. While the accumulator lives these do not
+            exchange gradients by themselves; ``finish`` does, once. Without them parameters will do, too.
+        group: a process group of any backend; None: that of the wrapper, or the default one, or this process alone if
+            there is none.
+        scaler: a ``GradScaler``, of PyTorch or :mod:`maskgrad.amp`. Losses are given unscaled; ``.grad`` has its scale
+            until ``scaler.unscale_`` or ``scaler.step``.
+        mean: ``"entry"``, over all losses; ``"sequence"``, over samples (dimension 0), of each sample's mean.
+
+    Gradient:
+        After :meth:`finish`, in ``.grad`` or attached, the mean's: dense, sparse (merged) or masked, as backward gave
+        it; equal on all ranks; exactly zero if nothing was specified anywhere. Halves are gathered in float32 and
+        rounded once. What is not among the parameters is left with a gradient of sums.
+
+    Raises:
+        TypeError, ValueError: bad arguments, in ``backward``; with several ranks in ``finish``, on all of them.
+        ValueError: made from parameters whose gradients a living wrapper exchanges.
+        RuntimeError: a ``.grad`` from before; ``finish`` without ``backward``; ``optimizer.step`` or a plain
+            ``backward`` before ``finish``; a rank has ended, or did not come within the group's timeout. Nothing
+            has been divided then, and :meth:`reset` begins anew.
+
+    Dense equivalent: ``losses.sum().backward()`` for each micro-batch, an all-reduce of gradients and counts, and
+    ``p.grad /= count``.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.ones(()))
+        >>> accumulator = mg.GradientAccumulator([w])
+        >>> for losses in ([1., 3.], [8.]):
+        ...     accumulator.backward(mg.masked(w * torch.tensor(losses)))
+        >>> accumulator.finish(), w.grad
+        (tensor(4.), tensor(4.))
+
+    Source: the mean of means is transformers issue 34242; Ott et al., "Scaling neural machine translation", WMT 2018,
+    accumulate sums and divide by the number of tokens.
+    """
+
+    def __init__(
+        self,
+        model_or_parameters: Parameters,
+        *,
+        group: Any = None,
+        scaler: Any = None,
+        mean: Mean = "entry",
+    ) -> None:
+        checked_mean(mean)
+        module = model_or_parameters if isinstance(model_or_parameters, nn.Module) else None
+        self._given = _listed(model_or_parameters)
+        self._mean, self._scaler = mean, scaler
+        self._ranks = found_ranks(module, self._given, group)
+        self._watch = AccumulationWatch(self._given, self._ranks.silenced and self._ranks.size > 1)
+        self._held: dict[str, GradientSums] = {}
+        self._sums: GradientSums | None = None
+        self._plan: Plan | None = None
+        self._used = False
+        self._refusal: Exception | None = None
+        self._scale: Tensor | None = None
+        self._exponents: list[int] = []
+        self._seen: list[list[tuple[Any, int]]] = []
+        self._seeds: dict[float, Tensor] = {}
+        self._device, self._dtype = self._given[0].device, torch.float32
+        self._counts: list[list[int | Tensor]] = []
+        weakref.finalize(self, _let_go, self._ranks, self._watch.close, self._held)
+
+    def backward(
+        self,
+        losses: Losses,
+        count: Any = None,
+        *,
+        mask: Any = None,
+        weights: Mapping[str, float] | None = None,
+        retain_graph: bool = False,
+    ) -> None:
+        """Propagate the losses of a micro-batch.
+
+        Args:
+            losses: with ``reduction="none"``: a MaskedTensor of any layout, whose specified entries count, or a plain
+                tensor with ``mask`` or ``count``. Or their mean, a 0-dim tensor, with ``count``. Or a dict of such
+                losses, each of which has its own denominator and backward pass, with the same names in all
+                micro-batches; None: nothing of it here.
+            count: how many entries the losses are the mean (or the sum) of; a number, or a dict like ``losses``. 0:
+                nothing is propagated, be the loss NaN. What is a number already waits for no device.
+            mask: Boolean, True = counts, broadcastable to plain losses; or a dict.
+            weights: for losses in a dict: what their means are multiplied by in the sum that is differentiated; 1 if
+                not given. The same in all micro-batches.
+            retain_graph: keep the graph for another pass.
+
+        Raises:
+            TypeError, ValueError: the number of losses is unknown, negative, NaN or no whole number; other names or
+                weights than in the micro-batch before. With several ranks :meth:`finish` raises it, on all of them.
+            RuntimeError: a gradient is there from before, or somebody has changed the sums.
+        """
+        if self._refusal is not None:
+            return
+        watch = self._watch
+        try:
+            plan, parts = parts_of(losses, count, mask, weights, self._mean)
+            refusal = self._disturbed()
+            if refusal is not None:
+                raise refusal
+            if plan is not self._plan:
+                self._begin(plan)
+        except Exception as error:
+            self._refuse(error)
+            return
+        watch.accumulating = True
+        try:
+            passes = [place for place, part in enumerate(parts) if self._takes_part(part)]
+            for place in passes:
+                self._propagate(place, parts[place], retain_graph or place != passes[-1])
+        except BaseException as error:
+            self._refusal = RuntimeError(
+                f"a backward pass of the accumulator failed half-way ({type(error).__name__}: {error}); what it has "
+                "gathered cannot be used: call accumulator.reset()"
+            )
+            raise
+        finally:
+            watch.touched.clear()
+
+    def finish(self) -> Any:
+        """Divide the gradients, on all ranks, by all that they were computed from, and give the mean losses.
+
+        Returns:
+            0-dim tensor without a history: the mean over everything; a dict of them if losses came in dicts, without
+            their weights. NaN for losses of which nothing was specified anywhere. The same on all ranks.
+
+        Raises:
+            RuntimeError: ``backward`` was called on no rank; the sums were changed; a rank has ended.
+            TypeError, ValueError: what was wrong with an earlier call; ranks that do not accumulate the same. On all
+                ranks.
+        """
+        refusal = self._refusal or self._disturbed()
+        if self._sums is None and refusal is None and self._ranks.size > 1:
+            refusal = _leftover(self._given)  # others may have data
+        if refusal is None and self._scaler is not None and self._sums is not None:
+            refusal = _scale_moved(self._scale, self._scaler)
+        together = self._ranks.agree(self._tally() if refusal is None else None, refusal)
+        if together.plan is None:
+            raise RuntimeError(
+                "finish() without a backward() since the last one, on any rank: there is nothing to divide"
+            )
+        if self._sums is None:  # this rank had no data
+            self._plan = together.plan
+            self._gather(len(together.plan.weights))
+        sums = self._sums
+        assert sums is not None
+        self._divide(sums, together)
+        means = self._means(together)
+        self._start()
+        return means
+
+    def reset(self) -> None:
+        """Give up what has been accumulated since the last :meth:`finish`; parameters have no gradients then."""
+        if self._sums is not None:
+            self._sums.close()
+        for param in self._given:
+            keep_attached(param, None)
+            param.grad = None
+        self._start()
+
+    def _disturbed(self) -> Exception | None:
+        """What somebody else has done to the gradients."""
+        if self._watch.touched:
+            refusal = self._watch.refusal()
+            if refusal is not None:
+                return refusal
+        if self._sums is not None:
+            return RuntimeError(_CHANGED) if self._sums.changed() else None
+        return None
+
+    def _start(self) -> None:
+        self._sums = self._plan = self._refusal = self._scale = None
+        self._exponents, self._seen, self._counts, self._seeds = [], [], [], {}
+        self._dtype = torch.float32
+        self._watch.accumulating = False
+        self._watch.touched.clear()
+        self._held.clear()
+
+    def _begin(self, plan: Plan) -> None:
+        if self._plan is None:
+            if not self._used and isinstance(self._ranks, Alone) and _is_initialized():
+                raise RuntimeError(
+                    "a process group was initialised after the accumulator was made; make it afterwards"
+                )
+            if len(plan.weights) > 1 and self._ranks.in_step:
+                raise ValueError(
+                    "several losses need a sum of gradients each, and fully_shard keeps one; give their weighted sum, "
+                    "or an accumulator each"
+                )
+            self._gather(len(plan.weights))
+            self._plan, self._used = plan, True
+        elif plan != self._plan:
+            raise ValueError(
+                f"this micro-batch has {plan.described()}, the ones before had {self._plan.described()}; give the same "
+                "names and weights each time, and None for a loss that a micro-batch has nothing of"
+            )
+
+    def _gather(self, losses: int) -> None:
+        params = [param for param in self._given if param.requires_grad]
+        self._sums = self._held["sums"] = GradientSums(params, losses)
+        self._exponents = [0 if self._ranks.in_step else -1] * losses
+        self._seen = [[] for _ in range(losses)]
+        self._counts = [[] for _ in range(losses)]
+        if self._scaler is not None:
+            self._scale = self._scaler.scale(torch.ones((), device=self._given[0].device)).detach()
+
+    def _refuse(self, error: Exception) -> None:
+        """Raise at once, or when all ranks can hear of it: others may be waiting in ``finish``."""
+        if self._ranks.size == 1 or self._ranks.in_step:
+            raise error
+        self._refusal = error
+        self._watch.accumulating = True
+
+    def _takes_part(self, part: Part) -> bool:
+        return part.loss is not None and (self._ranks.in_step or not part.nothing_counts)
+
+    def _propagate(self, place: int, part: Part, retain_graph: bool) -> None:
+        loss, sums = part.loss, self._sums
+        assert loss is not None
+        assert sums is not None
+        if part.nothing_counts and part.mask is None and not bool(loss.isfinite().all()):
+            self._refusal = ValueError(
+                "a micro-batch with count=0 has losses that are not finite, and with fully_shard every rank must go "
+                "through each backward pass: give unreduced losses with a mask"
+            )
+        if self._exponents[place] < 0 and part.size:
+            self._exponents[place] = math.frexp(part.size)[1]
+        factor = math.ldexp(part.times, -max(self._exponents[place], 0))
+        seed = self._seeds.get(factor)
+        if seed is None or seed.dtype is not loss.dtype or seed.device != loss.device:
+            seed = torch.full((), factor, dtype=loss.dtype, device=loss.device)
+            if self._scale is not None:
+                seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
+            self._seeds[factor] = seed
+        sums.backward(place, loss, part.direction(seed), retain_graph)
+        total = part.total()
+        value = total.item() if loss.device.type == "cpu" else total
+        self._seen[place].append((value, part.times))
+        self._device = loss.device
+        if loss.dtype is torch.float64:
+            self._dtype = torch.float64
+        self._counts[place].append(part.number)
+
+    def _tally(self) -> Tally:
+        scale = 1.0 if self._scale is None else float(self._scale)
+        totals = tuple(map(_total, self._seen))
+        counts = tuple(int(sum(one)) for one in self._counts)
+        return Tally(self._plan, totals, counts, tuple(self._exponents), scale, self._mean)
+
+    @torch.no_grad()
+    def _divide(self, sums: GradientSums, together: Tally) -> None:
+        assert together.plan is not None
+        if self._exponents != list(together.exponents):
+            for loss, (own, common) in enumerate(zip(self._exponents, together.exponents, strict=True)):
+                if 0 <= own != common:
+                    sums.times(loss, math.ldexp(1.0, own - common))
+            self._exponents = list(together.exponents)
+        divisors = [
+            math.ldexp(count, -max(exponent, 0)) / weight if count and weight else math.inf
+            for count, exponent, weight in zip(
+                together.counts, together.exponents, together.plan.weights, strict=True
+            )
+        ]
+        self._ranks.reduce_shards()
+        if self._ranks.size == 1 and sums.divided_where_they_are(divisors[0]):
+            return
+        if self._ranks.size == 1:
+            sums.write(sums.divided(divisors, in_place=True))
+            return
+        if len(divisors) == 1:  # sums travel, and are divided afterwards
+            found = [sums.summed(0, place) for place in range(len(sums.params))]
+            sums.write(sums.by(self._ranks.exchanged(sums.params, found), divisors[0]))
+            return
+        sums.write(self._ranks.exchanged(sums.params, sums.divided(divisors, in_place=False)))
+
+    def _means(self, together: Tally) -> Any:
+        means = [
+            torch.full((), total / count if count else math.nan, dtype=self._dtype, device=self._device)
+            for total, count in zip(together.totals, together.counts, strict=True)
+        ]
+        assert together.plan is not None
+        if together.plan.names is None:
+            return means[0]
+        return dict(zip(together.plan.names, means, strict=True))
+
+
+_CHANGED = (
+    "the gradients were changed between backward() and finish(), by zero_grad, clipping, unscale_ or a backward pass "
+    "of somebody else; do these after finish(), or call accumulator.reset() to begin anew"
+)
+
+
+def _leftover(params: list[Tensor]) -> Exception | None:
+    try:
+        refuse_leftovers(params)
+    except (RuntimeError, ValueError) as error:
+        return error
+    return None
+
+
+def _let_go(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> None:
+    """What is left to do when nobody refers to an accumulator any more."""
+    stop_watching()
+    ranks.close()
+    for sums in held.values():
+        sums.close()
+
+
+def _is_initialized() -> bool:
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def _total(seen: list[tuple[Any, int]]) -> float:
+    """The sum of all losses, of many in one transfer."""
+    losses = [loss for loss, _ in seen]
+    if any(isinstance(loss, Tensor) for loss in losses):
+        device = next(loss.device for loss in losses if isinstance(loss, Tensor))
+        losses = torch.stack([torch.as_tensor(loss, device=device) for loss in losses]).tolist()
+    return math.fsum(loss * times for loss, (_, times) in zip(losses, seen, strict=True) if times)
+
+
+def _scale_moved(scale: Tensor | None, scaler: Any) -> Exception | None:
+    now = float(scaler.get_scale()) if scaler.is_enabled() else 1.0
+    if scale is None or now == float(scale):
+        return None
+    return RuntimeError(
+        f"the scaler's scale went from {float(scale)} to {now} between backward() and finish(); call "
+        "scaler.update() after the step"
+    )
+
+
+def _listed(given: Parameters) -> list[Tensor]:
+    if isinstance(given, nn.Module):
+        given = given.parameters()
+    elif isinstance(given, (set, frozenset)):
+        raise TypeError("parameters must have the same order on all ranks, found a set; use a list")
+    found: dict[int, Tensor] = {}
+    for one in [given] if isinstance(given, (Tensor, MaskedTensor)) else list(given):
+        if not isinstance(one, (Tensor, MaskedTensor)):
+            raise TypeError(f"expected a module or its parameters, found {type(one).__name__}")
+        param = one._values if isinstance(one, MaskedTensor) else one
+        found.setdefault(id(param), param)
+    if not found:
+        raise ValueError(
+            "there are no parameters; give a module that has some, and no iterator that is used up"
+        )
+    return list(found.values())

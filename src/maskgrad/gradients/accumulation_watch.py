@@ -1,0 +1,85 @@
+"""Notices what must not happen between the first ``backward`` of an accumulator and its ``finish``."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
+
+__all__ = ["AccumulationWatch"]
+
+_STEP = (
+    "{optimizer}.step() before accumulator.finish(): the gradients are sums that nobody has divided yet. Call finish() "
+    "first, or accumulator.reset() if the step is to be given up"
+)
+_BEFORE = (
+    "there was a plain backward() before accumulator.finish(): its gradient would be divided as if it were of a "
+    "micro-batch. Call accumulator.backward(losses) instead, and accumulator.reset() now, to begin anew"
+)
+_SILENCED = (
+    "there was a plain backward(), whose gradients are those of one rank: as long as a GradientAccumulator lives, only "
+    "its finish() exchanges them. Call accumulator.backward(losses), or drop the accumulator first (del accumulator)"
+)
+
+
+class AccumulationWatch(StepObserver):
+    """Watches parameters for as long as somebody refers to it, and :meth:`close` was not called.
+
+    Args:
+        params: the parameters.
+        silenced: whether gradients of a plain ``backward`` are not exchanged between ranks, as long as this lives.
+    """
+
+    def __init__(self, params: Sequence[Tensor], silenced: bool) -> None:
+        self.accumulating, self._silenced = False, silenced
+        self._ids = {id(param) for param in params}
+        # The hooks do not keep this watch alive, and run in each backward pass: nothing is cheaper.
+        self.touched: deque[Tensor] = deque(maxlen=1)
+        self._hooks = [
+            param.register_post_accumulate_grad_hook(self.touched.append)
+            for param in params
+            if param.requires_grad and param.is_leaf
+        ]
+        observe_steps(self)
+
+    def close(self) -> None:
+        """Look no longer."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._ids = [], set()
+        self.touched.clear()
+
+    def refusal(self) -> Exception | None:
+        """What is wrong, if somebody else's backward pass has come by."""
+        if not self.touched:
+            return None
+        if self.accumulating:
+            return RuntimeError(_BEFORE)
+        return RuntimeError(_SILENCED) if self._silenced else None
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Refuse a step over sums, and over gradients that nobody has exchanged."""
+        if not (self.accumulating or self._silenced) or not any(
+            id(param) in self._ids for param in parameters_of(optimizer)
+        ):
+            return
+        if self.accumulating:
+            raise RuntimeError(_STEP.format(optimizer=type(optimizer).__name__))
+        refusal = self.refusal()
+        if refusal is not None:
+            self.touched.clear()
+            raise refusal
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """A closure may accumulate."""
+
+    def gradients_ready(self, optimizer: Optimizer) -> None:
+        """What the closure accumulated must be finished."""
+        self.before_step(optimizer)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Nothing to do."""

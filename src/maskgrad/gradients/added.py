@@ -1,0 +1,123 @@
+"""The sum of gradients of one parameter, which may be of different kinds. Each result names what any of them names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+from maskgrad.gradients.gradient import AnyGradient, Gradient, read
+from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.tensor import of_entries
+from maskgrad.patterns import CoordinatePattern
+from maskgrad.patterns.conversion import BLOCKED
+from maskgrad.sparse import places, prod
+
+__all__ = ["added", "of_distinct_rows"]
+
+
+def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
+    """Their sum, in at least float32.
+
+    A strided one makes it strided, a Boolean mask makes it a MaskedTensor with a mask, PaddedRows alone have the
+    slots of all; sparse ones keep their common layout, or become COO, in which rows may be listed twice.
+
+    Raises:
+        IndexError, ValueError, TypeError: as :func:`maskgrad.gradients.gradient.read`.
+    """
+    slots = [g.with_values(g.values.to(_wide(g.dtype))) for g in gradients if isinstance(g, PaddedRows)]
+    if len(slots) == len(gradients):
+        return reduce(PaddedRows.__add__, slots)
+    lists = [g.to(_wide(g.dtype)) for g in gradients if _is_coo(g)]
+    if len(lists) == len(gradients) and len({part.sparse_dim() for part in lists}) == 1:
+        return reduce(torch.add, lists)
+    parts = [read(g, "a gradient").wide() for g in gradients]
+    if any(part.rows is None for part in parts):
+        values = reduce(torch.add, [_whole(part) for part in parts])
+        if any(part.is_full for part in parts):
+            return values
+        return of_entries(values, reduce(torch.logical_or, [_specified(part) for part in parts]))
+    leading = max(part.leading for part in parts)
+    finer = [_finer(part, leading) for part in parts]
+    rows = torch.cat([part.rows for part in finer if part.rows is not None])
+    merged = replace(
+        finer[0], rows=rows, values=torch.cat([part.values for part in finer]), each_once=False
+    ).merged(ascending=True)
+    layouts = {g.layout for g in gradients if not isinstance(g, PaddedRows)}
+    layout = layouts.pop() if len(layouts) == 1 else torch.sparse_coo
+    masked = any(isinstance(g, MaskedTensor) for g in gradients)
+    assert merged.rows is not None
+    return of_distinct_rows(
+        merged.rows, merged.values, merged.shape, leading, layout, _blocksize(gradients, layout), masked
+    )
+
+
+def of_distinct_rows(
+    rows: Tensor,
+    values: Tensor,
+    shape: torch.Size,
+    leading: int,
+    layout: torch.layout,
+    blocksize: tuple[int, int] | None,
+    masked: bool,
+) -> AnyGradient:
+    """A gradient that lists distinct ascending ``rows`` (m,) of the first ``leading`` sizes, with values (m, *row)."""
+    sizes = tuple(shape[:leading])
+    found = MaskedTensor(values, CoordinatePattern(places(rows, sizes), sizes))
+    if layout is not torch.sparse_coo:
+        # Added up, the matrices of a batch may differ in their number of entries: then it stays COO.
+        with contextlib.suppress(ValueError):
+            found = found.to_sparse(layout, blocksize=blocksize)
+    return found if masked else found.to_sparse_tensor()
+
+
+def _is_coo(gradient: AnyGradient) -> TypeGuard[Tensor]:
+    return isinstance(gradient, Tensor) and gradient.layout is torch.sparse_coo
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _whole(part: Gradient) -> Tensor:
+    """Values of the whole shape, 0 where there are none."""
+    if part.rows is None:
+        return part.values
+    flat = part.values.new_zeros(part.number_of_rows + 1, *part.values.shape[1:])
+    places_of_rows = part.rows.clamp(max=part.number_of_rows)
+    return flat.index_add_(0, places_of_rows, part.values)[:-1].view(part.shape)
+
+
+def _specified(part: Gradient) -> Tensor:
+    if part.rows is None:
+        return torch.ones_like(part.values, dtype=torch.bool) if part.mask is None else part.mask
+    listed = part.rows.new_zeros(part.number_of_rows + 1, dtype=torch.bool)
+    listed[part.rows.clamp(max=part.number_of_rows)] = True
+    sizes = part.shape[: part.leading]
+    return listed[:-1].view(*sizes, *(1,) * (len(part.shape) - part.leading)).expand(part.shape)
+
+
+def _finer(part: Gradient, leading: int) -> Gradient:
+    """The same, listing rows of the first ``leading`` dimensions, which are not fewer."""
+    if part.leading == leading:
+        return part
+    assert part.rows is not None
+    inner = prod(part.shape[part.leading : leading])
+    rows = part.rows.unsqueeze(1) * inner + torch.arange(inner, device=part.rows.device)
+    values = part.values.reshape(-1, *part.shape[leading:])
+    return replace(part, rows=rows.view(-1), values=values, leading=leading)
+
+
+def _blocksize(gradients: Sequence[AnyGradient], layout: torch.layout) -> tuple[int, int] | None:
+    if layout not in BLOCKED:
+        return None
+    first = next(g for g in gradients if not isinstance(g, PaddedRows))
+    tensor = first.to_sparse_tensor() if isinstance(first, MaskedTensor) else first
+    height, width = tensor.values().shape[-2:]
+    return height, width

@@ -1,0 +1,293 @@
+"""Accumulation over micro-batches and ranks, against one process on the whole batch; mistakes are told to all."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.ranks import run_on_ranks
+from tests.unit.gradients.test_accumulation import (
+    EXACT,
+    LOSSES,
+    Words,
+    batch,
+    check,
+    dense,
+    expected,
+    part_of,
+)
+
+fsdp = pytest.importorskip("torch.distributed.fsdp")
+
+SPLITS = {
+    1: [[[0, 1, 2], [], [3], [4, 5, 6, 7, 8]]],
+    2: [[[0, 1], [2], [], [3, 4, 5]], [[6, 7, 8]]],
+    3: [[[0, 3], [4, 5, 6, 7]], [], [[1], [2, 8]]],
+}
+
+
+def wrapped(kind: str, net: nn.Module) -> Any:
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(Flat(net))
+    return mg.distributed.prepare(net) if kind == "prepare" else net
+
+
+class Flat(nn.Module):
+    """Without a sparse table, which DistributedDataParallel takes, and without parameters that nobody uses."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net
+        net.table.sparse = False
+
+    def forward(self, *args: Any) -> Any:
+        return self.net(*args)
+
+
+def _accumulated(rank: int, world_size: int, kind: str, names: list[str]) -> list[Any]:
+    found = []
+    for name in names:
+        net, b = Words(), batch()
+        model = wrapped(kind, net)
+        accumulator = mg.GradientAccumulator(model)
+        for rows in SPLITS[world_size][rank]:
+            accumulator.backward(**LOSSES[name](model, part_of(b, rows)))
+        found.append((accumulator.finish(), dense(net), net.table.weight.grad.layout))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "world_size"), [("plain", 3), ("ddp", 2), ("prepare", 2), ("ddp", 1)])
+def test_any_split_is_the_whole_batch(kind: str, world_size: int) -> None:
+    names = ["masked_classes", "jagged", "mean_with_count"] if kind == "plain" else ["masked_numbers"]
+    answers = run_on_ranks(_accumulated, world_size, kind, names)
+    for number, name in enumerate(names):
+        whole, wanted = expected(LOSSES[name])
+        for answer in answers:
+            mean, gradients, layout = answer[number]
+            torch.testing.assert_close(mean, whole, **EXACT)
+            check(gradients, wanted, **EXACT)
+            assert layout is (torch.strided if kind == "ddp" else torch.sparse_coo)
+
+
+def _of_several(rank: int, world_size: int) -> Any:
+    net, b = Words(), batch()
+    accumulator = mg.GradientAccumulator(net)
+    for rows in SPLITS[world_size][rank]:
+        some = part_of(b, rows)
+        losses = {f"{n}; {i}": LOSSES[n](net, some)["losses"] for n in PAIR for i in range(3)}
+        accumulator.backward(losses, weights={f"{n}; {i}": WEIGHTS[n] for n in PAIR for i in range(3)})
+    return accumulator.finish(), dense(net)
+
+
+PAIR = ("masked_classes", "masked_numbers")
+WEIGHTS = {"masked_classes": 0.25, "masked_numbers": -0.5}
+
+
+def test_several_losses_and_a_rank_that_has_none() -> None:
+    whole = {name: expected(LOSSES[name]) for name in PAIR}
+    for means, gradients in run_on_ranks(_of_several, 3):
+        assert len(means) == 6
+        for name, mean in means.items():
+            torch.testing.assert_close(mean, whole[name.split(";")[0]][0], **EXACT)
+        wanted = {
+            n: None if g is None else 3 * (0.25 * g - 0.5 * whole["masked_numbers"][1][n])
+            for n, g in whole["masked_classes"][1].items()
+        }
+        check(gradients, wanted, **EXACT)
+
+
+class Tower(nn.Module):
+    """Layers to be sharded, and a table that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.table = nn.Embedding(9, 4, sparse=True)
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.layers(self.table(words).mean(1)).squeeze(1)
+
+
+WORDS = torch.arange(40).view(8, 5) * 7 % 9
+SHARDS: list[list[list[int]]] = [[[0, 1, 2], [3]], [[4], []]]
+
+
+def _sharded(rank: int, world_size: int, rounds: int) -> Any:
+    module: Any = Tower()
+    fsdp.fully_shard(module.layers[0])
+    fsdp.fully_shard(module.layers)
+    model = mg.distributed.prepare(module)
+    accumulator = mg.GradientAccumulator(model)
+    with pytest.raises(ValueError, match="several losses"):
+        accumulator.backward({"a": model(WORDS[:1]), "b": model(WORDS[:1])}, count={"a": 1, "b": 1})
+    for _ in range(rounds):
+        module.zero_grad()
+        for rows in SHARDS[rank]:
+            x = WORDS[rows] if rows else WORDS[:1]
+            accumulator.backward(model(x).square(), mask=torch.full((len(x),), bool(rows)))
+        mean = accumulator.finish()
+    full = {
+        n: (p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad.to_dense()).clone()
+        for n, p in module.named_parameters()
+    }
+    del accumulator
+    module.zero_grad()
+    model(WORDS[4 * rank : 4 * rank + 4]).square().mean().backward()  # exchanged by themselves again
+    after = {n: p.grad.full_tensor().clone() for n, p in module.layers.named_parameters()}
+    return mean, full, after
+
+
+@pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this PyTorch has no fully_shard")
+def test_sharded_layers() -> None:
+    whole = Tower()
+    wanted = []
+    for rows in ([0, 1, 2, 3, 4], list(range(8))):
+        whole.zero_grad()
+        loss = whole(WORDS[rows]).square().mean()
+        loss.backward()
+        wanted.append((loss.detach(), {n: p.grad.to_dense().clone() for n, p in whole.named_parameters()}))
+    for mean, gradients, after in run_on_ranks(_sharded, 2, 2):
+        torch.testing.assert_close(mean, wanted[0][0], **EXACT)
+        check(gradients, wanted[0][1], **EXACT)
+        check(
+            after,
+            {
+                n: g
+                for n, g in ((n.removeprefix("layers."), g) for n, g in wanted[1][1].items())
+                if n in after
+            },
+            **EXACT,
+        )
+
+
+def _of_ones(weight: Tensor, *_: Any) -> None:
+    weight.fill_(1.0)
+
+
+def _tables(rank: int, world_size: int, gradients: str) -> list[Any]:
+    table = mg.distributed.ShardedEmbedding(6, 2, gradients=gradients, init=_of_ones)
+    accumulator = mg.GradientAccumulator(table)
+    for words in ([0, 1, 1], [5])[:: 1 - 2 * rank]:
+        accumulator.backward((table(torch.tensor(words)).sum(1)), count=len(words))
+    mean = accumulator.finish()
+    return [mean.item(), table.weight.grad.to_dense().sum().item()]
+
+
+@pytest.mark.parametrize("gradients", ["average", "sum"])
+def test_sharded_tables(gradients: str) -> None:
+    answers = run_on_ranks(_tables, 2, gradients)
+    assert [mean for mean, _ in answers] == [2.0, 2.0]
+    assert sum(total for _, total in answers) == pytest.approx(2.0)  # of 8 losses, an eighth of two ones each
+
+
+def _said(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def _mistakes(rank: int, world_size: int) -> list[Any]:
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    found = [_said(accumulator.finish)]  # nobody has called backward
+
+    def trial(*calls: Callable[[], Any]) -> None:
+        for call in calls:
+            call()
+        found.append((_said(accumulator.finish), None if w.grad is None else w.grad.tolist()))
+        accumulator.reset()
+
+    def good() -> None:
+        accumulator.backward(w * 2, count=2)
+
+    trial(good, lambda: accumulator.backward(w.sum(), count=None if rank else 2))
+    trial(good, lambda: accumulator.backward(w, count=-1 if rank else 2), good)
+    trial(lambda: accumulator.backward({"a" if rank else "b": w}, count={"a" if rank else "b": 2}))
+    trial(lambda: accumulator.backward({"a": w}, count={"a": 2}, weights={"a": 0.5 + rank}))
+    trial(good, *[lambda: nn.utils.clip_grad_norm_([w], 1e-3)][:rank])
+    trial(good, *[lambda: w.sum().backward()][:rank])
+    w.grad = torch.ones(2) if rank else None
+    trial(*[good][: 1 - rank])  # rank 1 has no data, and a gradient from before
+    good()
+    assert accumulator.finish().item() == 2.0
+    found.append(w.grad.tolist())  # and it goes on
+    return found
+
+
+def test_a_mistake_of_one_rank_is_raised_on_all() -> None:
+    answers = run_on_ranks(_mistakes, 2)
+    words = ["reduced loss", "at least 0", "the ranks do not mean the same", "the ranks do not mean the same",
+             "were changed", "a plain backward", "from before"]  # fmt: skip
+    for answer in answers:
+        assert "without a backward" in answer[0]
+        assert len(answer) == len(words) + 2
+        for (said, _), expected_words in zip(answer[1:-1], words, strict=True):
+            assert expected_words in said
+        assert answer[-1] == [1.0, 1.0]
+    assert answers[0][1][1] == [
+        1.0,
+        1.0,
+    ]  # of two losses, by a power of two: not divided
+    assert "rank 1 cannot go on" in answers[0][1][0]
+
+
+def _others(rank: int, world_size: int) -> list[str]:
+    net = nn.Linear(2, 1)
+    wrappers = [nn.parallel.DistributedDataParallel(net), mg.distributed.prepare(nn.Linear(2, 1))]
+    ddp = wrappers[0]
+    found = [
+        _said(lambda: mg.GradientAccumulator(wrappers[0].parameters())),
+        _said(lambda: mg.GradientAccumulator(net)),
+        _said(lambda: mg.GradientAccumulator(wrappers[1].module)),
+    ]
+    accumulator = mg.GradientAccumulator(ddp)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    ddp(torch.ones(1, 2) * (rank + 1)).sum().backward()
+    found += [str(net.weight.grad[0, 0].item() == rank + 1), _said(optimizer.step)]
+    optimizer.zero_grad()
+    gc.disable()
+    del accumulator
+    ddp(torch.ones(1, 2) * (rank + 1)).sum().backward()
+    gc.enable()
+    found.append(str(net.weight.grad.tolist()))
+    optimizer.step()
+    del ddp
+    wrappers.clear()
+    return [*found, _said(lambda: mg.GradientAccumulator(net.parameters()))]
+
+
+def test_whoever_exchanges_by_himself_is_found() -> None:
+    for bare, inner, prepared, silent, step, after, gone in run_on_ranks(_others, 2):
+        for said in (bare, inner, prepared):
+            assert "DataParallel exchanges the gradients" in said
+        assert silent == "True"
+        assert "those of one rank" in step
+        assert after == "[[1.5, 1.5]]"
+        assert gone == "nothing"
+
+
+def _halves(rank: int, world_size: int) -> Any:
+    w = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    accumulator = mg.GradientAccumulator([w], scaler=scaler)
+    size = 4 if rank else 100
+    for _ in range(3):
+        accumulator.backward((w.float() * torch.full((size, 2), 900.0)), count=2 * size)
+    mean = accumulator.finish()
+    return mean.item(), w.grad.dtype, w.grad.tolist()
+
+
+def test_halves_with_a_scale_and_micro_batches_of_other_sizes() -> None:
+    for mean, dtype, gradient in run_on_ranks(_halves, 2):
+        assert mean == 900.0
+        assert dtype is torch.float16
+        assert gradient == [3600.0, 3600.0]

@@ -1,0 +1,556 @@
+"""Accumulated gradients against one backward pass over the whole batch, and everything that is refused."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+NAN = float("nan")
+GARBAGE = (NAN, float("inf"), float("-inf"), 1e38)
+CLASSES, LENGTH = 5, 4
+
+
+class Words(nn.Module):
+    """A sparse table and dense layers over sequences; predicts a class, or a number, for each position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.table = nn.Embedding(11, 6, sparse=True)
+        self.hidden = nn.Linear(6, 7)
+        self.head = nn.Linear(7, CLASSES)
+        self.idle = nn.Linear(2, 2)
+
+    def forward(self, words: Any) -> Any:
+        return self.head(torch.tanh(self.hidden(self.table(words))))
+
+
+def batch(number: int = 9) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(7)
+    lengths = torch.randint(0, LENGTH + 1, (number,), generator=draw)
+    lengths[:3] = torch.tensor([LENGTH, 0, 1])
+    garbage = torch.tensor(GARBAGE).repeat(number * LENGTH)[: number * LENGTH].view(number, LENGTH)
+    known = torch.arange(LENGTH) < lengths[:, None]
+    return {
+        "words": torch.randint(0, 11, (number, LENGTH), generator=draw),
+        "labels": torch.randint(0, CLASSES, (number, LENGTH), generator=draw),
+        "scores": torch.where(known, torch.randn(number, LENGTH, generator=draw), garbage),
+        "known": known,
+        "lengths": lengths,
+    }
+
+
+def part_of(b: dict[str, Tensor], rows: list[int]) -> dict[str, Tensor]:
+    return {name: tensor[rows] for name, tensor in b.items()}
+
+
+def masked_classes(net: nn.Module, b: dict[str, Tensor]) -> dict[str, Any]:
+    return {
+        "losses": F.cross_entropy(
+            net(b["words"]).transpose(1, 2), mg.masked(b["labels"], b["known"]), reduction="none"
+        )
+    }
+
+
+def masked_numbers(net: nn.Module, b: dict[str, Tensor]) -> dict[str, Any]:
+    return {
+        "losses": F.mse_loss(net(b["words"])[..., 0], mg.masked(b["scores"], b["known"]), reduction="none")
+    }
+
+
+def jagged(net: nn.Module, b: dict[str, Tensor]) -> dict[str, Any]:
+    words = mg.from_lengths(b["words"], b["lengths"], layout=torch.jagged)
+    scores = mg.from_lengths(b["scores"], b["lengths"], layout=torch.jagged)
+    return {"losses": F.mse_loss(net(words)[..., 0], scores, reduction="none")}
+
+
+def plain_with_count(net: nn.Module, b: dict[str, Tensor]) -> dict[str, Any]:
+    labels = b["labels"].masked_fill(~b["known"], -100)
+    losses = F.cross_entropy(net(b["words"]).transpose(1, 2), labels, reduction="none")
+    return {"losses": losses, "count": (labels != -100).sum()}
+
+
+def plain_with_mask(net: nn.Module, b: dict[str, Tensor]) -> dict[str, Any]:
+    return {"losses": (net(b["words"])[..., 0] - b["scores"].nan_to_num(0, 0, 0)) ** 2, "mask": b["known"]}
+
+
+def mean_with_count(net: nn.Module, b: dict[str, Tensor]) -> dict[str, Any]:
+    labels = b["labels"].masked_fill(~b["known"], -100)
+    mean = F.cross_entropy(net(b["words"]).transpose(1, 2), labels)  # NaN, if all are ignored
+    return {"losses": mean, "count": int(b["known"].sum())}
+
+
+LOSSES: dict[str, Callable[[nn.Module, dict[str, Tensor]], dict[str, Any]]] = {
+    f.__name__: f
+    for f in (masked_classes, masked_numbers, jagged, plain_with_count, plain_with_mask, mean_with_count)
+}
+
+
+def splits(number: int, seed: int) -> list[list[int]]:
+    """Rows in micro-batches, of which some are empty."""
+    draw = random.Random(seed)
+    parts: list[list[int]] = [[] for _ in range(5)]
+    for row in range(number):
+        parts[draw.choice((0, 1, 1, 3))].append(row)
+    return parts
+
+
+def dense(net: nn.Module) -> dict[str, Tensor | None]:
+    return {name: None if p.grad is None else p.grad.to_dense().clone() for name, p in net.named_parameters()}
+
+
+def expected(loss: Callable[..., dict[str, Any]], mean: str = "entry") -> tuple[Tensor, dict[str, Any]]:
+    """One process, one backward pass: entry by entry, on what is left when the others are deleted."""
+    net, b = Words(), batch()
+    numbers = loss in (masked_numbers, jagged, plain_with_mask)
+    answers = net(b["words"])
+    target = b["scores"] if numbers else b["labels"]
+    per_sample = []
+    for row in range(len(target)):
+        known = b["known"][row]
+        if not bool(known.any()):
+            continue
+        if numbers:
+            per_sample.append((answers[row, known, 0] - target[row, known]) ** 2)
+        else:
+            per_sample.append(F.cross_entropy(answers[row, known], target[row, known], reduction="none"))
+    if mean == "entry":
+        whole = torch.cat(per_sample).mean()
+    else:
+        whole = torch.stack([losses.mean() for losses in per_sample]).mean()
+    whole.backward()
+    return whole.detach(), dense(net)
+
+
+def check(found: dict[str, Any], wanted: dict[str, Any], **tolerance: float) -> None:
+    for name, gradient in wanted.items():
+        if gradient is None:
+            assert found[name] is None or not found[name].any(), name
+        else:
+            torch.testing.assert_close(
+                found[name].to(gradient.dtype), gradient, msg=lambda m, n=name: f"{n}: {m}", **tolerance
+            )
+
+
+EXACT = {"rtol": 1e-6, "atol": 1e-6}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_any_split_is_the_whole_batch(name: str) -> None:
+    loss = LOSSES[name]
+    whole, wanted = expected(loss)
+    b, net = batch(), Words()
+    accumulator = mg.GradientAccumulator(net)
+    for seed in (None, 0, 1, 2):
+        net.zero_grad()
+        parts = [list(range(9))] if seed is None else splits(9, seed)
+        for rows in parts:
+            accumulator.backward(**loss(net, part_of(b, rows)))
+        mean = accumulator.finish()
+        assert mean.ndim == 0
+        assert not mean.requires_grad
+        torch.testing.assert_close(mean, whole, **EXACT)
+        check(dense(net), wanted, **EXACT)
+        assert net.table.weight.grad.is_sparse
+        assert net.table.weight.grad.is_coalesced()
+
+
+def test_the_mean_of_means_would_be_seen() -> None:
+    _, wanted = expected(masked_numbers)
+    net, b = Words(), batch()
+    parts = [rows for rows in splits(9, 0) if b["known"][rows].any()]
+    for rows in parts:
+        (masked_numbers(net, part_of(b, rows))["losses"].mean() / len(parts)).backward()
+    with pytest.raises(AssertionError):
+        check(dense(net), wanted, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["masked_numbers", "jagged", "plain_with_mask"])
+def test_the_mean_over_sequences(name: str) -> None:
+    loss = LOSSES[name]
+    whole, wanted = expected(loss, "sequence")
+    net, b = Words(), batch()
+    accumulator = mg.GradientAccumulator(net, mean="sequence")
+    for rows in splits(9, 1):
+        accumulator.backward(**loss(net, part_of(b, rows)))
+    torch.testing.assert_close(accumulator.finish(), whole, **EXACT)
+    check(dense(net), wanted, **EXACT)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_losses_on_sparse_layouts(layout: torch.layout) -> None:
+    w = nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    mask = torch.tensor([[True, False], [True, True]])
+    accumulator = mg.GradientAccumulator(w)
+    for factor in (1.0, 2.0):
+        accumulator.backward(mg.masked(w * factor, mask).to_sparse(layout=layout))
+    assert accumulator.finish().item() == 4.0
+    torch.testing.assert_close(w.grad, mask * 0.5)
+
+
+def test_several_losses_have_their_own_denominators() -> None:
+    b, net = batch(), Words()
+    whole, wanted = {}, {}
+    for name, loss in (("main", masked_classes), ("aux", masked_numbers)):
+        whole[name], wanted[name] = expected(loss)
+    accumulator = mg.GradientAccumulator(net)
+    for rows in splits(9, 2):
+        some = part_of(b, rows)
+        main, aux = masked_classes(net, some)["losses"], masked_numbers(net, some)["losses"]
+        accumulator.backward({"main": main, "aux": aux if rows else None}, weights={"aux": 0.25})
+        assert all(p.grad is None for p in net.parameters())
+    means = accumulator.finish()
+    assert list(means) == ["aux", "main"]
+    for name, mean in means.items():
+        torch.testing.assert_close(mean, whole[name], **EXACT)
+    together = {n: None if g is None else g + 0.25 * wanted["aux"][n] for n, g in wanted["main"].items()}
+    check(dense(net), together, **EXACT)
+
+
+def test_one_loss_in_a_dict_and_one_that_nothing_has() -> None:
+    w = nn.Parameter(torch.tensor([2.0, 3.0]))
+    accumulator = mg.GradientAccumulator([w])
+    accumulator.backward({"main": w.sum() * 2}, count={"main": 2})
+    assert accumulator.finish() == {"main": torch.tensor(10.0)}
+    assert w.grad.tolist() == [2.0, 2.0]
+    w.grad = None
+    nothing = mg.masked(w * NAN, torch.tensor([False, False]))
+    accumulator.backward({"main": w, "aux": nothing, "none": None}, count={"main": 2})
+    means = accumulator.finish()
+    assert means["aux"].isnan()
+    assert means["none"].isnan()
+    assert means["main"].item() == 2.5
+    assert w.grad.tolist() == [0.5, 0.5]
+
+
+def test_nothing_anywhere_is_nan_with_a_gradient_of_zero() -> None:
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    accumulator.backward(mg.masked(w * NAN, torch.zeros(2).bool()))
+    accumulator.backward(w.sum() * NAN, count=0)
+    accumulator.backward(w * NAN, mask=torch.zeros(2).bool())
+    assert accumulator.finish().isnan()
+    assert w.grad is None or w.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_parameters_gather_in_float32(dtype: torch.dtype) -> None:
+    table = nn.Embedding(3, 2, sparse=True).to(dtype)
+    w = nn.Parameter(torch.ones(2, dtype=dtype))
+    accumulator = mg.GradientAccumulator([table.weight, w])
+    for _ in range(300):  # added up in bfloat16 they stop at 256
+        accumulator.backward((w + 0 * table(torch.tensor([1, 1]))).float() * 2, count=4)
+    accumulator.finish()
+    assert w.grad.dtype is dtype
+    assert w.grad.tolist() == [1.0, 1.0]
+    assert table.weight.grad.dtype is dtype
+    assert table.weight.grad.is_sparse
+    w.grad = table.weight.grad = None
+    accumulator.backward(torch.ones(300, 2) * w.float() * 400, count=600)  # 120000 in all
+    accumulator.finish()
+    assert w.grad.tolist() == [200.0, 200.0]
+    w.grad = torch.ones(2, dtype=dtype)  # a half gradient fits again
+
+
+@pytest.mark.parametrize("scaler_of", [torch.amp.GradScaler, mg.amp.GradScaler], ids=["torch", "mg"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_with_a_scaler(scaler_of: Any, dtype: torch.dtype) -> None:
+    scaler = scaler_of("cpu", init_scale=1024.0)
+    net, b = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), torch.randn(10, 3)
+    other = copy.deepcopy(net)
+    other(b).square().mean().backward()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    accumulator = mg.GradientAccumulator(net, scaler=scaler)
+    for rows in ([0, 1], [], list(range(2, 10))):
+        with torch.autocast("cpu", dtype=dtype):
+            losses = net(b[rows]).float().square()
+        accumulator.backward(losses, count=len(rows))
+    mean = accumulator.finish()
+    torch.testing.assert_close(mean, other(b).square().mean().detach(), rtol=2e-2, atol=1e-3)
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad * 1024, rtol=3e-2, atol=20)
+    scaler.unscale_(optimizer)
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=3e-2, atol=2e-2)
+    before = net[0].weight.detach().clone()
+    scaler.step(optimizer)
+    scaler.update()
+    assert not torch.equal(before, net[0].weight)
+
+
+def test_an_overflow_is_left_to_the_scaler() -> None:
+    w = nn.Parameter(torch.ones(2))
+    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD([w], lr=1.0)
+    accumulator = mg.GradientAccumulator([w], scaler=scaler)
+    accumulator.backward(w * 1e38 * torch.tensor([1.0, 10.0]), count=2)
+    accumulator.finish()
+    scaler.step(optimizer)
+    scaler.update()
+    assert w.tolist() == [1.0, 1.0]
+    assert scaler.get_scale() == 2.0**15
+
+
+def test_a_scale_that_moves_is_noticed() -> None:
+    w = nn.Parameter(torch.ones(2))
+    scaler = torch.amp.GradScaler("cpu")
+    accumulator = mg.GradientAccumulator([w], scaler=scaler)
+    accumulator.backward(w, count=2)
+    scaler.update(2.0)
+    with pytest.raises(RuntimeError, match=r"scale went from 65536\.0 to 2\.0"):
+        accumulator.finish()
+
+
+def test_masked_gradients_and_slots() -> None:
+    w = nn.Parameter(torch.ones(3))
+    masks = iter([torch.tensor([True, True, False]), torch.tensor([True, False, False])])
+    w.register_post_accumulate_grad_hook(lambda p: mg.attach_gradient(p, mg.masked(p.grad, next(masks))))
+    table = mg.nn.Embedding(5, 2, capacity=3)
+    accumulator = mg.GradientAccumulator([w, table.weight])
+    for words in ([1, 1], [4, 1]):
+        accumulator.backward(w.sum() + table(torch.tensor(words)).sum(1), count=2)
+    assert w.grad is None
+    accumulator.finish()
+    assert mg.optim.attached_gradient(w).tolist() == [1.0, 0.5, None]
+    rows = mg.optim.attached_gradient(table.weight)
+    assert isinstance(rows, mg.PaddedRows)
+    assert rows.to_dense().tolist() == [[0, 0], [0.75, 0.75], [0, 0], [0, 0], [0.25, 0.25]]
+
+
+def test_tied_weights_dense_and_sparse() -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(4, 2, sparse=True)
+
+    def losses(words: Tensor) -> Tensor:
+        x = table(words)
+        return x.tanh().sum(1) if len(words) == 1 else (x @ table.weight.t()).tanh().sum(1)
+
+    words = torch.tensor([1, 1, 3])
+    accumulator = mg.GradientAccumulator(table)
+    for some in words.split([1, 2]):
+        accumulator.backward(losses(some), count=len(some))
+    accumulator.finish()
+    found = table.weight.grad.to_dense().clone()
+    table.weight.grad = None
+    (torch.cat([losses(some) for some in words.split([1, 2])]).mean()).backward()
+    torch.testing.assert_close(found, table.weight.grad.to_dense(), **EXACT)
+
+
+def test_two_stages() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(2, 3), nn.Linear(3, 1)
+    both = mg.GradientAccumulator(nn.ModuleList([first, second]))
+    batches = torch.randn(5, 2).split([1, 4])
+    for x in batches:
+        sent = first(x)
+        received = sent.detach().requires_grad_()
+        both.backward(second(received).square(), count=len(x))  # the gradient is that of a sum, scaled
+        both_flags = received.grad
+        assert both_flags is not None
+    both.finish()
+    wanted = torch.autograd.grad(second(first(torch.cat(batches))).square().mean(), second.parameters())
+    for p, q in zip(second.parameters(), wanted, strict=True):
+        torch.testing.assert_close(p.grad, q, **EXACT)
+
+
+BAD: dict[str, tuple[Callable[[Tensor], dict[str, Any]], str]] = {
+    "reduced without count": (lambda w: {"losses": w.sum()}, "reduced loss"),
+    "masked and reduced": (lambda w: {"losses": mg.masked(w).sum(0).sum()}, "reduced loss"),
+    "plain without count": (lambda w: {"losses": w}, "count= or mask="),
+    "negative": (lambda w: {"losses": w, "count": -1}, "at least 0, found -1"),
+    "half a loss": (lambda w: {"losses": w, "count": 1.5}, "found 1.5"),
+    "NaN": (lambda w: {"losses": w, "count": torch.tensor(NAN)}, "found nan"),
+    "infinite": (lambda w: {"losses": w, "count": float("inf")}, "found inf"),
+    "two counts": (lambda w: {"losses": w, "count": torch.ones(2)}, "one number"),
+    "a Boolean": (lambda w: {"losses": w, "count": True}, "bool"),
+    "a word": (lambda w: {"losses": w, "count": "two"}, "found str"),
+    "mask of numbers": (lambda w: {"losses": w, "mask": torch.ones(2)}, "Boolean"),
+    "mask of another shape": (lambda w: {"losses": w, "mask": torch.ones(3).bool()}, "mask"),
+    "mask twice": (lambda w: {"losses": mg.masked(w), "mask": torch.ones(2).bool()}, "masked already"),
+    "mask and mean": (
+        lambda w: {"losses": w.sum(), "mask": torch.ones(2).bool(), "count": 2},
+        "count= alone",
+    ),
+    "no tensor": (lambda w: {"losses": 3.0, "count": 1}, "of type float"),
+    "integers": (lambda w: {"losses": torch.ones(2).long(), "count": 2}, "int64"),
+    "no history": (lambda w: {"losses": w.detach(), "count": 2}, "without a history"),
+    "weights of one loss": (lambda w: {"losses": w, "count": 2, "weights": {"a": 1.0}}, "in a dict"),
+    "no names": (lambda w: {"losses": {}}, "without names"),
+    "numbers for names": (lambda w: {"losses": {1: w}}, "no strings"),
+    "unknown name": (lambda w: {"losses": {"a": w}, "count": {"a": 2, "b": 1}}, "'b'"),
+    "one count for several": (lambda w: {"losses": {"a": w}, "count": 2}, "a dict like losses"),
+    "weight NaN": (lambda w: {"losses": {"a": w}, "count": {"a": 2}, "weights": {"a": NAN}}, "finite"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_change_nothing(name: str) -> None:
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    arguments, words = BAD[name]
+    with pytest.raises((TypeError, ValueError), match=words):
+        accumulator.backward(**arguments(w))
+    assert w.grad is None
+    accumulator.backward(w * 2, count=2)
+    with pytest.raises((TypeError, ValueError)):
+        accumulator.backward(**arguments(w))
+    assert accumulator.finish().item() == 2.0
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+def test_bad_construction() -> None:
+    w = nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="'entry' or 'sequence'"):
+        mg.GradientAccumulator([w], mean="token")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a set"):
+        mg.GradientAccumulator({w})
+    with pytest.raises(TypeError, match="found int"):
+        mg.GradientAccumulator([3])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="no parameters"):
+        mg.GradientAccumulator(iter([]))
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        mg.GradientAccumulator([w], group="none")
+    with pytest.raises(ValueError, match="mean='sequence'"):
+        mg.GradientAccumulator([w], mean="sequence").backward(w * torch.ones(3, 2), count=3)
+
+
+def test_names_and_weights_stay_the_same() -> None:
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    accumulator.backward({"a": w}, count={"a": 2}, weights={"a": 0.5})
+    with pytest.raises(ValueError, match=r"'a' with weight 1.0.*'a' with weight 0.5"):
+        accumulator.backward({"a": w}, count={"a": 2})
+    with pytest.raises(ValueError, match="one loss, the ones before had a loss 'a'"):
+        accumulator.backward(w, count=2)
+
+
+def accumulating() -> tuple[nn.Parameter, mg.GradientAccumulator]:
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    accumulator.backward(w * 2, count=2)
+    return w, accumulator
+
+
+def test_finish_needs_a_backward() -> None:
+    w, accumulator = accumulating()
+    accumulator.finish()
+    with pytest.raises(RuntimeError, match="without a backward"):
+        accumulator.finish()
+    with pytest.raises(RuntimeError, match="without a backward"):
+        mg.GradientAccumulator([w]).finish()
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("library", [torch.optim, mg.optim], ids=["torch", "mg"])
+def test_a_step_before_finish_is_refused(library: Any) -> None:
+    w, accumulator = accumulating()
+    optimizer = library.SGD([w], lr=0.1)
+    with pytest.raises(RuntimeError, match=r"before accumulator\.finish"):
+        optimizer.step()
+    library.SGD([nn.Parameter(torch.ones(1))], lr=0.1).step()  # of others
+    assert w.tolist() == [1.0, 1.0]
+    accumulator.finish()
+    optimizer.step()
+    torch.testing.assert_close(w.detach(), torch.tensor([0.9, 0.9]))
+
+
+def test_a_plain_backward_before_finish_is_refused() -> None:
+    w, accumulator = accumulating()
+    w.sum().backward()
+    for call in (lambda: accumulator.backward(w, count=2), accumulator.finish):
+        with pytest.raises(RuntimeError, match="a plain backward"):
+            call()
+    accumulator.reset()
+    assert w.grad is None
+    w.sum().backward()  # between steps, it is anybody's
+    w.grad = None
+    accumulator.backward(w * 3, count=2)
+    assert accumulator.finish().item() == 3.0
+
+
+@pytest.mark.parametrize("change", ["clip", "zero_grad", "unscale"])
+def test_whoever_changes_the_sums_is_noticed(change: str) -> None:
+    w, accumulator = accumulating()
+    if change == "clip":
+        nn.utils.clip_grad_norm_([w], 1e-3)
+    elif change == "zero_grad":
+        w.grad = None
+    else:
+        w.grad.mul_(0.5)
+    for call in (lambda: accumulator.backward(w, count=2), accumulator.finish):
+        with pytest.raises(RuntimeError, match="were changed"):
+            call()
+
+
+def test_a_gradient_from_before_is_refused() -> None:
+    w, accumulator = accumulating()
+    accumulator.finish()
+    with pytest.raises(RuntimeError, match="from before"):
+        accumulator.backward(w, count=2)
+    torch.optim.SGD([w], lr=0.1).zero_grad(set_to_none=False)
+    accumulator.backward(w * 3, count=2)
+    assert accumulator.finish().item() == 3.0
+    assert w.grad.tolist() == [1.5, 1.5]
+
+
+def test_one_that_was_dropped_disturbs_nobody() -> None:
+    w, accumulator = accumulating()
+    half = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    second = mg.GradientAccumulator([half])
+    second.backward(half, count=2)
+    assert half.grad.dtype is torch.float32
+    gc.disable()
+    try:
+        del accumulator, second  # nobody has to look for cycles
+        w.sum().backward()
+        torch.optim.SGD([w], lr=0.1).step()
+        assert half.grad.dtype is torch.float16
+        half.sum().backward()
+    finally:
+        gc.enable()
+    assert not w._post_accumulate_grad_hooks
+
+
+def test_a_failed_pass_cannot_be_finished() -> None:
+    w, accumulator = accumulating()
+    broken = w * 1
+    broken.register_hook(lambda g: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        accumulator.backward(broken, count=2)
+    with pytest.raises(RuntimeError, match="failed half-way"):
+        accumulator.finish()
+
+
+def test_frozen_parameters_and_leaf_masked_tensors() -> None:
+    x = mg.masked(torch.tensor([1.0, NAN]), torch.tensor([True, False])).requires_grad_()
+    frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+    accumulator = mg.GradientAccumulator([x, frozen])
+    accumulator.backward(x * 3)
+    accumulator.backward(x * 5)
+    assert accumulator.finish().item() == 4.0
+    assert x.grad.tolist() == [4.0, None]
+    assert frozen.grad is None
+
+
+def test_a_closure_accumulates_inside_the_step() -> None:
+    w = nn.Parameter(torch.tensor([3.0, 5.0]))
+    optimizer = torch.optim.SGD([w], lr=0.5)
+    accumulator = mg.GradientAccumulator([w])
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        for part in w.square().split(1):
+            accumulator.backward(part, count=1, retain_graph=True)
+        return accumulator.finish()
+
+    assert optimizer.step(closure).item() == 17.0
+    assert w.tolist() == [1.5, 2.5]
