@@ -412,3 +412,40 @@ def test_classes_stand_in_front_of_positions_or_behind(target: str, name: str) -
             torch.autograd.grad(filled(r).sum(), entries, retain_graph=True)[0] for r in (found, expected)
         ]
         torch.testing.assert_close(*grads)
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("size", [0, 1, 2])
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "prod", "any", "logsumexp", "var", "std", "var_mean", "std_mean", "count_nonzero"]
+)
+def test_too_few_features_are_unspecified_as_on_a_mask(name: str, size: int) -> None:
+    lengths, data = torch.tensor([2, 0, 3]), torch.rand(3, 4, size, dtype=torch.float64)
+    x, plain = (mg.from_lengths(data, lengths, layout=layout) for layout in (torch.jagged, torch.strided))
+    options: list[dict[str, Any]] = [{}]
+    if name.startswith(("var", "std")):
+        options += [{"correction": 0}, {"correction": 2}, {"unbiased": False}, {"unbiased": True}]
+    for given in options:
+        results = [getattr(torch, name)(t, dim=-1, **given) for t in (x, plain)]
+        pairs = zip(*(r if isinstance(r, tuple) else (r,) for r in results), strict=True)
+        for found, expected in pairs:
+            assert torch.equal(found.mask, expected.mask), given
+            torch.testing.assert_close(filled(found), filled(expected))
+
+
+@pytest.mark.every
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: x @ torch.ones(0, 2),
+        lambda x: torch.nn.functional.linear(x, torch.ones(2, 0), torch.ones(2)),
+        lambda x: torch.nn.functional.cosine_similarity(x, x, dim=-1),
+        lambda x: torch.nn.functional.pairwise_distance(x, x),
+    ],
+    ids=["matmul", "linear", "cosine_similarity", "pairwise_distance"],
+)
+def test_products_without_factors_are_unspecified_as_on_a_mask(run: Callable[[Any], Any]) -> None:
+    x = mg.from_lengths(torch.rand(3, 4, 0), torch.tensor([2, 0, 3]), layout=torch.jagged)
+    found, expected = run(x), run(x.to_dense())
+    assert torch.equal(found.mask, expected.mask)
+    assert torch.equal(filled(found), filled(expected))
