@@ -12,7 +12,7 @@ from maskgrad.kernels.attention import ragged_scaled_dot_product_attention, serv
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged.rows import is_jagged, padded, rows_in, shared_pattern
+from maskgrad.semantics.jagged.rows import is_jagged, padded
 from maskgrad.semantics.multi_head_attention import DEFAULTS
 from maskgrad.semantics.multi_head_attention import SIGNATURE as MULTI_HEAD
 from maskgrad.semantics.signatures import bound
@@ -88,7 +88,7 @@ def scaled_dot_product_attention(fallback: Callable[..., Any]) -> Callable[..., 
 
 
 def _of_sequences(operands: list[Any]) -> list[Jagged]:
-    """Query, key and value of the same sequences, with the ragged dimension before the last; keys as long as values."""
+    """Query, key and value of the same sequences, with the ragged dimension before the last."""
     if not all(map(is_jagged, operands)):
         raise UnlikeError
     query, key, value = operands
@@ -98,13 +98,8 @@ def _of_sequences(operands: list[Any]) -> list[Jagged]:
             raise UnlikeError
         if x.pattern.at[-1] != rank - 2 or x.pattern.frame.shape[:-1] != query.pattern.frame.shape[:-1]:
             raise UnlikeError
-    if not same_lengths(key.pattern, value.pattern):
-        if key.pattern.longest != value.pattern.longest or not can_read_values(key.pattern.offsets):
-            raise UnlikeError
-        shorter = shared_pattern(key.pattern, value.pattern)
-        key, value = (
-            Stored(x.values.index_select(0, rows_in(x.pattern, shorter)), shorter) for x in (key, value)
-        )
+    if not same_lengths(key.pattern, value.pattern):  # a key whose value is missing counts in the softmax
+        raise UnlikeError
     return [query, key, value]
 
 

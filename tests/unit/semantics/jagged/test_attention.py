@@ -84,6 +84,18 @@ def test_queries_without_keys_are_unspecified() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_a_key_without_a_value_counts_in_the_softmax() -> None:
+    data = padded(QUERIES, 6, 8, 0)
+    q = mg.from_lengths(data, QUERIES, layout=torch.jagged)
+    shorter = mg.from_lengths(data, (QUERIES - 1).clamp(min=0), layout=torch.jagged)
+    found = F.scaled_dot_product_attention(q, q, shorter)
+    expected = F.scaled_dot_product_attention(q.to_dense(), q.to_dense(), shorter.to_dense())
+    assert torch.equal(found.mask, expected.mask)
+    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+    weights = torch.softmax(data[0, 0] @ data[0, :3].T / 8**0.5, -1)
+    torch.testing.assert_close(found.filled(NAN)[0, 0], weights[:2] @ data[0, :2])
+
+
 def test_grouped_heads_and_one_head() -> None:
     data = padded(QUERIES, 6, 8, 0)
     x = mg.from_lengths(data, QUERIES, layout=torch.jagged)
