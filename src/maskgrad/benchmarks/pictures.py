@@ -138,14 +138,14 @@ def _ragged(rows: Rows) -> Figure | None:
             times.append(row.median_ms)
     if not groups or not growing:
         return None
-    drawn = figure(10.5, 5.6)
-    left, right = drawn.subplots(1, 2, width_ratios=(3, 2))
+    drawn = figure(10.5, 9.5)
+    above, below = drawn.subplots(2, 1, height_ratios=(3, 2))
     plot.dots(
-        groups, left, level=(OURS, 1.0), log=True, colors=COLORS, xlabel=_RATIO,
+        groups, above, level=(OURS, 1.0), log=True, colors=COLORS, xlabel=_RATIO,
         title="Padded batches cost their padding",
     )  # fmt: skip
     plot.scaling(
-        growing, right, slope=1, colors=COLORS, title="Jagged: in proportion to the real positions",
+        growing, below, slope=1, colors=COLORS, title="Jagged: in proportion to the real positions",
         xlabel="real positions", ylabel="time (ms)",
     )  # fmt: skip
     return drawn
