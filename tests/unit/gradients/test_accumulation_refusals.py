@@ -1,0 +1,209 @@
+"""What an accumulator refuses, and what it notices: nothing is half divided, and nobody is disturbed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+NAN = float("nan")
+
+
+BAD: dict[str, tuple[Callable[[Tensor], dict[str, Any]], str]] = {
+    "reduced without count": (lambda w: {"losses": w.sum()}, "reduced loss"),
+    "masked and reduced": (lambda w: {"losses": mg.masked(w).sum(0).sum()}, "reduced loss"),
+    "plain without count": (lambda w: {"losses": w}, "count= or mask="),
+    "negative": (lambda w: {"losses": w, "count": -1}, "at least 0, found -1"),
+    "half a loss": (lambda w: {"losses": w, "count": 1.5}, "found 1.5"),
+    "NaN": (lambda w: {"losses": w, "count": torch.tensor(NAN)}, "found nan"),
+    "infinite": (lambda w: {"losses": w, "count": float("inf")}, "found inf"),
+    "two counts": (lambda w: {"losses": w, "count": torch.ones(2)}, "one number"),
+    "a Boolean": (lambda w: {"losses": w, "count": True}, "bool"),
+    "a word": (lambda w: {"losses": w, "count": "two"}, "found str"),
+    "mask of numbers": (lambda w: {"losses": w, "mask": torch.ones(2)}, "Boolean"),
+    "mask of another shape": (lambda w: {"losses": w, "mask": torch.ones(3).bool()}, "mask"),
+    "mask twice": (lambda w: {"losses": mg.masked(w), "mask": torch.ones(2).bool()}, "masked already"),
+    "mask and mean": (
+        lambda w: {"losses": w.sum(), "mask": torch.ones(2).bool(), "count": 2},
+        "count= alone",
+    ),
+    "no tensor": (lambda w: {"losses": 3.0, "count": 1}, "of type float"),
+    "integers": (lambda w: {"losses": torch.ones(2).long(), "count": 2}, "int64"),
+    "no history": (lambda w: {"losses": w.detach(), "count": 2}, "without a history"),
+    "weights of one loss": (lambda w: {"losses": w, "count": 2, "weights": {"a": 1.0}}, "in a dict"),
+    "no names": (lambda w: {"losses": {}}, "without names"),
+    "numbers for names": (lambda w: {"losses": {1: w}}, "no strings"),
+    "unknown name": (lambda w: {"losses": {"a": w}, "count": {"a": 2, "b": 1}}, "'b'"),
+    "one count for several": (lambda w: {"losses": {"a": w}, "count": 2}, "a dict like losses"),
+    "weight NaN": (lambda w: {"losses": {"a": w}, "count": {"a": 2}, "weights": {"a": NAN}}, "finite"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_change_nothing(name: str) -> None:
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    arguments, words = BAD[name]
+    with pytest.raises((TypeError, ValueError), match=words):
+        accumulator.backward(**arguments(w))
+    assert w.grad is None
+    accumulator.backward(w * 2, count=2)
+    with pytest.raises((TypeError, ValueError)):
+        accumulator.backward(**arguments(w))
+    assert accumulator.finish().item() == 2.0
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+def test_bad_construction() -> None:
+    w = nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="'entry' or 'sequence'"):
+        mg.GradientAccumulator([w], mean="token")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a set"):
+        mg.GradientAccumulator({w})
+    with pytest.raises(TypeError, match="found int"):
+        mg.GradientAccumulator([3])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="no parameters"):
+        mg.GradientAccumulator(iter([]))
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        mg.GradientAccumulator([w], group="none")
+    with pytest.raises(ValueError, match="mean='sequence'"):
+        mg.GradientAccumulator([w], mean="sequence").backward(w * torch.ones(3, 2), count=3)
+
+
+def test_names_and_weights_stay_the_same() -> None:
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    accumulator.backward({"a": w}, count={"a": 2}, weights={"a": 0.5})
+    with pytest.raises(ValueError, match=r"'a' with weight 1.0.*'a' with weight 0.5"):
+        accumulator.backward({"a": w}, count={"a": 2})
+    with pytest.raises(ValueError, match="one loss, the ones before had a loss 'a'"):
+        accumulator.backward(w, count=2)
+
+
+def accumulating() -> tuple[nn.Parameter, mg.GradientAccumulator]:
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    accumulator.backward(w * 2, count=2)
+    return w, accumulator
+
+
+def test_finish_needs_a_backward() -> None:
+    w, accumulator = accumulating()
+    accumulator.finish()
+    with pytest.raises(RuntimeError, match="without a backward"):
+        accumulator.finish()
+    with pytest.raises(RuntimeError, match="without a backward"):
+        mg.GradientAccumulator([w]).finish()
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("library", [torch.optim, mg.optim], ids=["torch", "mg"])
+def test_a_step_before_finish_is_refused(library: Any) -> None:
+    w, accumulator = accumulating()
+    optimizer = library.SGD([w], lr=0.1)
+    with pytest.raises(RuntimeError, match=r"before accumulator\.finish"):
+        optimizer.step()
+    library.SGD([nn.Parameter(torch.ones(1))], lr=0.1).step()  # of others
+    assert w.tolist() == [1.0, 1.0]
+    accumulator.finish()
+    optimizer.step()
+    torch.testing.assert_close(w.detach(), torch.tensor([0.9, 0.9]))
+
+
+def test_a_plain_backward_before_finish_is_refused() -> None:
+    w, accumulator = accumulating()
+    w.sum().backward()
+    for call in (lambda: accumulator.backward(w, count=2), accumulator.finish):
+        with pytest.raises(RuntimeError, match="a plain backward"):
+            call()
+    accumulator.reset()
+    assert w.grad is None
+    w.sum().backward()  # between steps, it is anybody's
+    w.grad = None
+    accumulator.backward(w * 3, count=2)
+    assert accumulator.finish().item() == 3.0
+
+
+@pytest.mark.parametrize("change", ["clip", "zero_grad", "unscale"])
+def test_whoever_changes_the_sums_is_noticed(change: str) -> None:
+    w, accumulator = accumulating()
+    if change == "clip":
+        nn.utils.clip_grad_norm_([w], 1e-3)
+    elif change == "zero_grad":
+        w.grad = None
+    else:
+        w.grad.mul_(0.5)
+    for call in (lambda: accumulator.backward(w, count=2), accumulator.finish):
+        with pytest.raises(RuntimeError, match="were changed"):
+            call()
+
+
+def test_a_gradient_from_before_is_refused() -> None:
+    w, accumulator = accumulating()
+    accumulator.finish()
+    with pytest.raises(RuntimeError, match="from before"):
+        accumulator.backward(w, count=2)
+    torch.optim.SGD([w], lr=0.1).zero_grad(set_to_none=False)
+    accumulator.backward(w * 3, count=2)
+    assert accumulator.finish().item() == 3.0
+    assert w.grad.tolist() == [1.5, 1.5]
+
+
+def test_one_that_was_dropped_disturbs_nobody() -> None:
+    w, accumulator = accumulating()
+    half = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    second = mg.GradientAccumulator([half])
+    second.backward(half, count=2)
+    assert half.grad.dtype is torch.float32
+    gc.disable()
+    try:
+        del accumulator, second  # nobody has to look for cycles
+        w.sum().backward()
+        torch.optim.SGD([w], lr=0.1).step()
+        assert half.grad.dtype is torch.float16
+        half.sum().backward()
+    finally:
+        gc.enable()
+    assert not w._post_accumulate_grad_hooks
+
+
+def test_a_failed_pass_cannot_be_finished() -> None:
+    w, accumulator = accumulating()
+    broken = w * 1
+    broken.register_hook(lambda g: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        accumulator.backward(broken, count=2)
+    with pytest.raises(RuntimeError, match="failed half-way"):
+        accumulator.finish()
+
+
+def test_frozen_parameters_and_leaf_masked_tensors() -> None:
+    x = mg.masked(torch.tensor([1.0, NAN]), torch.tensor([True, False])).requires_grad_()
+    frozen = nn.Parameter(torch.ones(1), requires_grad=False)
+    accumulator = mg.GradientAccumulator([x, frozen])
+    accumulator.backward(x * 3)
+    accumulator.backward(x * 5)
+    assert accumulator.finish().item() == 4.0
+    assert x.grad.tolist() == [4.0, None]
+    assert frozen.grad is None
+
+
+def test_a_closure_accumulates_inside_the_step() -> None:
+    w = nn.Parameter(torch.tensor([3.0, 5.0]))
+    optimizer = torch.optim.SGD([w], lr=0.5)
+    accumulator = mg.GradientAccumulator([w])
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        for part in w.square().split(1):
+            accumulator.backward(part, count=1, retain_graph=True)
+        return accumulator.finish()
+
+    assert optimizer.step(closure).item() == 17.0
+    assert w.tolist() == [1.5, 2.5]
