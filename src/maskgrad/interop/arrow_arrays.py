@@ -221,7 +221,7 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
     """An Arrow array of a vector, a table of a matrix, lists of a jagged batch; what is unspecified is null.
 
     Args:
-        x: MaskedTensor (n,) or (rows, columns), strided, or (B, T, *features) of layout ``torch.jagged``; real.
+        x: MaskedTensor (n,) or (rows, columns), strided, or ``(B, T, *features)`` of layout ``torch.jagged``; real.
             bfloat16, which Arrow lacks, becomes float32.
         names: names of the columns of a table. None: "0", "1", …
 

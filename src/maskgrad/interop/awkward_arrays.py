@@ -31,7 +31,7 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
             mask.
 
     Returns:
-        MaskedTensor (B, T, *features) of the dtype of the numbers, T the longest length.
+        MaskedTensor ``(B, T, *features)`` of the dtype of the numbers, T the longest length.
 
     Zero copy:
         To ``torch.jagged``, numbers and offsets are shared if ``array`` has them one behind the other, as
@@ -90,7 +90,7 @@ def to_awkward(x: MaskedTensor) -> ak.Array:
     """A batch of sequences as an awkward array of lists.
 
     Args:
-        x: MaskedTensor (B, T, *features) of layout ``torch.jagged``, or with a Boolean mask of padded sequences. Of
+        x: MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``, or with a Boolean mask of padded sequences. Of
             bfloat16, which numpy lacks, float32 is made.
 
     Returns:

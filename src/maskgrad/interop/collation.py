@@ -43,7 +43,7 @@ def collate_jagged(
         layout: ``torch.jagged``, or ``torch.strided`` for padding under a Boolean mask.
 
     Returns:
-        The structure of a sample, with a MaskedTensor (B, T, *features) for each sequence, T the longest length in the
+        The structure of a sample; each sequence is a MaskedTensor ``(B, T, *features)``, T the longest length in the
         batch (fields of the same lengths share one pattern), and ``torch.utils.data.default_collate`` of the rest.
         Lists of Python numbers become int64, float32 or Boolean tensors; int64 if all lists of a batch are empty.
         Gradient: reaches tensors in the samples.

@@ -21,10 +21,8 @@ __all__ = ["CuSeqlens", "from_packed", "to_cu_seqlens", "to_packed"]
 class CuSeqlens(NamedTuple):
     """Sequences as kernels for attention of variable length take them.
 
-    Attributes:
-        values: rows (n, *features), one behind the other.
-        cu_seqlens: int32 (B + 1,): sequence b is the rows ``cu_seqlens[b]:cu_seqlens[b + 1]``.
-        max_length: no sequence is longer.
+    ``values`` are the rows ``(n, *features)``, one behind the other. Sequence b is the rows
+    ``cu_seqlens[b]:cu_seqlens[b + 1]`` (int32, (B + 1,)), and none is longer than ``max_length``.
     """
 
     values: Tensor
@@ -36,10 +34,10 @@ def to_cu_seqlens(x: MaskedTensor) -> CuSeqlens:
     """The rows of all sequences, and where each one begins: the inverse of :func:`maskgrad.from_offsets`.
 
     Args:
-        x: MaskedTensor (B, T, *features) of layout ``torch.jagged``, or with a Boolean mask of padded sequences.
+        x: MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``, or with a Boolean mask of padded sequences.
 
     Returns:
-        ``(values, cu_seqlens, max_length)``: rows (n, *features), int32 (B + 1,), and T, the size of the ragged
+        ``(values, cu_seqlens, max_length)``: rows ``(n, *features)``, int32 (B + 1,), and T, the size of the ragged
         dimension: an upper bound, so that no device is waited for. Gradient: passes to the rows of ``x``.
 
     Zero copy:
@@ -73,12 +71,12 @@ def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> 
     """A packed sequence of PyTorch as a batch, its sequences in their original order.
 
     Args:
-        packed: what ``torch.nn.utils.rnn.pack_padded_sequence`` or ``pack_sequence`` makes; data (n, *features).
+        packed: what ``torch.nn.utils.rnn.pack_padded_sequence`` or ``pack_sequence`` makes; data ``(n, *features)``.
         layout: ``torch.jagged`` stores the sequences one behind the other; ``torch.strided`` pads them and has a
             Boolean mask.
 
     Returns:
-        MaskedTensor (B, T, *features), T the longest length. Gradient: reaches ``packed.data``.
+        MaskedTensor ``(B, T, *features)``, T the longest length. Gradient: reaches ``packed.data``.
 
     Zero copy:
         None; packed sequences lie step by step, not one behind the other.
@@ -133,7 +131,7 @@ def to_packed(x: MaskedTensor) -> PackedSequence:
     ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` need none: they take the MaskedTensor as it is.
 
     Args:
-        x: MaskedTensor (B, T, *features) of layout ``torch.jagged``, or with a Boolean mask of padded sequences; of a
+        x: MaskedTensor ``(B, T, *features)``, jagged, or with a Boolean mask of padded sequences; of a
             jagged tensor the ragged dimension may stand first. Every sequence has a step.
 
     Returns:

@@ -35,7 +35,7 @@ def from_tokenizer(
         layout: ``torch.jagged``, or ``torch.strided`` for padding behind each text under a Boolean mask.
 
     Returns:
-        Dictionary with a MaskedTensor (B, T, *features) for each field with something for each token, all of one
+        Dictionary with a MaskedTensor ``(B, T, *features)`` for each field with something for each token, all of one
         pattern; T is that of ``encoding``. ``attention_mask`` is left out: the lengths say it. Other fields are there
         as they were.
 

@@ -34,11 +34,11 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
     """A batch of sequences of different lengths.
 
     Args:
-        sequences: tensors (length, *features), of one dtype and device; lengths may be 0.
+        sequences: tensors ``(length, *features)``, of one dtype and device; lengths may be 0.
         layout: ``torch.strided`` pads them and has a Boolean mask; ``torch.jagged`` stores them one behind the other.
 
     Returns:
-        MaskedTensor (B, T, *features), T the longest length. Gradient: reaches each sequence.
+        MaskedTensor ``(B, T, *features)``, T the longest length. Gradient: reaches each sequence.
 
     Raises:
         TypeError: a sequence is no tensor, or their dtypes differ.
@@ -86,12 +86,12 @@ def from_offsets(values: Tensor, offsets: Tensor, longest: int | None = None) ->
     """Packed sequences, as variable-length attention has them (``cu_seqlens``): a jagged batch, sharing the memory.
 
     Args:
-        values: rows (n, *features) of all sequences, one behind the other.
+        values: rows ``(n, *features)`` of all sequences, one behind the other.
         offsets: integers (B + 1,), ascending from 0 to n: sequence b is the rows ``offsets[b]:offsets[b + 1]``.
         longest: T, the size of the ragged dimension; None: the longest length, which is read.
 
     Returns:
-        MaskedTensor (B, T, *features) of layout ``torch.jagged``. Gradient: reaches ``values``.
+        MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``. Gradient: reaches ``values``.
 
     Raises:
         TypeError: ``values`` is no strided tensor, or ``offsets`` are no integers.
@@ -220,7 +220,7 @@ def offsets(self: MaskedTensor) -> Tensor:
 
 
 def lengths(self: MaskedTensor) -> Tensor:
-    """The length of each sequence of a jagged tensor: int64, (*batch,)."""
+    """The length of each sequence of a jagged tensor: int64, ``(*batch,)``."""
     pattern = _pattern(self, "lengths")
     return pattern.lengths().reshape(pattern.frame.shape[:-1])
 
