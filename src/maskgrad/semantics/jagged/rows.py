@@ -98,7 +98,7 @@ def at_rows(plain: Tensor, pattern: JaggedPattern) -> Tensor:
     plain = plain.movedim(pattern.at, tuple(range(depth)))
     sizes = plain.shape[:depth]
     varies = [size != 1 or full == 1 for size, full in zip(sizes, pattern.sizes, strict=True)]
-    if all(size == 1 for size in sizes):
+    if all(size == 1 for size in sizes) and not all(varies):  # in a frame of one position there may be no row
         return plain.flatten(0, depth - 1)
     if pattern.is_flat:
         return plain.flatten(0, depth - 1).index_select(0, pattern.index)

@@ -113,3 +113,13 @@ def test_saved_and_copied(tmp_path) -> None:
     torch.save(flat.detach(), tmp_path / "flat.pt")
     assert_same(torch.load(tmp_path / "flat.pt", weights_only=False), boolean.view(-1, 6), torch.jagged)
     assert_same(copy.deepcopy(flat.detach()), boolean.view(-1, 6), torch.jagged)
+
+
+@pytest.mark.parametrize("scan", [lambda x: x.cumsum(1), lambda x: x.softmax(0), lambda x: x.sort(1).values])
+def test_one_position_that_is_not_there_gives_no_row(scan) -> None:
+    """What comes back from the padded form has the rows of the pattern, in a frame of one position, too."""
+    found = scan(mg.from_lengths(torch.ones(1, 1, 3), torch.tensor([0]), layout=torch.jagged))
+    assert found.values().shape == (0, 3)
+    assert not found.mask.any()
+    scores = mg.from_lengths(torch.ones(1, 1, 3), torch.tensor([0]), layout=torch.jagged).transpose(1, 2)
+    assert F.cross_entropy(scores, torch.tensor([[2]]), reduction="sum") == 0
