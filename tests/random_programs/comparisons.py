@@ -6,6 +6,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,16 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from tests.random_programs.drawing import draw
+from maskgrad.kernels.selection import use_kernels
+from tests.random_programs.drawing import LARGE, draw
 from tests.random_programs.runs import (
+    FULL,
+    PLAIN,
     STALE,
     Failure,
+    Operands,
     Run,
+    close,
     filled,
     garbled,
     mask_of,
@@ -26,7 +32,18 @@ from tests.random_programs.runs import (
     spread,
     stored,
 )
-from tests.random_programs.steps import BINARY, IN_PLACE, UNARY, WITH_OTHER, WRITES, Program, apply
+from tests.random_programs.steps import (
+    BINARY,
+    HALVES,
+    IN_PLACE,
+    UNARY,
+    WITH_OTHER,
+    WRITES,
+    Program,
+    apply,
+    moves,
+    started,
+)
 
 __all__ = ["check"]
 
@@ -36,7 +53,7 @@ TRANSPARENT = {
     *UNARY, *BINARY, *IN_PLACE, *WITH_OTHER, "setitem", "masked_fill_", "view and write", "out", "transpose", "reshape",
     "view", "index", "unsqueeze", "squeeze", "chunk", "unbind", "expand", "diagonal", "cat", "stack", "flip",
 } - {"lt", "eq", "sign"}  # fmt: skip
-LAYOUTS = ("coo", "rows", "csr", "csc")
+LAYOUTS = ("coo", "rows", "csr", "csc", "bsr", "bsc", "jagged", "jagged")
 #: What makes one rounding of a half a difference of 1.
 JUMPS = {"sign", "lt", "eq", "argmax", "where"}
 
@@ -48,8 +65,8 @@ def check(seed: int) -> str:
         return "empty"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        full = run(program, lambda leaf, mask: mg.masked(leaf.clone(), torch.ones_like(mask)))
-        plain = run(program, lambda leaf, _: leaf.clone())
+        full = run(program, FULL)
+        plain = run(program, PLAIN)
         # zeros in memory that several entries share: allowed in PyTorch, refused here
         known = full.refusal in ("", STALE, plain.refusal) or "clone() the tensor" in full.refusal
         both_stale = full.refusal.startswith(STALE) and plain.refusal.startswith(STALE)
@@ -73,22 +90,21 @@ def check(seed: int) -> str:
             if gradient is not None and gradient[~leaf_mask].count_nonzero():
                 raise Failure(f"{program}\nan unspecified entry has a gradient")
         if not stale and not first.refusal:
-            for how, every in (("NaN", 1), ("layout", 1), ("second", 4), ("forward", 4), ("compiled", 2000)):
+            for compare, every in FURTHER.items():
                 if seed % every == 0:
-                    FURTHER[how](program, first)
+                    compare(program, first)
     return "without gradients" if stale else "with gradients"
 
 
 def as_far_as_comparable(program: Program, full: Run, plain: Run) -> tuple[Run, Run]:
     """Both runs up to the step that PyTorch refuses, or where a half takes a jump."""
     number = int(plain.refusal.split()[1].rstrip(",")) if plain.refusal.startswith("step") else None
-    if program.dtype is torch.bfloat16:
+    if program.dtype in HALVES:
         jumps = (i for i, step in enumerate(program.steps[:number]) if step.name in JUMPS)
         number = next(jumps, number)
     if number is None:
         return full, plain
-    full = run(program, lambda leaf, mask: mg.masked(leaf.clone(), torch.ones_like(mask)), number)
-    return full, run(program, lambda leaf, _: leaf.clone(), number)
+    return run(program, FULL, number), run(program, PLAIN, number)
 
 
 def in_another_layout(program: Program, first: Run) -> None:
@@ -99,15 +115,18 @@ def in_another_layout(program: Program, first: Run) -> None:
     if found.refusal.startswith("step"):
         number = int(found.refusal.split()[1].rstrip(","))
         found = run(program, stored(layout), number)
-    same(program, found, run(program, garbled(0.0), number), f"entries stored as {layout}", gradients=False)
+    expected = run(program, garbled(0.0), number)
+    stale = (
+        STALE in found.refusal[:5] or STALE in expected.refusal[:5]
+    )  # what is kept for the backward pass differs
+    same(program, found, expected, f"entries stored as {layout}", gradients=not stale)
 
 
 def twice_differentiated(program: Program, first: Run) -> None:
     """Second derivatives: PyTorch's, and none of garbage."""
     if program.dtype is not torch.float64:
         return
-    full = run(program, lambda leaf, mask: mg.masked(leaf.clone(), torch.ones_like(mask)), twice=True)
-    plain = run(program, lambda leaf, _: leaf.clone(), twice=True)
+    full, plain = (run(program, operands, twice=True) for operands in (FULL, PLAIN))
     same(program, full, plain, "second derivatives", gradients=not (full.refusal or plain.refusal))
     clean, other = (run(program, garbled(g), twice=True) for g in (0.0, math.nan))
     same(program, other, clean, "second derivatives, NaN under the mask")
@@ -122,8 +141,7 @@ def in_forward_mode(program: Program, first: Run) -> None:
     ]
 
     def total(make: Callable[[Tensor, Tensor], Any], *leaves: Tensor) -> Tensor:
-        fresh = [make(leaf, mask) for leaf, mask in zip(leaves, program.masks, strict=True)]
-        variables = [*fresh, *(v.clone() for v in fresh)]
+        variables = started(make, list(leaves), program.masks)
         for step in program.steps:
             variables += apply(step, variables)
         sums = torch.zeros((), dtype=torch.float64)
@@ -164,19 +182,73 @@ def in_a_graph(program: Program, first: Run) -> None:
             variables += apply(step, variables)
         return variables
 
-    make = garbled(math.nan)
+    operands = garbled(math.nan)
     torch.compiler.reset()
-    given = [make(leaf, mask) for leaf, mask in zip(program.leaves, program.masks, strict=True)]
+    pairs = [(operands.fill(*pair), pair[1]) for pair in zip(program.leaves, program.masks, strict=True)]
+    given = [operands.wrap(*pair) for pair in pairs]
     found = torch.compile(everything, backend="eager")(*given)
     same(program, Run(found, []), Run(first.variables, []), "compiled", gradients=False)
 
 
+def vectorised(program: Program, first: Run) -> None:
+    """Under vmap each of two samples is what it is alone."""
+    leaves = [torch.stack([leaf, leaf.flip(0)]) for leaf in program.leaves]
+    masks = [torch.stack([mask, mask.flip(0)]) for mask in program.masks]
+
+    def everything(*given: Tensor) -> list[tuple[Tensor, Tensor]]:
+        half = len(given) // 2
+        variables = started(mg.masked, list(given[:half]), [mask.clone() for mask in given[half:]])
+        for step in program.steps:
+            variables += apply(step, variables)
+        return [(filled(v), mask_of(v)) for v in variables]
+
+    try:
+        found = torch.func.vmap(everything)(*leaves, *masks)
+    except (RuntimeError, NotImplementedError, mg.errors.MaskgradError) as error:
+        known = ("vmap", "would not see it", "share one Boolean", "inplace", "in-place", "data-dependent")
+        if any(words in str(error) for words in known):
+            return
+        raise
+    flipped = replace(
+        program, leaves=[x.flip(0) for x in program.leaves], masks=[m.flip(0) for m in program.masks]
+    )
+    for i, alone in enumerate((first, run(flipped, garbled(0.0)))):
+        if alone.refusal.startswith("step"):
+            return
+        for k, ((values, mask), variable) in enumerate(zip(found, alone.variables, strict=True)):
+            if not torch.equal(mask[i], mask_of(variable)):
+                raise Failure(
+                    f"{program}\nvmap: mask of v{k} is {mask[i].tolist()}, not {mask_of(variable).tolist()}"
+                )
+            close(program, [values[i], filled(variable)], f"vmap, sample {i}: v{k}")
+
+
+def by_kernels(program: Program, first: Run) -> None:
+    """Compiled loops give what their references give, forward and backward."""
+    with use_kernels("reference"):
+        expected = run(program, garbled(math.nan))
+    with use_kernels("cpu"):
+        found = run(program, garbled(math.nan))
+    same(program, found, expected, "kernels", gradients=STALE not in found.refusal + expected.refusal)
+
+
+def on_large_tensors(program: Program, first: Run) -> None:
+    """Another program, on as many entries as kernels ask for: kernel beside reference."""
+    large = draw(program.seed, LARGE)
+    number = len(large.steps)
+    if large.dtype in HALVES:  # sums of thousands of halves, and what jumps at their last digit
+        number = next((i for i, step in enumerate(large.steps) if step.name in JUMPS), number)
+    with use_kernels("reference"):
+        expected = run(large, garbled(math.nan), number)
+    found = run(large, garbled(math.nan), number)
+    same(large, found, expected, "large", gradients=STALE not in found.refusal + expected.refusal)
+
+
 def as_nan_travels(program: Program, first: Run) -> None:
     """An independent oracle of masks: entry by entry, through views and writes, NaN goes where "unspecified" goes."""
-    known = program.dtype.is_floating_point or program.dtype.is_complex
-    if not known or not all(step.name in TRANSPARENT for step in program.steps):
+    if not moves(program.dtype) or not all(step.name in TRANSPARENT for step in program.steps):
         return
-    found = run(program, lambda leaf, mask: torch.where(mask, leaf, math.nan))
+    found = run(program, Operands(lambda leaf, mask: torch.where(mask, leaf, math.nan), PLAIN.wrap))
     for i, (variable, plain) in enumerate(zip(first.variables, found.variables, strict=True)):
         if not torch.equal(mask_of(variable), ~plain.isnan()):
             raise Failure(
@@ -184,10 +256,14 @@ def as_nan_travels(program: Program, first: Run) -> None:
             )
 
 
-FURTHER: dict[str, Callable[[Program, Run], None]] = {
-    "NaN": as_nan_travels,
-    "layout": in_another_layout,
-    "second": twice_differentiated,
-    "forward": in_forward_mode,
-    "compiled": in_a_graph,
+#: Which further comparison is made for one program of how many.
+FURTHER: dict[Callable[[Program, Run], None], int] = {
+    as_nan_travels: 1,
+    in_another_layout: 1,
+    by_kernels: 4,
+    twice_differentiated: 4,
+    in_forward_mode: 4,
+    vectorised: 4,
+    on_large_tensors: 100,
+    in_a_graph: 2000,
 }

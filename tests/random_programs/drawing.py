@@ -18,13 +18,19 @@ from tests.random_programs.steps import (
     Program,
     Step,
     apply,
+    moves,
     started,
 )
 
 __all__ = ["draw"]
 
 SHAPES = ((2, 3), (3,), (2, 1), (3, 2), (1, 3), (2, 3, 2), (4,), (2, 2))
-DTYPES = (torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.complex128, torch.int64)
+#: Large enough for compiled loops and several blocks of them.
+LARGE = ((40, 900), (900,), (40, 1), (900, 40), (1, 900), (5, 8, 900))
+DTYPES = (torch.float64,) * 6 + (torch.float32,) * 3 + (
+    torch.bfloat16, torch.bfloat16, torch.float16, torch.complex128, torch.complex128, torch.complex64,
+    torch.int64, torch.int64, torch.int32, torch.uint8, torch.bool,
+)  # fmt: skip
 MOST = 1e4
 VIEWS = [
     "transpose",
@@ -42,21 +48,21 @@ VIEWS = [
 OTHER_READS = ("cat", "stack", "where", "matmul", "sort")
 
 
-def draw(seed: int) -> Program:
+def draw(seed: int, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> Program:
     """A program that PyTorch runs."""
     chance = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     dtype = chance.choice(DTYPES)
     leaves, masks = [], []
     for _ in range(chance.choice((1, 2, 2, 3))):
-        shape = chance.choice(SHAPES)
+        shape = chance.choice(shapes)
         wide = torch.complex128 if dtype.is_complex else torch.float64
         leaf = torch.randn(shape, dtype=wide, generator=generator)
-        leaves.append((leaf * 4).round().to(dtype) if dtype is torch.int64 else leaf.to(dtype))
-        masks.append(torch.rand(shape, generator=generator) < chance.choice((0.4, 0.7, 0.9)))
+        leaves.append(leaf.to(dtype) if moves(dtype) else (leaf * 4).round().to(torch.int64).abs().to(dtype))
+        masks.append(drawn_mask(chance, generator, shape))
     program = Program(seed, dtype, leaves, masks)
-    moving = dtype.is_floating_point or dtype.is_complex
-    variables: list[Any] = started(program, lambda leaf, _: leaf.clone().requires_grad_(moving))
+    fresh = [leaf.clone().requires_grad_(moves(dtype)) for leaf in leaves]
+    variables: list[Any] = started(lambda leaf, _: leaf, fresh, masks)
     wanted, tries = chance.randint(3, 8), 0
     while len(program.steps) < wanted and tries < 60:
         tries += 1
@@ -75,7 +81,7 @@ def draw(seed: int) -> Program:
         except (RuntimeError, IndexError, TypeError, NotImplementedError, ValueError):
             for v, old in zip(variables, before, strict=True):
                 if not torch.equal(v.detach().nan_to_num(), old.nan_to_num()):  # a write that failed half-way
-                    return draw(seed + (1 << 40))
+                    return draw(seed + (1 << 40), shapes)
             continue
         program.steps.append(step)
         variables += new
@@ -87,6 +93,20 @@ def draw(seed: int) -> Program:
             program.steps.pop()
             break
     return program
+
+
+def drawn_mask(chance: random.Random, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
+    """Holes anywhere, or, one time in four, sequences that end early or rows that are there or not."""
+    density = chance.choice((0.4, 0.7, 0.9))
+    kind = chance.choice(("any", "any", "any", "lengths", "rows")) if len(shape) > 1 else "any"
+    if kind == "any":
+        return torch.rand(shape, generator=generator) < density
+    if kind == "rows":
+        rows = torch.rand(shape[:1], generator=generator) < density
+        return rows.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).clone()
+    lengths = torch.randint(0, shape[1] + 1, shape[:1], generator=generator)
+    there = torch.arange(shape[1]) < lengths[:, None]
+    return there.reshape(*shape[:2], *[1] * (len(shape) - 2)).expand(shape).clone()
 
 
 def overlaps(operands: list[Tensor]) -> bool:

@@ -10,9 +10,24 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from tests.random_programs.steps import Program, apply, started
+from tests.random_programs.steps import HALVES, Program, apply, moves, started
 
-__all__ = ["STALE", "Failure", "Run", "filled", "garbled", "mask_of", "run", "same", "spread", "stored"]
+__all__ = [
+    "FULL",
+    "PLAIN",
+    "STALE",
+    "Failure",
+    "Operands",
+    "Run",
+    "close",
+    "filled",
+    "garbled",
+    "mask_of",
+    "run",
+    "same",
+    "spread",
+    "stored",
+]
 
 #: A backward pass fails, most often because what it needs was written to: PyTorch's own error.
 STALE = "stale"
@@ -31,23 +46,27 @@ class Run:
     refusal: str = ""
 
 
-def run(
-    program: Program, make: Callable[[Tensor, Tensor], Any], number: int | None = None, twice: bool = False
-) -> Run:
-    """Leaves made by ``make`` of fresh copies; what is refused ends the program.
+@dataclass(frozen=True)
+class Operands:
+    """What a program is run on: the plain leaf, with what lies under its mask, and what is made of it."""
+
+    fill: Callable[[Tensor, Tensor], Tensor]
+    wrap: Callable[[Tensor, Tensor], Any]
+
+
+PLAIN = Operands(lambda leaf, _: leaf.clone(), lambda leaf, _: leaf)
+FULL = Operands(lambda leaf, _: leaf.clone(), lambda leaf, mask: mg.masked(leaf, torch.ones_like(mask)))
+
+
+def run(program: Program, operands: Operands, number: int | None = None, twice: bool = False) -> Run:
+    """On fresh copies of the leaves; what is refused ends the program.
 
     ``number``: of steps to be run; ``twice``: the gradients are those of a function of the gradients.
     """
-    leaves: list[Tensor] = []
-    moving = program.dtype.is_floating_point or program.dtype.is_complex
-
-    def made(leaf: Tensor, mask: Tensor) -> Any:
-        fresh = make(leaf, mask)
-        plain = fresh if isinstance(fresh, Tensor) else fresh._values
-        leaves.append(plain.requires_grad_() if moving else plain)
-        return fresh
-
-    variables = started(program, made)
+    leaves = [operands.fill(*pair) for pair in zip(program.leaves, program.masks, strict=True)]
+    if moves(program.dtype):
+        leaves = [leaf.requires_grad_() for leaf in leaves]
+    variables = started(operands.wrap, leaves, program.masks)
     for i, step in enumerate(program.steps[:number]):
         try:
             variables += apply(step, variables)
@@ -91,22 +110,39 @@ def mask_of(variable: Any) -> Tensor:
     return torch.ones(variable.shape, dtype=torch.bool)
 
 
-def garbled(garbage: float) -> Callable[[Tensor, Tensor], mg.MaskedTensor]:
-    def make(leaf: Tensor, mask: Tensor) -> mg.MaskedTensor:
-        filler = garbage if leaf.dtype.is_floating_point or leaf.dtype.is_complex else (1 << 40) + 3
-        return mg.masked(torch.where(mask, leaf, torch.tensor(filler).to(leaf.dtype)), mask.clone())
+def garbled(garbage: float) -> Operands:
+    def fill(leaf: Tensor, mask: Tensor) -> Tensor:
+        number = garbage if moves(leaf.dtype) else (1 << 30) + 3
+        return torch.where(mask, leaf, torch.tensor(number).to(leaf.dtype))
 
-    return make
+    return Operands(fill, lambda leaf, mask: mg.masked(leaf, mask.clone()))
 
 
-def stored(layout: str) -> Callable[[Tensor, Tensor], mg.MaskedTensor]:
-    def make(leaf: Tensor, mask: Tensor) -> mg.MaskedTensor:
-        x = mg.masked(leaf.clone(), mask.clone())
-        if layout == "rows" or leaf.ndim != 2:
+def stored(layout: str) -> Operands:
+    """``rows`` are a COO tensor's, too; a jagged tensor needs a mask of lengths."""
+
+    def wrap(leaf: Tensor, mask: Tensor) -> Any:
+        x = mg.masked(leaf, mask.clone())
+        if layout == "jagged":
+            return x.to_jagged() if is_ragged(mask) else x
+        if layout == "coo" or leaf.ndim != 2:
             return x.to_sparse()
+        if layout == "rows":
+            return x.to_sparse(1) if torch.equal(mask, mask[:, :1].expand_as(mask)) else x.to_sparse()
+        if layout in ("bsr", "bsc"):
+            return x.to_sparse(layout=getattr(torch, f"sparse_{layout}"), blocksize=(1, 1))
         return x.to_sparse(layout=getattr(torch, f"sparse_{layout}"))
 
-    return make
+    return Operands(lambda leaf, _: leaf.clone(), wrap)
+
+
+def is_ragged(mask: Tensor) -> bool:
+    """Whether a mask says lengths along dimension 1, the same for all that follows."""
+    if mask.ndim < 2:
+        return False
+    rows = mask.flatten(2)[..., :1] if mask.ndim > 2 else mask[..., None]
+    same = torch.equal(mask, rows.reshape(*mask.shape[:2], *[1] * (mask.ndim - 2)).expand_as(mask))
+    return same and torch.equal(rows.squeeze(-1).cummin(1).values, rows.squeeze(-1))
 
 
 def same(program: Program, found: Run, expected: Run, what: str, gradients: bool = True) -> None:
@@ -128,7 +164,7 @@ def same(program: Program, found: Run, expected: Run, what: str, gradients: bool
 
 def close(program: Program, pair: list[Tensor], what: str) -> None:
     one, other = (p.detach() for p in pair)
-    half = program.dtype is torch.bfloat16
+    half = program.dtype in HALVES
     wide = one.dtype in (torch.float64, torch.complex128)
     tolerance = 0.1 if half else 1e-10 if wide else 1e-3
     if one.dtype != other.dtype or one.shape != other.shape:

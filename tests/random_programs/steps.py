@@ -11,6 +11,7 @@ from torch import Tensor
 
 __all__ = [
     "BINARY",
+    "HALVES",
     "IN_PLACE",
     "REDUCED",
     "UNARY",
@@ -19,9 +20,11 @@ __all__ = [
     "Program",
     "Step",
     "apply",
+    "moves",
     "started",
 ]
 
+HALVES = (torch.bfloat16, torch.float16)
 UNARY = (
     "sin",
     "tanh",
@@ -141,7 +144,12 @@ OTHERS: dict[str, Callable[[Any, list[Any], tuple[Any, ...]], Any]] = {
 }
 
 
-def started(program: Program, make: Callable[[Tensor, Tensor], Any]) -> list[Any]:
+def moves(dtype: torch.dtype) -> bool:
+    """Whether there are gradients."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def started(wrap: Callable[[Tensor, Tensor], Any], leaves: list[Tensor], masks: list[Tensor]) -> list[Any]:
     """For each leaf itself and a copy that may be written."""
-    variables = [make(leaf, mask) for leaf, mask in zip(program.leaves, program.masks, strict=True)]
+    variables = [wrap(leaf, mask) for leaf, mask in zip(leaves, masks, strict=True)]
     return [*variables, *(v.clone() for v in variables)]

@@ -178,7 +178,7 @@ class Kernel(Generic[P, R]):
 
         def body(*args: Any, **kwargs: Any) -> Any:
             if args[first].dtype not in self.dtypes or (device == "cuda" and not triton_works()):
-                return self.reference(*args, **kwargs)
+                return _without_base(self.reference(*args, **kwargs))
             result = self.backend(device)(*args, **kwargs)
             # PyTorch does not see what numpy arrays or Triton write, and must: saved tensors may be among it.
             for i, name in written:
@@ -187,7 +187,7 @@ class Kernel(Generic[P, R]):
                     torch.autograd.graph.increment_version(
                         tensors if isinstance(tensors, list) else [tensors]
                     )
-            return result
+            return _without_base(result)
 
         return body
 
@@ -218,6 +218,16 @@ def backend_of(module: str, name: str) -> Callable[..., Any]:
     with uninterrupted():
         found = importlib.import_module(module)
     return getattr(found, name)  # type: ignore[no-any-return]
+
+
+def _without_base(result: Any) -> Any:
+    """Results that are not views: PyTorch refuses writes to a view that an operator with a gradient has made inside."""
+    if isinstance(result, Tensor):
+        if not result._is_view():
+            return result
+        storage = result.untyped_storage()
+        return result.new_empty(0).set_(storage, result.storage_offset(), result.shape, result.stride())
+    return tuple(map(_without_base, result)) if isinstance(result, tuple) else result
 
 
 def _writes_only(*_: Any, **__: Any) -> None:

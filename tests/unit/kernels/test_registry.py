@@ -103,6 +103,15 @@ def test_every_kernel_has_a_reference_a_compiled_body_and_a_sample():
     assert set(KERNELS) == {name for name, _, _ in samples()}
 
 
+def test_results_with_a_gradient_may_be_written_to():
+    with use_kernels("cpu"):
+        for name, args, kwargs in samples():
+            found = getattr(OPS, name)(*args, **kwargs)
+            for result in found if isinstance(found, (tuple, list)) else (found,):
+                if isinstance(result, torch.Tensor):  # PyTorch refuses writes to views made by an operator
+                    assert not result.requires_grad or not result._is_view(), name
+
+
 def test_every_operator_runs_where_there_is_no_compiled_body():
     for name, args, kwargs in samples():
         moved = [a.detach().to("meta") if isinstance(a, torch.Tensor) else a for a in args]
