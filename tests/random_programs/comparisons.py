@@ -220,7 +220,8 @@ def vectorised(program: Program, first: Run) -> None:
                 raise Failure(
                     f"{program}\nvmap: mask of v{k} is {mask[i].tolist()}, not {mask_of(variable).tolist()}"
                 )
-            close(program, [values[i], filled(variable)], f"vmap, sample {i}: v{k}")
+            # PyTorch promotes dtypes with the dimension that vmap hides
+            close(program, [values[i].to(variable.dtype), filled(variable)], f"vmap, sample {i}: v{k}")
 
 
 def by_kernels(program: Program, first: Run) -> None:

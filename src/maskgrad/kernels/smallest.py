@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import can_read_values
+from maskgrad.kernels.selection import can_read_values, is_transformed
 
 __all__ = ["all_of", "any_of", "intersected", "is_one", "reduced", "repeats", "smallest"]
 
@@ -63,6 +63,10 @@ def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     few = smallest(mask)
     dims = [dim % mask.ndim for dim in dims] if mask.ndim else ()
     found = reduced(few, dims)
+    if found is few and dims and (torch.compiler.is_compiling() or is_transformed()):
+        found = (
+            few.clone()
+        )  # where memory cannot be asked for, nobody would know that a write to one changes the other
     if few is not mask:
         found = found.expand([1 if d in dims else size for d, size in enumerate(mask.shape)])
     return found if keepdim or not dims else found.squeeze(tuple(dims))

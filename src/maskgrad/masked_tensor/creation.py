@@ -37,10 +37,7 @@ def _check_data(data: object, name: str = "data") -> Tensor:
         remedy = f"convert it with torch.as_tensor({name})"
         lengths = {_length(part) for part in data} if isinstance(data, (list, tuple)) else set()
         if len(lengths) > 1 and None not in lengths:
-            remedy = (
-                f"pad its sequences, padded = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(s) for s in {name}], "
-                f"batch_first=True), and write mg.from_lengths(padded, torch.tensor([len(s) for s in {name}]))"
-            )
+            remedy = f"its lengths differ: write mg.from_sequences([torch.as_tensor(s) for s in {name}])"
         raise TypeError(f"{name} must be a torch.Tensor, found {type(data).__name__}; {remedy}")
     if data.layout != torch.strided:
         raise TypeError(

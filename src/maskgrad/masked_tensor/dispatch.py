@@ -14,7 +14,7 @@ from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, Unsu
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.instead import instead_of
-from maskgrad.masked_tensor.writing import makes_views, pattern_of_result, write_entries
+from maskgrad.masked_tensor.writing import VIEWS_OF_NUMBERS, makes_views, pattern_of_result, write_entries
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.semantics import callbacks
@@ -228,7 +228,9 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
         for argument in args:
             if type(argument) is masked_tensor.MaskedTensor:
                 pattern = argument._pattern
-                if type(pattern) is BooleanPattern and pattern._mask is mask:
+                if type(pattern) is BooleanPattern and (
+                    pattern._mask is mask or (mask._is_view() and same_memory(mask, pattern._mask))
+                ):  # a view: reduced over dimensions of size 1, or over those along which the mask repeats
                     if values is argument._values:  # F.relu(x, inplace=True), +x, x.amax(())
                         return pattern.of_view(mask)
                     if pattern._home is not None or pattern._source is not None:
@@ -251,10 +253,6 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
         return BooleanPattern(mask.clone(), Home(lent=False))
     views = unknown and makes_views(operation, args)
     return pattern_of_result(values, mask, sources, views)
-
-
-#: The elementwise operations whose results share memory with an operand, though they are other tensors.
-VIEWS_OF_NUMBERS = frozenset({"real", "imag", "conj"})
 
 
 def _wrapped(operation: Operation, args: tuple[Any, ...], result: Any) -> Any:

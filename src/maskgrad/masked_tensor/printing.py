@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as markup
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,9 +81,9 @@ def _stored_text(x: MaskedTensor) -> str:
         or torch._C._functorch.maybe_get_level(values) > 0
     ):
         return f"MaskedTensor(values={values!r}, layout={x.layout})"
-    if x.shape.numel() <= SMALL:
+    if math.prod(x.shape) <= SMALL:
         return f"{text(x.to_dense().detach())[:-1]}, layout={x.layout}{_suffix(values, False)})"
-    count = f"{values.numel()} of {x.shape.numel()} entries"
+    count = f"{values.numel()} of {math.prod(x.shape)} entries"
     return f"masked({count}, shape={tuple(x.shape)}, layout={x.layout}{_suffix(values, False)})"
 
 
@@ -104,7 +105,7 @@ def _suffix(values: torch.Tensor, whole: bool = True) -> str:
 def html(x: MaskedTensor) -> str:
     """A table for one or two dimensions, unspecified entries greyed out; text for any other rank."""
     if stored_of(x) is not None:
-        if x.shape.numel() > SMALL:
+        if math.prod(x.shape) > SMALL:
             return f"<pre>{markup.escape(text(x))}</pre>"
         x = x.to_dense()
     values = x._values

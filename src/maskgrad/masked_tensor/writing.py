@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
 
 __all__ = [
+    "VIEWS_OF_NUMBERS",
     "makes_views",
     "own_home",
     "pattern_of_result",
@@ -35,6 +36,8 @@ __all__ = [
     "write_mask",
 ]
 
+#: The elementwise operations whose results share memory with an operand, though they are other tensors.
+VIEWS_OF_NUMBERS = frozenset({"real", "imag", "conj"})
 #: Of the family "views", those that copy.
 COPIES = ("flip", "fliplr", "flipud", "rot90", "roll", "repeat", "tile", "repeat_interleave")
 
@@ -45,7 +48,7 @@ def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return not any(isinstance(part, (Tensor, list, Entries)) for part in index)
     copies = operation.name in COPIES or operation.name.endswith("_copy") or "shuffle" in operation.name
-    return operation.family == "views" and not copies
+    return operation.name in VIEWS_OF_NUMBERS or (operation.family == "views" and not copies)
 
 
 def pattern_of_result(

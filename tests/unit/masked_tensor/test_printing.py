@@ -132,3 +132,8 @@ class TestHtml:
         assert "<td>349</td>" in table
         assert "<td>6</td>" not in table
         assert "325 of 350 entries specified" in table
+
+
+def test_the_number_of_entries_of_a_huge_sparse_tensor():
+    x = mg.from_sparse(torch.sparse_coo_tensor(torch.tensor([[3]]), torch.ones(1), (10**12,)))
+    assert f"1 of {10**24} entries" in repr(torch.outer(x, x))

@@ -289,3 +289,53 @@ def test_what_cannot_be_followed_under_transformations_is_refused() -> None:
     assert torch.equal(function(values), torch.tensor([[2.0, 1.0], [2.0, 1.0]]))
     with pytest.raises(RuntimeError, match=r"would not see it.*x\.clone\(\)"):
         torch.func.jvp(function, (values,), (values,))
+
+
+def _plainly(run, *given):
+    return run(*given)
+
+
+def _vectorised(run, *given):
+    return tuple(part[0] for part in torch.func.vmap(run)(*(x[None] for x in given)))
+
+
+def _compiled(run, *given):
+    return torch.compile(run, backend="eager")(*given)
+
+
+ALL_WAYS = pytest.mark.parametrize("way", [_plainly, _vectorised, _compiled])
+
+
+@ALL_WAYS
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap about fill_
+@pytest.mark.parametrize("name", ["sum", "prod", "any", "logsumexp", "amax"])
+def test_what_a_dimension_of_one_was_reduced_to_has_a_mask_of_its_own(way, name):
+    mask = on([1], [0], [1])
+
+    def run(x, mask):
+        y = mg.masked(x.clone(), mask.clone())
+        reduced = getattr(y, name)(1)
+        y.zero_()
+        return reduced.mask, y.mask
+
+    reduced, written = way(run, torch.randn(3, 1), mask)
+    assert reduced.tolist() == [True, False, True]
+    assert written.all()
+
+
+def test_what_a_repeating_mask_was_reduced_to_has_a_mask_of_its_own():
+    x = mg.from_lengths(torch.ones(2, 3, 4), torch.tensor([1, 3]))
+    x.sum(2).fill_(2.0)
+    assert x.num_specified() == 16
+
+
+@ALL_WAYS
+def test_a_conjugate_sees_what_is_written(way):
+    def run(x, mask):
+        y = mg.masked(x.clone(), mask.clone())
+        conjugate = y.conj()
+        y.masked_fill_(torch.ones_like(mask), 1.5)
+        return (conjugate.mask,)
+
+    (found,) = way(run, torch.randn(3, dtype=torch.complex64), on(1, 0, 1))
+    assert found.all()

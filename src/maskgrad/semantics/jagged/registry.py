@@ -111,7 +111,9 @@ def keeping_rows(operation: Operation) -> Body:
 
 
 def _within_sequences(x: Jagged, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether entries are moved along the ragged dimension only."""
+    """Whether entries are moved along the ragged dimension only; a flat one holds all sequences."""
+    if x.pattern.is_flat:
+        return False
     dim = bound("input dim", args, kwargs).get("dim", -1)
     return isinstance(dim, int) and as_dim(dim, len(x.shape)) == x.pattern.at[-1]
 

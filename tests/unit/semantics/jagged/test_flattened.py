@@ -69,6 +69,8 @@ def test_and_come_back(back) -> None:
         (lambda x: x.sum(0), torch.strided),
         (lambda x: x.mean(0), torch.strided),
         (lambda x: x.softmax(0), torch.jagged),
+        (lambda x: x.sort(0).values, torch.strided),
+        (lambda x: x.argsort(0), torch.strided),
         (lambda x: x[3], torch.strided),
         (lambda x: x[2:7], torch.strided),
     ],
