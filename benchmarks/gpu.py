@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
-from maskgrad.benchmarks.provenance import provenance
+from benchmarks.provenance import provenance
 from maskgrad.kernels import KERNELS
 
 ROOT = Path(__file__).resolve().parent.parent

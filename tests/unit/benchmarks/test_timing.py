@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from maskgrad.benchmarks.case import OURS, Contender, LeftOutError, WrongResultError
-from maskgrad.benchmarks.timing import Pace, measure
+from benchmarks.case import OURS, Contender, LeftOutError, WrongResultError
+from benchmarks.timing import Pace, measure
 from tests.unit.benchmarks.stopwatch import Stopwatch, case, ours_and
 
 PACE = Pace(fewest=3, most=9, seconds=1.0, shortest=0.1)
