@@ -1,25 +1,22 @@
 """How a case is measured: results first, then all contenders in turns, in one process.
 
-Contenders are interleaved, so that whatever else the machine does meets all of them alike; who begins changes from
-round to round, because whoever goes second finds the operands in the cache.
+``torch.utils.benchmark.Timer`` holds the clock. Contenders are interleaved, so that what else the machine does meets
+all of them alike; who begins changes from round to round, because whoever goes second finds the operands in the cache.
 """
 
 from __future__ import annotations
 
-import gc
-import math
 import time
 from collections.abc import Callable, Container
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.utils.benchmark import Timer
 
 from benchmarks.case import OURS, Case, Contender, Contest, LeftOutError, WrongResultError
 from benchmarks.results import Row
 from benchmarks.spread import spread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["Pace", "measure"]
 
@@ -36,7 +33,7 @@ class Pace:
     fewest: int = 3
     most: int = 25
     seconds: float = 0.5
-    #: a repetition lasts so long at least; a faster contender is called several times in each
+    #: a repetition lasts so long at least; a faster contender is called several times in each. A call warms up before
     shortest: float = 2e-3
 
 
@@ -65,29 +62,29 @@ def measure(
     except Exception as error:
         raise WrongResultError(f"{case.family}, {case} cannot be prepared: {_in_words(error)}") from error
     contenders = _checked(case, contest, wanted, notice)
-    for each in contenders.values():
-        _warm_up(each.call, warming, clock)
-    # Once more, now that everything is compiled and in place: how long is a call?
-    calls = {name: _calls(_timed(each.call, 1, clock), pace) for name, each in contenders.items()}
+    timers = {name: _timer(each.call, clock) for name, each in contenders.items()}
+    if warming:
+        for timer in timers.values():
+            timer.blocked_autorange(min_run_time=warming)
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    spent, calls = dict.fromkeys(contenders, 0.0), dict.fromkeys(contenders, 1)
     order = list(contenders)
-    with _no_garbage_collection():
-        share = pace.seconds / len(order)
-        for number in range(pace.most):
-            if number >= pace.fewest:
-                order = [name for name in order if sum(times[name]) * calls[name] <= share]
-            first = number % max(len(order), 1)
-            for name in (*order[first:], *order[:first]):
-                times[name].append(_timed(contenders[name].call, calls[name], clock) / calls[name])
+    share = pace.seconds / len(order)
+    for number in range(pace.most):
+        if number >= pace.fewest:
+            order = [name for name in order if spent[name] <= share]
+        first = number % max(len(order), 1)
+        for name in (*order[first:], *order[:first]):
+            found = timers[name].blocked_autorange(min_run_time=pace.shortest)
+            times[name].append(found.median)
+            calls[name] = found.number_per_run * len(found.times)
+            spent[name] += sum(found.raw_times)
     return _rows(case, contest, times, calls)
 
 
-def _warm_up(call: Callable[[], Any], seconds: float, clock: Clock) -> None:
-    spent = 0.0
-    for _ in range(100):
-        if spent >= seconds:
-            return
-        spent += _timed(call, 1, clock)
+def _timer(call: Callable[[], Any], clock: Clock) -> Timer:
+    # Timer would take one thread, whatever PyTorch has been told.
+    return Timer("call()", globals={"call": call}, timer=clock, num_threads=torch.get_num_threads())
 
 
 def _checked(
@@ -133,32 +130,6 @@ def _checked(
 
 def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def _timed(call: Callable[[], Any], times: int, clock: Clock) -> float:
-    """Seconds that so many calls take. What a call returns is dropped within its own time."""
-    start = clock()
-    for _ in range(times):
-        call()
-    return clock() - start
-
-
-def _calls(seconds: float, pace: Pace) -> int:
-    if seconds <= 0:
-        return 1
-    return max(1, min(100_000, math.ceil(pace.shortest / seconds)))
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """So that no contender pays for what another left behind."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _rows(case: Case, contest: Contest, times: dict[str, list[float]], calls: dict[str, int]) -> list[Row]:
