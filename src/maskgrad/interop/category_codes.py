@@ -23,7 +23,8 @@ def has_categories(array: Any) -> bool:
     if isinstance(dtype, pd.ArrowDtype):
         import pyarrow as pa
 
-        return pa.types.is_string(dtype.pyarrow_dtype) or pa.types.is_large_string(dtype.pyarrow_dtype)
+        kind = dtype.pyarrow_dtype
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
     if isinstance(dtype, (pd.CategoricalDtype, pd.StringDtype)):
         return True
     return (
