@@ -70,13 +70,13 @@ lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/python -m pytest -q tests/unit/test_repository.py tests/unit/test_versions.py tests/unit/test_workflows.py
 
 bench: $(VENV)/.stamp-bench  ## check results, then measure beside other libraries; ARGS=--quick is the short way
-	$(BIN)/maskgrad bench --out benchmark-report $(ARGS)
+	$(BIN)/python -m benchmarks --out benchmark-report $(ARGS)
 
 bench-gpu: $(VENV)/.stamp-bench  ## on a machine with a GPU: each kernel beside its reference, compiled, and a copy; ten minutes
-	$(BIN)/python benchmarks/gpu.py $(ARGS)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 record: $(VENV)/.stamp-bench  ## keep the last `make bench`: its numbers, and the tables and pictures made from them
-	$(BIN)/python benchmarks/record.py benchmark-report
+	$(BIN)/python -m benchmarks.record benchmark-report
 
 docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and run their examples
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html

@@ -32,7 +32,7 @@ def _names_in_docstrings(doctest_namespace: dict[str, Any]) -> None:
 
 pytest_plugins = ["tests.effort"]
 
-collect_ignore = ["docs/conf.py", "benchmarks"]
+collect_ignore = ["docs/conf.py"]
 if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environment of its own
     collect_ignore.append("tests/xla")
 if find_spec("triton") is None:  # there is none for macOS and Windows

@@ -1,1 +1,5 @@
-"""Scripts around the measurements; a package, so that no installed one of this name (Opacus brings one) hides it."""
+"""How long masked and sparse operations take, beside other ways to do the same: ``make bench``.
+
+A *family* (:mod:`benchmarks.families`) lists *cases*; in each a few *contenders* do the same task. Their
+results are checked, then all are timed in turns, in one process. Nothing here prints: the command line does.
+"""

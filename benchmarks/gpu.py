@@ -20,7 +20,8 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
-from maskgrad.benchmarks.provenance import provenance
+from benchmarks.agreement import agree
+from benchmarks.provenance import provenance
 from maskgrad.kernels import KERNELS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,13 +78,7 @@ def measured(
     expected = _first(kernel.reference(*exact))
     for way, function in ways.items():
         found = _first(function(*arguments))
-        torch.testing.assert_close(
-            found.double(),
-            expected.double(),
-            rtol=1e-3,
-            atol=1e-3,
-            msg=lambda text, way=way: f"{name}, {way}: {text}",
-        )
+        agree(found.double(), expected.double(), what=f"{name}, {way}")
     source = torch.zeros(moved // 8, device=device)
     ways["copy"] = torch.empty_like(source).copy_
     times = {}

@@ -1,4 +1,4 @@
-"""Keep what `make bench` measured: ``python benchmarks/record.py [REPORT]``.
+"""Keep what `make bench` measured: ``python -m benchmarks.record [REPORT]``.
 
 The CSV files of the report go to ``benchmarks/results``, its pictures to ``docs/pictures/benchmarks``; then the
 tables of README.md and of the pages about speed are written anew from ``benchmarks/results``. Without a report only
@@ -12,9 +12,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from maskgrad.benchmarks.pictures import PICTURES, draw
-from maskgrad.benchmarks.results import Row, read_folder
-from maskgrad.benchmarks.table import exponents, family_table, goals_table, provenance_note
+from benchmarks.pictures import PICTURES, draw
+from benchmarks.results import Row, read_folder
+from benchmarks.table import exponents, family_table, goals_table, provenance_note
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

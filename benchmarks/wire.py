@@ -1,4 +1,4 @@
-"""Measures what ``maskgrad.distributed.wire_model`` predicts: ``python benchmarks/wire.py`` (Linux, as root; minutes).
+"""Measures what ``benchmarks.wire_model`` predicts: ``python -m benchmarks.wire`` (Linux, as root; minutes).
 
 Up to eight processes on one machine, each in a network namespace of its own, joined by a bridge; what leaves a process
 is held to 100 Mbit/s (``tc``, token bucket) or not at all. Bytes are counted by the kernel, headers and
@@ -78,7 +78,7 @@ def measure(rank: int, ranks: int, answers: Any) -> None:
     import torch.distributed as dist
 
     import maskgrad as mg
-    from maskgrad.distributed.wire_model import distinct_rows
+    from benchmarks.wire_model import distinct_rows
 
     os.environ["GLOO_SOCKET_IFNAME"] = "wire"
     torch.set_num_threads(1)
@@ -157,7 +157,7 @@ def lines(rank: int, size: int, group: Any, observe: Any, torch: Any, mg: Any, d
 
 
 def main() -> None:
-    from maskgrad.benchmarks.provenance import provenance
+    from benchmarks.provenance import provenance
 
     if sys.platform != "linux" or os.geteuid() != 0:
         sys.exit("this needs Linux and root, for network namespaces and tc")

@@ -19,7 +19,6 @@ PUBLIC_MODULES = [
     "maskgrad.nn.functional",
     "maskgrad.amp",
     "maskgrad.distributed",
-    "maskgrad.distributed.wire_model",
     "maskgrad.interop",
     "maskgrad.export.onnx",
     "maskgrad.plot",

@@ -49,6 +49,7 @@ MULTIPLIED = {
 BY_PATH = {
     "tests/unit/kernels/cuda": pytest.mark.interpreter(of="file", per=lambda device: device),
     "tests/unit/distributed": pytest.mark.ranks(of="file", keep=2),
+    "tests/unit/benchmarks/test_wire_model.py": pytest.mark.ranks(of="file", keep=2),
     "tests/unit/export/test_onnx": pytest.mark.onnx(of="file", keep=6),
     "tests/conformance/test_compiled_layouts.py": pytest.mark.compiled(of="file"),
     "tests/conformance/test_compiled": pytest.mark.compiled,
@@ -56,7 +57,7 @@ BY_PATH = {
     "tests/integration/test_compilation.py": pytest.mark.compiled(of="file", keep=12),
     "tests/integration/test_compiled_steps.py": pytest.mark.compiled(of="file", keep=4),
     "tests/integration/test_steps_in_graphs.py": pytest.mark.compiled(of="file", keep=6),
-    "tests/integration/test_movielens_demo.py": pytest.mark.demo,
+    "examples/movielens/tests/test_program.py": pytest.mark.demo,
     "tests/unit/masked_tensor/torch_patches/test_dynamo.py": pytest.mark.processes(of="file", keep=2),
     "tests/integration/test_torchrun.py": pytest.mark.ranks(per="elsewhere"),
 }

@@ -1,8 +1,8 @@
 """Measures the ways to take a masked mean, and writes the table of docs/masked_mean.md.
 
-Run it from anywhere, ``python docs/pictures/masked_mean.py``, and once more where PyTorch/XLA is installed (after
-``make test-xla``: ``.venv-xla/bin/python docs/pictures/masked_mean.py``). Either run replaces its own rows of
-masked_mean.csv; the table is made of both. Results are compared before anything is measured.
+Run it from the root, ``PYTHONPATH=. python docs/pictures/masked_mean.py``, and once more where PyTorch/XLA is installed
+(after ``make test-xla``: ``PYTHONPATH=. .venv-xla/bin/python docs/pictures/masked_mean.py``). Either run replaces
+its own rows of masked_mean.csv; the table is made of both. Results are compared before anything is measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import maskgrad as mg
-from maskgrad.benchmarks.provenance import provenance
+from benchmarks.provenance import provenance
 
 SIDE, MASKS, ROUNDS = 1024, 8, 40
 HERE = Path(__file__).resolve()

@@ -1,6 +1,6 @@
 """Trains MovieLens with every optimizer; writes movielens_optimizers.csv and .png, and the table in ../optimizers.md.
 
-Run it from anywhere, on an idle machine: ``python docs/pictures/movielens_optimizers.py`` (some minutes).
+Run it from the root, on an idle machine: ``PYTHONPATH=. python docs/pictures/movielens_optimizers.py`` (some minutes).
 
 One model for all: a matrix factorization with 64 factors and biases, the mean squared error of 1,000 ratings a step.
 Learning rate and epoch are chosen by the validation ratings, the score is that of the held-out ones. The times of a
@@ -23,9 +23,9 @@ from rich.progress import track
 from torch import Tensor, nn
 
 import maskgrad as mg
-from maskgrad.cli.movielens.data import load
-from maskgrad.cli.movielens.ratings import Ratings, Split, split
-from maskgrad.cli.movielens.scores import score
+from examples.movielens.data import load
+from examples.movielens.ratings import Ratings, Split, split
+from examples.movielens.scores import score
 from maskgrad.plot.canvas import COLORS, INK, TICK_SIZE, dress, figure
 
 HERE = Path(__file__).parent

@@ -1,6 +1,6 @@
 """Draws wire_model.png: what ``benchmarks/wire.py`` measured beside the model, and what the model says of 1,000 ranks.
 
-Run it from anywhere: ``python docs/pictures/wire_model.py`` (a second; benchmarks/wire.py has measured wire_model.csv).
+Run it from the root: ``PYTHONPATH=. python docs/pictures/wire_model.py``; benchmarks/wire.py measured wire_model.csv.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.ticker import NullLocator
 
-from maskgrad.distributed.wire_model import (
+from benchmarks.wire_model import (
     Cost,
     Network,
     Table,

@@ -35,14 +35,12 @@ from maskgrad.gradients import (
 )
 from maskgrad.gradients.accumulation_ranks import let_ranks_be_found as _let_ranks_be_found
 from maskgrad.gradients.padded_rows import PaddedRows
-from maskgrad.interop import (
-    from_arrow,
-    from_nested,
-    from_pandas,
-    from_polars,
-    from_scipy,
-    from_torch_masked,
-)
+from maskgrad.interop.arrow_arrays import from_arrow
+from maskgrad.interop.nested_tensors import from_nested
+from maskgrad.interop.pandas_frames import from_pandas
+from maskgrad.interop.polars_frames import from_polars
+from maskgrad.interop.scipy_matrices import from_scipy
+from maskgrad.interop.torch_masked import from_torch_masked
 from maskgrad.kernels import kernels_in_use, use_kernels
 from maskgrad.masked_tensor import (
     MaskedTensor,
@@ -55,7 +53,8 @@ from maskgrad.masked_tensor import (
     masked,
 )
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
-from maskgrad.optim import attach_gradient, train_only
+from maskgrad.optim.attached import attach_gradient
+from maskgrad.optim.trained_entries import train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:
@@ -145,3 +144,8 @@ def __getattr__(name: str) -> object:
 
         return importlib.import_module(module)
     raise AttributeError(f"module 'maskgrad' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # What is public, and nothing else: no module that only we import.
+    return sorted([*__all__, "__version__"])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +22,17 @@ def build() -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     _run(sys.executable, "-m", "build", "--outdir", str(DIST), str(ROOT))
     _run(sys.executable, "-m", "twine", "check", "--strict", *map(str, _files()))
+    (wheel,) = DIST.glob("*.whl")
+    found = [name for name in zipfile.ZipFile(wheel).namelist() if strangers(name)]
+    if found:
+        sys.exit(f"the wheel should hold the library only, and holds {', '.join(found)}")
+
+
+def strangers(name: str) -> bool:
+    """Whether a file of the wheel belongs to a program, a measurement or a test instead of the library."""
+    parts = Path(name).parts
+    inside = parts[0] == "maskgrad" or parts[0].endswith(".dist-info")
+    return not inside or bool({"benchmarks", "examples", "movielens", "flights", "tests"} & set(parts))
 
 
 def attempt(distribution: Path, constraints: list[str]) -> None:

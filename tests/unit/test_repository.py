@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.packaging.try_distributions import strangers
+from tests.project_file import PYPROJECT
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 LINE_LIMIT = 400
@@ -45,7 +48,10 @@ def test_a_source_file_is_about_one_idea(path: Path) -> None:
 
 
 def test_names_tell_what_is_inside() -> None:
-    python_files = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    python_files = [
+        *SOURCES,
+        *(path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")),
+    ]
     parts = {part for path in python_files for part in path.relative_to(ROOT).with_suffix("").parts}
     assert not parts & NAMES_THAT_SAY_NOTHING
 
@@ -78,6 +84,20 @@ def _run_python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_type_checkers_are_told_of_the_annotations() -> None:
     assert importlib.resources.files("maskgrad").joinpath("py.typed").is_file()
+
+
+def test_the_package_is_the_library() -> None:
+    """No demonstration and no benchmark is shipped; `make dist` looks into the wheel itself."""
+    assert PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["src/maskgrad"]}
+    shipped = [path.relative_to(ROOT / "src").as_posix() for path in SOURCES]
+    assert not [path for path in shipped if strangers(path)]
+
+
+def test_what_does_not_belong_into_the_wheel_is_seen() -> None:
+    assert strangers("maskgrad/benchmarks/families/small.py")
+    assert strangers("maskgrad/cli/movielens/run.py")
+    assert not strangers("maskgrad/cli/main.py")
+    assert strangers("examples/movielens/run.py")
 
 
 def test_the_licence_is_shipped() -> None:

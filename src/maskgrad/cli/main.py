@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from maskgrad.optional_packages import require
 
 require("typer", "the command line", "cli")
 
 import typer  # noqa: E402  (after it is known to be there)
 
-from maskgrad.cli import bench, demo, info  # noqa: E402
+import maskgrad  # noqa: E402
+from maskgrad.cli import info, programs  # noqa: E402
 
 __all__ = ["app"]
 
@@ -20,14 +23,23 @@ app = typer.Typer(
     # A traceback with the values of all local variables would print whole tensors.
     pretty_exceptions_show_locals=False,
 )
-app.add_typer(demo.app, name="demo")
-app.command()(bench.bench)
+app.command(context_settings=programs.PASSED_ON)(programs.demo)
+app.command(context_settings=programs.PASSED_ON | {"help_option_names": []})(programs.bench)
 app.command()(info.info)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"maskgrad {maskgrad.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
-    # Typer makes a program with one subcommand into that subcommand unless there is a callback.
+def _commands(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     pass
 
 

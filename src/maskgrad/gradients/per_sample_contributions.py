@@ -61,11 +61,9 @@ class Full(Contribution):
     """(B, *shape)."""
 
     def gradients(self) -> Tensor:
-        """See :class:`Contribution`."""
         return self.values
 
     def squared_norms(self) -> Tensor:
-        """See :class:`Contribution`."""
         if not self.values.numel():
             return _zeros(len(self.values), self.values)
         rows = self.values.reshape(len(self.values), -1)
@@ -76,7 +74,6 @@ class Full(Contribution):
         return norms.square()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """See :class:`Contribution`."""
         shape = self.values.shape[1:]
         if not self.values.numel():
             return self.values.new_zeros(shape)
@@ -85,11 +82,9 @@ class Full(Contribution):
         return (weights.to(dtype) @ rows).view(shape)
 
     def without(self, samples: Tensor) -> Full:
-        """See :class:`Contribution`."""
         return Full(_zeroed(self.values, samples))
 
     def to(self, dtype: torch.dtype) -> Full:
-        """See :class:`Contribution`."""
         return Full(self.values.to(dtype))
 
 
@@ -103,14 +98,12 @@ class Outer(Contribution):
     """g, (B, P, O)."""
 
     def gradients(self) -> Tensor:
-        """See :class:`Contribution`."""
         a, g = self.inputs.conj(), self.cotangents
         if a.shape[1] == 1:  # on a CPU faster than the batched product, which has nothing to add up
             return g.transpose(1, 2) * a
         return torch.bmm(g.transpose(1, 2), a)
 
     def squared_norms(self) -> Tensor:
-        """See :class:`Contribution`."""
         _, positions, inputs = self.inputs.shape
         outputs = self.cotangents.shape[2]
         if not self.inputs.numel() or not self.cotangents.numel():
@@ -129,17 +122,14 @@ class Outer(Contribution):
         return (total.real if total.is_complex() else total).clamp(min=0)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """See :class:`Contribution`."""
         g = self.cotangents * weights.to(self.cotangents.dtype)[:, None, None]
         return g.flatten(0, 1).mT @ self.inputs.flatten(0, 1).conj()
 
     def without(self, samples: Tensor) -> Outer:
-        """See :class:`Contribution`."""
         # Both factors: zero times NaN is no zero.
         return Outer(_zeroed(self.inputs, samples), _zeroed(self.cotangents, samples))
 
     def to(self, dtype: torch.dtype) -> Outer:
-        """See :class:`Contribution`."""
         return Outer(self.inputs.to(dtype), self.cotangents.to(dtype))
 
     def _parts(self, entries: int) -> Iterator[Outer]:
@@ -162,7 +152,6 @@ class Patches(Contribution):
     groups: int
 
     def gradients(self) -> Tensor:
-        """See :class:`Contribution`."""
         batch, images, channels = self.inputs.shape[:3]
         if (
             self.inputs.dtype is torch.float32
@@ -184,7 +173,6 @@ class Patches(Contribution):
         return found.reshape(batch, *self.weight_shape)
 
     def squared_norms(self) -> Tensor:
-        """See :class:`Contribution`."""
         entries = math.prod(self.weight_shape)
         positions = math.prod(self.cotangents.shape[3:]) * self.cotangents.shape[1]
         patch = math.prod(self.weight_shape[1:])
@@ -196,7 +184,6 @@ class Patches(Contribution):
         return torch.cat([part._outer().squared_norms().view(-1, self.groups).sum(1) for part in parts])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """See :class:`Contribution`."""
         g = self.cotangents
         g = g * weights.to(g.dtype).view(-1, *[1] * (g.dim() - 1))
         return _weight_gradient(
@@ -209,12 +196,10 @@ class Patches(Contribution):
         )
 
     def without(self, samples: Tensor) -> Patches:
-        """See :class:`Contribution`."""
         inputs, cotangents = _zeroed(self.inputs, samples), _zeroed(self.cotangents, samples)
         return replace(self, inputs=inputs, cotangents=cotangents)
 
     def to(self, dtype: torch.dtype) -> Patches:
-        """See :class:`Contribution`."""
         return replace(self, inputs=self.inputs.to(dtype), cotangents=self.cotangents.to(dtype))
 
     def _outer(self) -> Outer:
@@ -256,7 +241,6 @@ class Rows(Contribution):
     """Whether the gradients are COO."""
 
     def gradients(self) -> Tensor:
-        """See :class:`Contribution`."""
         shape = (self.batch, *self.table)
         if not self.stays_sparse and wide_dtype(self.values.dtype) is self.values.dtype:
             place = self.samples * self.table[0] + self.rows
@@ -268,12 +252,10 @@ class Rows(Contribution):
         return values.new_zeros(shape).index_put_((at[0], at[1]), values)
 
     def squared_norms(self) -> Tensor:
-        """See :class:`Contribution`."""
         at, values = self._merged()
         return _zeros(self.batch, values).index_add_(0, at[0], Full(values).squared_norms())
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """See :class:`Contribution`."""
         values = self.values * weights.to(self.values.dtype)[self.samples, None]
         if self.stays_sparse:
             at, merged = sparse.merge_entries(self.rows, values, self.table[:1])
@@ -285,16 +267,13 @@ class Rows(Contribution):
         return total.index_add_(0, self.rows, values.to(dtype))
 
     def without(self, samples: Tensor) -> Rows:
-        """See :class:`Contribution`."""
         kept = ~samples[self.samples]
         return replace(self, samples=self.samples[kept], rows=self.rows[kept], values=self.values[kept])
 
     def within(self, mask: Tensor) -> Rows:
-        """See :class:`Contribution`."""
         return replace(self, values=torch.where(mask[self.rows], self.values, 0))
 
     def to(self, dtype: torch.dtype) -> Rows:
-        """See :class:`Contribution`."""
         return replace(self, values=self.values.to(dtype))
 
     def _merged(self) -> tuple[Tensor, Tensor]:

@@ -2,38 +2,40 @@
 
 A missing value stays missing and a NaN stays a NaN: nothing goes through NaN on the way. The packages are
 optional (``pip install 'maskgrad[interop]'``) and are imported by the functions that need them. No function
-here unpickles or runs anything that it reads.
+here unpickles or runs anything that it reads. Those that are written daily are in ``maskgrad`` itself: ``from_arrow``,
+``from_nested``, ``from_pandas``, ``from_polars``, ``from_scipy`` and ``from_torch_masked``.
 """
 
-from maskgrad.interop.arrow_arrays import from_arrow, to_arrow
+from maskgrad.deprecation import moved as _moved
+from maskgrad.interop.arrow_arrays import from_arrow as _from_arrow
+from maskgrad.interop.arrow_arrays import to_arrow
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
 from maskgrad.interop.collation import collate_jagged
 from maskgrad.interop.dlpack import Exported, from_dlpack, to_dlpack
-from maskgrad.interop.nested_tensors import from_nested, to_nested
+from maskgrad.interop.nested_tensors import from_nested as _from_nested
+from maskgrad.interop.nested_tensors import to_nested
 from maskgrad.interop.packed_sequences import CuSeqlens, from_packed, to_cu_seqlens, to_packed
-from maskgrad.interop.pandas_frames import from_pandas, to_pandas
-from maskgrad.interop.polars_frames import from_polars, to_polars
-from maskgrad.interop.scipy_matrices import from_scipy, to_scipy
+from maskgrad.interop.pandas_frames import from_pandas as _from_pandas
+from maskgrad.interop.pandas_frames import to_pandas
+from maskgrad.interop.polars_frames import from_polars as _from_polars
+from maskgrad.interop.polars_frames import to_polars
+from maskgrad.interop.scipy_matrices import from_scipy as _from_scipy
+from maskgrad.interop.scipy_matrices import to_scipy
 from maskgrad.interop.sequence_lengths import lengths
 from maskgrad.interop.token_budget import TokenBudgetSampler
 from maskgrad.interop.tokenizers import from_tokenizer
-from maskgrad.interop.torch_masked import from_torch_masked, to_torch_masked
+from maskgrad.interop.torch_masked import from_torch_masked as _from_torch_masked
+from maskgrad.interop.torch_masked import to_torch_masked
 
 __all__ = [
     "CuSeqlens",
     "Exported",
     "TokenBudgetSampler",
     "collate_jagged",
-    "from_arrow",
     "from_awkward",
     "from_dlpack",
-    "from_nested",
     "from_packed",
-    "from_pandas",
-    "from_polars",
-    "from_scipy",
     "from_tokenizer",
-    "from_torch_masked",
     "lengths",
     "to_arrow",
     "to_awkward",
@@ -46,3 +48,17 @@ __all__ = [
     "to_scipy",
     "to_torch_masked",
 ]
+
+__getattr__ = _moved(
+    __name__,
+    {
+        "from_arrow": _from_arrow,
+        "from_nested": _from_nested,
+        "from_pandas": _from_pandas,
+        "from_polars": _from_polars,
+        "from_scipy": _from_scipy,
+        "from_torch_masked": _from_torch_masked,
+    },
+    since="0.2 (November 2026)",
+    until="0.3",
+)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.interop import arrow_arrays
+from maskgrad.interop.category_codes import categories_of_columns, codes_of, has_categories
 from maskgrad.interop.columns import Column, check_columns, check_dtype, one_column, side_by_side
 from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -27,6 +28,7 @@ def from_pandas(
     *,
     nan_is_missing: bool = True,
     dtype: torch.dtype | None = None,
+    categories: Mapping[Any, Sequence[Any]] | Sequence[Any] | None = None,
 ) -> MaskedTensor:
     """A pandas table or column: what pandas calls missing is unspecified.
 
@@ -35,12 +37,19 @@ def from_pandas(
     - Ordinary floating-point and complex columns: NaN is how pandas writes "missing" there, hence unspecified, unless
       ``nan_is_missing=False``.
     - Ordinary Boolean and integer columns: all specified. Sparse columns are read as the ordinary ones they stand for.
+    - Columns of categories or text: int64 codes 0, 1, … in the order of the categories, of text in sorted order, as
+      ``nn.Embedding`` takes them. A missing value is unspecified, never -1.
+
+    Codes of text depend on the words that are there: in two tables the same word may have two codes. Where they must
+    agree, as in training and test, give ``categories``.
 
     Args:
-        obj: DataFrame, Series, Index or extension array of numbers or Booleans.
+        obj: DataFrame, Series, Index or extension array of numbers, Booleans, categories or text.
         nan_is_missing: whether NaN in ordinary columns means "missing".
         dtype: dtype of the result. None: the column's own; for a DataFrame, what ``torch.stack`` would promote its
             columns to (Booleans with int64 give int64, int64 with float32 gives float32).
+        categories: the values of a column in the order of their codes; for a DataFrame a dict of them by the names of
+            columns. Such a column is coded, whatever its dtype.
 
     Returns:
         MaskedTensor (n,), or (rows, columns) for a DataFrame. Index and column names are not kept.
@@ -50,8 +59,9 @@ def from_pandas(
 
     Raises:
         MissingDependencyError: pandas is not installed, or pyarrow for an Arrow-backed column.
-        TypeError: ``obj`` is none of these, or a column holds text, dates, categories or objects; the message names the
-            column and the remedy, and nothing has been converted.
+        TypeError: ``obj`` is none of these, or a column holds dates or objects; the message names the column and the
+            remedy, and nothing has been converted.
+        ValueError: a value is not among ``categories``, or they name a column that does not exist.
 
     Example:
         >>> import pandas as pd
@@ -59,6 +69,8 @@ def from_pandas(
         masked([1, --, 3])
         >>> mg.from_pandas(pd.DataFrame({"age": [20., None], "height": [1.5, 2.0]})).mean(0)
         masked([20.0000,  1.7500], dtype=torch.float64)
+        >>> mg.from_pandas(pd.Series(["UA", None, "AA"]), categories=["AA", "DL", "UA"])
+        masked([2, --, 0])
     """
     function = "mg.from_pandas"
     require("pandas", function)
@@ -67,10 +79,12 @@ def from_pandas(
     check_dtype(dtype, function)
     if isinstance(obj, pd.DataFrame):
         # by position: names may occur twice
-        arrays = [(f"column {name!r}", obj.iloc[:, i].array) for i, name in enumerate(obj.columns)]
-        for place, array in arrays:
-            _check(array, place)
-        columns = [_read(array, place, nan_is_missing) for place, array in arrays]
+        named = categories_of_columns(categories, list(obj.columns), function)
+        arrays = [(f"column {name!r}", obj.iloc[:, i].array, named[i]) for i, name in enumerate(obj.columns)]
+        for place, array, values in arrays:
+            if values is None:
+                _check(array, place)
+        columns = [_read(array, place, nan_is_missing, values) for place, array, values in arrays]
         return side_by_side(columns, len(obj), dtype)
     if isinstance(obj, (pd.Series, pd.Index)) and not isinstance(obj, pd.MultiIndex):
         place = "obj" if obj.name is None else f"{type(obj).__name__.lower()} {obj.name!r}"
@@ -82,15 +96,19 @@ def from_pandas(
             f"{function}: obj must be a DataFrame, Series, Index or extension array of pandas, found "
             f"{type(obj).__name__}; convert it with pd.DataFrame(obj), or use mg.from_numpy for numpy.ma arrays"
         )
-    _check(array, place)
-    return one_column(_read(array, place, nan_is_missing), dtype)
+    (values,) = categories_of_columns(categories, None, function)
+    if values is None:
+        _check(array, place)
+    return one_column(_read(array, place, nan_is_missing, values), dtype)
 
 
 def _check(array: Any, place: str) -> None:
-    """Refuse a column without numbers: which, what it holds, what to do."""
+    """Refuse a column that is neither numbers nor categories: which, what it holds, what to do."""
     import numpy as np
     import pandas as pd
 
+    if has_categories(array):
+        return
     dtype = array.dtype
     if isinstance(dtype, pd.ArrowDtype):
         arrow_arrays.check_type(
@@ -102,19 +120,16 @@ def _check(array: Any, place: str) -> None:
     stored: Any = dtype.subtype if isinstance(dtype, pd.SparseDtype) else getattr(dtype, "numpy_dtype", dtype)
     if isinstance(stored, np.dtype) and holds_numbers(stored):
         return
-    if isinstance(dtype, pd.CategoricalDtype):
-        remedy = "column.cat.codes numbers the categories, -1 where missing: mg.masked(codes, codes >= 0)"
-    elif getattr(dtype, "kind", "") in "mM" or isinstance(dtype, pd.PeriodDtype):
+    if getattr(dtype, "kind", "") in "mM" or isinstance(dtype, pd.PeriodDtype):
         remedy = "express it as a number first, such as (column - origin) / pd.Timedelta('1D')"
     elif isinstance(stored, np.dtype) and stored.kind in "fc":
         remedy = "torch has no such precision: use column.astype('float64')"
     else:
         remedy = (
-            "read numbers out of it with pd.to_numeric(column) or column.astype('Float64'), number its categories "
-            "with codes = column.astype('category').cat.codes (-1 where missing) and mg.masked(codes, codes >= 0), "
-            "or leave it out"
+            "read numbers out of it with pd.to_numeric(column) or column.astype('Float64'), have its values coded "
+            "with column.astype('category'), or leave it out"
         )
-    raise TypeError(f"{place} must hold numbers or Booleans, found dtype {dtype}; {remedy}")
+    raise TypeError(f"{place} must hold numbers, Booleans, categories or text, found dtype {dtype}; {remedy}")
 
 
 def _is_nullable(array: Any) -> bool:
@@ -123,11 +138,13 @@ def _is_nullable(array: Any) -> bool:
     return isinstance(array, (pd.arrays.IntegerArray, pd.arrays.FloatingArray, pd.arrays.BooleanArray))
 
 
-def _read(array: Any, place: str, nan_is_missing: bool) -> Column:
+def _read(array: Any, place: str, nan_is_missing: bool, categories: Sequence[Any] | None) -> Column:
     """Values and mask of a column that was checked."""
     import numpy as np
     import pandas as pd
 
+    if categories is not None or has_categories(array):
+        return codes_of(array, place, categories)
     if isinstance(array.dtype, pd.ArrowDtype):
         return arrow_arrays.read(array.__arrow_array__(), place)
     if _is_nullable(array):

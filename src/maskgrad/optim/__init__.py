@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from maskgrad.deprecation import moved as _moved
 from maskgrad.optim import functional
 from maskgrad.optim.adadelta import Adadelta
 from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam, AdamW, SparseAdam
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
-from maskgrad.optim.attached import attach_gradient, attached_gradient
+from maskgrad.optim.attached import attach_gradient as _attach_gradient
+from maskgrad.optim.attached import attached_gradient
 from maskgrad.optim.averaging import ExponentialMovingAverage
 from maskgrad.optim.dense_only import LBFGS, Adafactor, Muon
 from maskgrad.optim.lamb import LAMB
@@ -19,7 +21,8 @@ from maskgrad.optim.radam import RAdam
 from maskgrad.optim.rmsprop import RMSprop
 from maskgrad.optim.rprop import Rprop
 from maskgrad.optim.sgd import SGD
-from maskgrad.optim.train_only import train_only, trained_entries
+from maskgrad.optim.trained_entries import train_only as _train_only
+from maskgrad.optim.trained_entries import trained_entries
 
 __all__ = [
     "ASGD",
@@ -40,10 +43,15 @@ __all__ = [
     "RMSprop",
     "Rprop",
     "SparseAdam",
-    "attach_gradient",
     "attached_gradient",
     "flush",
     "functional",
-    "train_only",
     "trained_entries",
 ]
+
+__getattr__ = _moved(
+    __name__,
+    {"attach_gradient": _attach_gradient, "train_only": _train_only},
+    since="0.2 (November 2026)",
+    until="0.3",
+)

@@ -35,7 +35,6 @@ PATTERN = "specified where at least one product of data and weight is, and where
 GRADIENT = "the other factor, where both are specified"
 
 FORWARD = "input weight bias stride padding dilation groups specified"
-SPECIFIED = ("any", "center", "all")
 TRANSPOSED = "input weight bias stride padding output_padding groups dilation"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from maskgrad.benchmarks.case import OURS, Case, Contender, Contest
+from benchmarks.case import OURS, Case, Contender, Contest
 
 
 class Stopwatch:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from maskgrad.benchmarks.case import OURS, Case, Contender, LeftOutError
-from maskgrad.benchmarks.course import run
-from maskgrad.benchmarks.plan import Family, Plan
-from maskgrad.benchmarks.results import Row, read_rows
-from maskgrad.benchmarks.timing import Pace
+from benchmarks.case import OURS, Case, Contender, LeftOutError
+from benchmarks.course import run
+from benchmarks.plan import Family, Plan
+from benchmarks.results import Row, read_rows
+from benchmarks.timing import Pace
 from tests.unit.benchmarks.stopwatch import Stopwatch, case, ours_and
 
 PLAN = Plan(pace=Pace(fewest=2, most=2, seconds=0.0, shortest=0.0))
@@ -101,7 +101,7 @@ def test_a_case_that_is_left_out_is_named(tmp_path: Path) -> None:
 
 def test_an_absent_peer_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "maskgrad.benchmarks.course.why_absent", lambda peer: "not installed" if peer == "scipy" else ""
+        "benchmarks.course.why_absent", lambda peer: "not installed" if peer == "scipy" else ""
     )
     clock, told = Stopwatch(), Told()
     good = case(ours_and(ours=clock.takes(0.1), scipy=raising(AssertionError("asked"))))

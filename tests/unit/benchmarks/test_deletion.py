@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskgrad.benchmarks.deletion import as_lines, verifier
+from benchmarks.deletion import as_lines, verifier
 
 EXACT = "float32"
 

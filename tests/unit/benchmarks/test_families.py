@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from maskgrad.benchmarks.case import OURS, LeftOutError, WrongResultError
-from maskgrad.benchmarks.families import FAMILIES, coalescing, compiled, models, per_sample, storage, updates
-from maskgrad.benchmarks.peers import PEERS
-from maskgrad.benchmarks.plan import Family, Point
-from maskgrad.benchmarks.timing import Pace, measure
+from benchmarks.case import OURS, LeftOutError, WrongResultError
+from benchmarks.families import FAMILIES, coalescing, compiled, models, per_sample, storage, updates
+from benchmarks.peers import PEERS
+from benchmarks.plan import Family, Point
+from benchmarks.timing import Pace, measure
 
 ONCE = Pace(fewest=1, most=1, seconds=0.0, shortest=0.0)
 #: torch.compile takes seconds for each; FBGEMM and Opacus are other programs' business

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from maskgrad.benchmarks.families import FAMILIES
-from maskgrad.benchmarks.goals import GOALS, Goal, judged
-from maskgrad.benchmarks.peers import PEERS
+from benchmarks.families import FAMILIES
+from benchmarks.goals import GOALS, Goal, judged
+from benchmarks.peers import PEERS
 from tests.unit.benchmarks.test_results import ROW
 
 GOAL = Goal("reductions", "mean(*", "torch.masked", ">=", 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from maskgrad.benchmarks.moving import _move, moving
+from benchmarks.moving import _move, moving
 from maskgrad.kernels.cpu.sorting import runs
 
 

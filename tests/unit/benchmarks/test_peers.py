@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from maskgrad.benchmarks.peers import PEERS, YARDSTICKS, why_absent
+from benchmarks.peers import PEERS, YARDSTICKS, why_absent
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from matplotlib import image
 
-from maskgrad.benchmarks.pictures import PICTURES, draw
-from maskgrad.benchmarks.results import Row
+from benchmarks.pictures import PICTURES, draw
+from benchmarks.results import Row
 from tests.unit.benchmarks.test_results import ROW
 
 OURS = replace(ROW, note="")

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from maskgrad.benchmarks.families import FAMILIES
-from maskgrad.benchmarks.peers import PEERS
-from maskgrad.benchmarks.plan import Family, Plan, Point, UnknownNameError
+from benchmarks.families import FAMILIES
+from benchmarks.peers import PEERS
+from benchmarks.plan import Family, Plan, Point, UnknownNameError
 
 FAMILY = Family(
     "things",

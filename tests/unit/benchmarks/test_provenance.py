@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from maskgrad.benchmarks import provenance
+from benchmarks import provenance
 
 
 def test_machine_versions_and_date() -> None:

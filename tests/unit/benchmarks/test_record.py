@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import record
-from maskgrad.benchmarks.goals import judged
-from maskgrad.benchmarks.results import read_folder, with_provenance, write_rows
+from benchmarks.goals import judged
+from benchmarks.results import read_folder, with_provenance, write_rows
 from tests.unit.benchmarks.test_results import ROW
 
 FACTS = {
@@ -23,7 +23,7 @@ FACTS = {
 
 
 def test_the_pages_show_what_the_csv_files_say() -> None:
-    """A number in a page is not typed by hand; `python benchmarks/record.py` writes them anew."""
+    """A number in a page is not typed by hand; `python -m benchmarks.record` writes them anew."""
     for page, text in record.pages(read_folder(record.RESULTS)).items():
         committed = page.read_text(encoding="utf-8")
         if page == record.TABLES or record.BEGIN in committed:

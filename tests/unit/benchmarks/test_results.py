@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from maskgrad.benchmarks.results import Row, read_folder, read_rows, with_provenance, write_rows
+from benchmarks.results import Row, read_folder, read_rows, with_provenance, write_rows
 
 ROW = Row(
     family="reductions",

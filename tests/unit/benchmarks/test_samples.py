@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskgrad.benchmarks.samples import random_mask, random_values
+from benchmarks.samples import random_mask, random_values
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (5, 7), (4, 3, 5)])

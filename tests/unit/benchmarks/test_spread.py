@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from maskgrad.benchmarks.spread import Spread, exponent, spread
+from benchmarks.spread import Spread, exponent, spread
 
 
 def test_quartiles_of_an_even_number_of_times() -> None:

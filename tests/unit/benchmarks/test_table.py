@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from maskgrad.benchmarks.goals import Goal
-from maskgrad.benchmarks.table import by_case, exponents, family_table, goals_table, provenance_note
+from benchmarks.goals import Goal
+from benchmarks.table import by_case, exponents, family_table, goals_table, provenance_note
 from tests.unit.benchmarks.test_results import ROW
 
 OURS = replace(ROW, note="")

@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import maskgrad
 from maskgrad.cli.main import app
 
 
@@ -16,7 +17,10 @@ from maskgrad.cli.main import app
         ([], "demo"),
         (["--help"], "demo"),
         (["demo", "--help"], "movielens"),
+        (["demo"], "movielens"),
         (["demo", "movielens", "--help"], "98.4"),
+        (["bench", "--help"], "torch.masked"),
+        (["--version"], f"maskgrad {maskgrad.__version__}"),
     ],
 )
 def test_help(arguments: list[str], words: str) -> None:

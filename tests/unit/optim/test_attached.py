@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from maskgrad import attach_gradient
 from maskgrad.masked_tensor import masked
-from maskgrad.optim import Adagrad, attach_gradient, attached_gradient
+from maskgrad.optim import Adagrad, attached_gradient
 from tests.unit.optim.kinds import every_kind
 
 

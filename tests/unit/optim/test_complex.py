@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from maskgrad import attach_gradient
 from maskgrad.masked_tensor import masked
-from maskgrad.optim import attach_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.optimizers import every_optimizer
 

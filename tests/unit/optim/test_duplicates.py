@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from maskgrad.optim import attach_gradient
+from maskgrad import attach_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.kinds import coo
 from tests.unit.optim.optimizers import every_optimizer, every_plain_optimizer

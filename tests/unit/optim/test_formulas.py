@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from maskgrad import attach_gradient
 from maskgrad.masked_tensor import masked
-from maskgrad.optim import attach_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.formulas import FORMULAS, Array, itself
 from tests.unit.optim.optimizers import OPTIONS, WITH_ROW_STATE, every_optimizer

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from maskgrad import optim
+from maskgrad import attach_gradient, optim
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.optim import attach_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.kinds import every_kind
 from tests.unit.optim.optimizers import NAMES, WITH_ROW_STATE, accepts, every_optimizer

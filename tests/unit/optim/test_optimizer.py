@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from maskgrad import optim
+from maskgrad import attach_gradient, optim
 from maskgrad.masked_tensor import masked
-from maskgrad.optim import Adagrad, attach_gradient, attached_gradient
+from maskgrad.optim import Adagrad, attached_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.kinds import coo, every_kind
 from tests.unit.optim.optimizers import NAN, PAPERS, accepts, bits, every_optimizer, same_way

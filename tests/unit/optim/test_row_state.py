@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from maskgrad import optim
+from maskgrad import attach_gradient, optim
 from maskgrad.masked_tensor import MaskedTensor, masked
-from maskgrad.optim import attach_gradient
 from tests.unit.optim.kinds import coo, every_kind, hidden
 from tests.unit.optim.optimizers import NAMES, NAN, WITH_ROW_STATE, bits
 from tests.unit.optim.test_all_or_nothing import assert_unchanged, snapshot

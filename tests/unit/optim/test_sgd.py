@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from maskgrad import attach_gradient
 from maskgrad.masked_tensor import masked
-from maskgrad.optim import SGD, attach_gradient
+from maskgrad.optim import SGD
 from tests.unit.optim.kinds import coo
 
 

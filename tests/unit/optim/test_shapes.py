@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad import attach_gradient
 from maskgrad.masked_tensor import MaskedTensor, masked
-from maskgrad.optim import attach_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.poison import on
 from tests.unit.optim.kinds import coo, every_kind

@@ -37,7 +37,6 @@ TILE = 1024  # columns reduced together: what is kept of them stays in the first
 def masked_batch_norm(
     values: Tensor, mask: Tensor, dim: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not dim:
         return family.masked_batch_norm.reference(values, mask, tuple(dim), weight, bias, eps)
     variance, mean, count = masked_variance(values, mask, dim, True, 0.0)
@@ -58,7 +57,6 @@ def masked_batch_norm_backward(
     level: Sequence[int],
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As in the reference."""
     inner = [d for d, (n, k) in enumerate(zip(values.shape, level, strict=True)) if n != k]
     if not values.numel() or not inner:
         return family.masked_batch_norm_backward.reference(

@@ -31,7 +31,6 @@ MOST = 1024  # bytes of a row that are asked for; what follows, the processor fo
 
 
 def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     n, row = values.shape[0], values.shape[1:]
     width = math.prod(row)
     if not n or not width or not fits(n, num_rows):

@@ -16,7 +16,6 @@ from maskgrad.kernels.segments.cuda import merged, sort_rows
 
 
 def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel():
         return family.merge_rows.reference(indices, values, num_rows, reduce)
     pointers, order, rows = sort_rows(indices, num_rows)

@@ -22,7 +22,6 @@ from maskgrad.kernels.softmax import cpu_loops as softmax_loops
 def masked_cross_entropy(
     input: Tensor, mask: Tensor, labels: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not input.numel() or not input.ndim:
         return family.masked_cross_entropy.reference(input, mask, labels, smoothing)
     dim, wide = class_dim(input), _wide(input)
@@ -43,7 +42,6 @@ def masked_cross_entropy(
 def masked_cross_entropy_gradient(
     grad: Tensor, input: Tensor, mask: Tensor, labels: Tensor, normalizer: Tensor, smoothing: float
 ) -> Tensor:
-    """As in the reference."""
     if not input.numel() or not input.ndim:
         return family.masked_cross_entropy_gradient.reference(
             grad, input, mask, labels, normalizer, smoothing

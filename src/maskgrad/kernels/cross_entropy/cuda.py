@@ -52,7 +52,6 @@ def masked_cross_entropy(
 def masked_cross_entropy_gradient(
     grad: Tensor, input: Tensor, mask: Tensor, labels: Tensor, normalizer: Tensor, smoothing: float
 ) -> Tensor:
-    """As in the reference."""
     if not input.numel() or not input.ndim:
         return family.masked_cross_entropy_gradient.reference(
             grad, input, mask, labels, normalizer, smoothing

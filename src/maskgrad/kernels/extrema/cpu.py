@@ -31,7 +31,6 @@ NARROW = (torch.int8, torch.int16)  # int16 is how float16 travels
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     # torch's bitmask of dimensions has 64 bits
     if not values.numel() or not 0 < values.ndim <= 64 or not dim:
         return family.masked_extremum.reference(values, mask, tuple(dim), keepdim, largest)
@@ -47,7 +46,6 @@ def masked_extremum(
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not values.ndim:
         return family.masked_position.reference(values, mask, dim, keepdim, largest)
     best, index, parts = _reduce(values, mask, (dim,), largest, True)

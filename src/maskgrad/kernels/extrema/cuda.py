@@ -21,7 +21,6 @@ from maskgrad.kernels.extrema import lowest
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not values.ndim or not dim:
         return family.masked_extremum.reference(values.detach(), mask, tuple(dim), keepdim, largest)
     source, bits = _readable(values), mask.view(torch.int8)
@@ -45,7 +44,6 @@ def masked_extremum(
 
 
 def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
-    """As in the reference."""
     out = torch.empty_like(values, requires_grad=False)
     share, best = (x.detach().to(values.dtype).expand(values.shape) for x in (share, best))
     entrywise(_spread, out, values.detach(), share, best, mask.view(torch.int8))
@@ -55,7 +53,6 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not values.ndim:
         return family.masked_position.reference(values, mask, dim, keepdim, largest)
     source, bits = _readable(values), mask.view(torch.int8)

@@ -21,7 +21,6 @@ AHEAD = 8  # rows between asking for one and reading it
 
 
 def lookup_rows(table: Tensor, indices: Tensor) -> Tensor:
-    """As in the reference."""
     width = math.prod(table.shape[1:])
     rows = indices.contiguous().numpy()
     outside = _outside(rows, len(table))

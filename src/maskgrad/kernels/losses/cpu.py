@@ -33,7 +33,6 @@ _DISTANCE, _LOGITS, _PROBABILITIES = range(3)
 
 
 def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]) -> Tensor:
-    """As in the reference."""
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss.reference(input, target, mask, kind, numbers)
     leading = walkable(input)
@@ -49,7 +48,6 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
 def masked_loss_sum(
     input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss_sum.reference(input, target, mask, kind, numbers)
     leading = walkable(input)
@@ -77,7 +75,6 @@ def _run(
 def masked_loss_gradient(
     grad: Tensor, input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]
 ) -> Tensor:
-    """As in the reference."""
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss_gradient.reference(grad, input, target, mask, kind, numbers)
     leading = walkable(input)

@@ -31,7 +31,6 @@ _DISTANCE, _LOGITS = tl.constexpr(KINDS.index("distance")), tl.constexpr(KINDS.i
 
 
 def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]) -> Tensor:
-    """As in the reference."""
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss.reference(input, target, mask, kind, numbers)
     out = torch.empty_like(input, requires_grad=False)
@@ -46,7 +45,6 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
 def masked_loss_sum(
     input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss_sum.reference(input, target, mask, kind, numbers)
     tensors = input.detach(), target.detach(), mask.view(torch.int8)
@@ -67,7 +65,6 @@ def masked_loss_sum(
 def masked_loss_gradient(
     grad: Tensor, input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]
 ) -> Tensor:
-    """As in the reference."""
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss_gradient.reference(grad, input, target, mask, kind, numbers)
     out = torch.empty_like(input, requires_grad=False)

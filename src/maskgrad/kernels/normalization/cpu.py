@@ -40,7 +40,6 @@ def masked_layer_norm(
     eps: float,
     centered: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not dims:
         return family.masked_layer_norm.reference(values, mask, dims, weight, bias, eps, centered)
     shape, wide = values.shape, _wide(values)
@@ -69,7 +68,6 @@ def masked_layer_norm_backward(
     eps: float,
     centered: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not dims:
         return family.masked_layer_norm_backward.reference(
             grad, values, mask, mean, scale, count, dims, weight, eps, centered

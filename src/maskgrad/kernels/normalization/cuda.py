@@ -35,7 +35,6 @@ def masked_layer_norm(
     eps: float,
     centered: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not dims:
         return family.masked_layer_norm.reference(values, mask, dims, weight, bias, eps, centered)
     row = range(values.ndim - dims, values.ndim)
@@ -79,7 +78,6 @@ def masked_layer_norm_backward(
     eps: float,
     centered: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not dims:
         return family.masked_layer_norm_backward.reference(
             grad, values, mask, mean, scale, count, dims, weight, eps, centered

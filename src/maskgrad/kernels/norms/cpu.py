@@ -36,7 +36,6 @@ _ZERO, _ONE, _TWO, _INFINITE = range(4)
 def masked_norm(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, ord: float
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     values = values.detach()
     if not values.numel() or not values.ndim or not dim or ord not in (0, 1, 2, np.inf):
         return family.masked_norm.reference(values, mask, tuple(dim), keepdim, ord)

@@ -31,7 +31,6 @@ _ZERO, _ONE, _TWO, _POWER = range(4)
 
 
 def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: float) -> Tensor:
-    """As in the reference."""
     values = values.detach()
     if not values.numel():
         return family.segment_norm.reference(values, pointers, order, ord)
@@ -60,7 +59,6 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: fl
 def segment_norm_backward(
     grad: Tensor, values: Tensor, norm: Tensor, pointers: Tensor, order: Tensor | None, ord: float
 ) -> Tensor:
-    """As in the reference."""
     if ord == 0 or not values.numel():
         return torch.zeros_like(values)
     values, norm, share = values.detach(), norm.detach(), grad.detach().double()

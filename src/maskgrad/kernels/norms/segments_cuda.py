@@ -25,7 +25,6 @@ ZERO, ONE, TWO, POWER, LARGEST, SMALLEST = (tl.constexpr(kind) for kind in range
 
 
 def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: float) -> Tensor:
-    """As in the reference."""
     if not values.numel():
         return family.segment_norm.reference(values, pointers, order, ord)
     values = values.detach().contiguous()

@@ -29,7 +29,6 @@ TILE = 1024  # columns treated together
 def masked_prod(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not values.ndim or not dim:
         return family.masked_prod.reference(values, mask, tuple(dim), keepdim)
     if not values.is_floating_point():

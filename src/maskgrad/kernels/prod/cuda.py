@@ -24,7 +24,6 @@ from maskgrad.kernels.kernel import HALVES
 def masked_prod(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As in the reference."""
     values = values.detach()
     if not values.numel() or not values.ndim or not dim:
         return family.masked_prod.reference(values, mask, tuple(dim), keepdim)

@@ -25,7 +25,6 @@ from maskgrad.kernels.segments.cpu import bounds, entries
 
 
 def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """As in the reference."""
     values = values.detach()
     if not values.numel():
         return family.segment_prod.reference(values, pointers, order)

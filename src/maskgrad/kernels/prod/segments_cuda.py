@@ -19,7 +19,6 @@ from maskgrad.kernels.segments.cuda import places_of, walk_segments
 
 
 def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """As in the reference."""
     values = values.detach().contiguous()
     if not values.numel():
         return family.segment_prod.reference(values, pointers, order)

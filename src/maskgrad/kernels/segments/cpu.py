@@ -45,7 +45,6 @@ def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
 def segment_sum(
     values: Tensor, pointers: Tensor, order: Tensor | None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """As in the reference."""
     if dtype is None:
         dtype = torch.float32 if values.dtype in HALVES else values.dtype
     exact = values.dtype == dtype or (values.is_floating_point() and dtype in (torch.float32, torch.float64))
@@ -62,7 +61,6 @@ def segment_sum(
 
 
 def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
-    """As in the reference."""
     out = empty((number, *values.shape[1:]), values.dtype)
     if out.numel():
         bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]  # only moved
@@ -74,7 +72,6 @@ def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, numbe
 
 
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
-    """As in the reference."""
     if not values.numel():
         return family.segment_extremum.reference(values, pointers, order, largest)
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
@@ -87,7 +84,6 @@ def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, lar
 
 
 def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool) -> Tensor:
-    """As in the reference."""
     if not _scalar_floats(values):
         return family.segment_softmax.reference(values, pointers, order, logarithm)
     where, size = bounds(pointers, order), values.shape[0]
@@ -105,7 +101,6 @@ def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, loga
 def segment_softmax_backward(
     grad: Tensor, output: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool
 ) -> Tensor:
-    """As in the reference."""
     if not _scalar_floats(output) or grad.dtype != output.dtype:
         return family.segment_softmax_backward.reference(grad, output, pointers, order, logarithm)
     wide = torch.float32 if output.dtype in HALVES else output.dtype

@@ -43,7 +43,6 @@ def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
 def segment_sum(
     values: Tensor, pointers: Tensor, order: Tensor | None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """As in the reference."""
     if dtype is None:
         dtype = torch.float32 if values.dtype in HALVES else values.dtype
     exact = values.dtype == dtype or (values.is_floating_point() and dtype in (torch.float32, torch.float64))
@@ -53,7 +52,6 @@ def segment_sum(
 
 
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
-    """As in the reference."""
     if not values.numel():
         return family.segment_extremum.reference(values, pointers, order, largest)
     return merged(values, pointers, order, "amax" if largest else "amin", values.dtype)
@@ -75,7 +73,6 @@ def merged(
 
 
 def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
-    """As in the reference."""
     values = values.detach().contiguous()
     out = values.new_empty((number, *values.shape[1:]))
     if out.numel():
@@ -84,7 +81,6 @@ def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, numbe
 
 
 def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool) -> Tensor:
-    """As in the reference."""
     values = values.detach().contiguous()
     out = torch.empty_like(values)
     if out.numel():
@@ -98,7 +94,6 @@ def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, loga
 def segment_softmax_backward(
     grad: Tensor, output: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool
 ) -> Tensor:
-    """As in the reference."""
     if grad.dtype != output.dtype:
         return family.segment_softmax_backward.reference(grad, output, pointers, order, logarithm)
     grad, output = grad.detach().contiguous(), output.detach().contiguous()

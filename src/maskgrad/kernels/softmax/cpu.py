@@ -22,7 +22,6 @@ from maskgrad.kernels.softmax import cpu_loops as loops
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-    """As in the reference."""
     if not values.numel() or not values.ndim:
         return family.masked_softmax.reference(values, mask, dim, logarithm)
     values = walkable(values)
@@ -40,7 +39,6 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> T
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not values.ndim or not dim:
         return family.masked_logsumexp.reference(values, mask, tuple(dim), keepdim)
     parts = partition((walkable(values), mask), dim, loops.TILE)
@@ -49,7 +47,6 @@ def masked_logsumexp(
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-    """As in the reference."""
     if not output.numel() or not output.ndim:
         return family.masked_softmax_backward.reference(grad, output, mask, dim, logarithm)
     output = walkable(output)
@@ -82,7 +79,6 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 
 
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
-    """As in the reference."""
     if not values.numel() or not values.ndim:
         return family.masked_logsumexp_backward.reference(grad, values, result, mask)
     values = walkable(values)

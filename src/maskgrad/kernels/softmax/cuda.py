@@ -21,7 +21,6 @@ from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile,
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-    """As in the reference."""
     if not values.numel() or not values.ndim:
         return family.masked_softmax.reference(values, mask, dim, logarithm)
     out = torch.empty_like(values, requires_grad=False)
@@ -30,7 +29,6 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> T
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-    """As in the reference."""
     if not output.numel() or not output.ndim:
         return family.masked_softmax_backward.reference(grad, output, mask, dim, logarithm)
     out = torch.empty_like(output, requires_grad=False)
@@ -41,7 +39,6 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not values.ndim or not dim:
         return family.masked_logsumexp.reference(values, mask, tuple(dim), keepdim)
     view = table((values, mask), dim, whole=True)
@@ -58,7 +55,6 @@ def masked_logsumexp(
 
 
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
-    """As in the reference."""
     out = torch.empty_like(values, requires_grad=False)
     grad, result = (x.detach().expand(values.shape) for x in (grad, result))
     entrywise(

@@ -25,7 +25,6 @@ from maskgrad.kernels.softmax import segments as family
 
 
 def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """As in the reference."""
     values = values.detach()
     if not values.numel():
         return family.segment_logsumexp.reference(values, pointers, order)

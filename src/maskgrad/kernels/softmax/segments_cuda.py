@@ -19,7 +19,6 @@ from maskgrad.kernels.softmax import segments as family
 
 
 def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """As in the reference."""
     if not values.numel():
         return family.segment_logsumexp.reference(values, pointers, order)
     values = values.detach().contiguous()

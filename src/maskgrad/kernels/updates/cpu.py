@@ -30,7 +30,6 @@ def sgd_rows_(
     param: Tensor, momentum_buffer: Tensor | None, indices: Tensor, values: Tensor, *, first_step: Tensor | None = None,
     **numbers: Any,
 ) -> None:  # fmt: skip
-    """As in the reference."""
     if first_step is None or first_step.is_contiguous():
         buffer = momentum_buffer if numbers.get("momentum") else None
         marks = first_step if buffer is not None else None
@@ -40,7 +39,6 @@ def sgd_rows_(
 
 
 def adagrad_rows_(param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any) -> None:
-    """As in the reference."""
     if not update_tables("adagrad_rows_", [[param], [state_sum]], [indices], [values], **numbers):
         family.adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
 
@@ -48,7 +46,6 @@ def adagrad_rows_(param: Tensor, state_sum: Tensor, indices: Tensor, values: Ten
 def rowwise_adagrad_rows_(
     param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any
 ) -> None:
-    """As in the reference."""
     if not update_tables("rowwise_adagrad_rows_", [[param], [state_sum]], [indices], [values], **numbers):
         family.rowwise_adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
 
@@ -57,7 +54,6 @@ def adam_rows_(
     param: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None, indices: Tensor, values: Tensor,
     **numbers: Any,
 ) -> None:  # fmt: skip
-    """As in the reference."""
     states = [exp_avg, exp_avg_sq, max_exp_avg_sq]
     if not update_tables("adam_rows_", [[t] for t in (param, *states)], [indices], [values], **numbers):
         family.adam_rows_.reference(param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, **numbers)
@@ -67,7 +63,6 @@ def rmsprop_rows_(
     param: Tensor, square_avg: Tensor, grad_avg: Tensor | None, momentum_buffer: Tensor | None, indices: Tensor,
     values: Tensor, **numbers: Any,
 ) -> None:  # fmt: skip
-    """As in the reference."""
     tables = [param, square_avg, grad_avg, momentum_buffer if numbers.get("momentum") else None]
     if not update_tables("rmsprop_rows_", [[t] for t in tables], [indices], [values], **numbers):
         family.rmsprop_rows_.reference(

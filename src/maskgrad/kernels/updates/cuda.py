@@ -40,7 +40,6 @@ def sgd_rows_(
     factor: float = 1.0,
     first_step: Tensor | None = None,
 ) -> None:
-    """As in the reference."""
     buffered = momentum_buffer is not None and momentum != 0
     buffer = momentum_buffer if momentum_buffer is not None and buffered else param
     fresh = first_step if first_step is not None and buffered else None
@@ -70,7 +69,6 @@ def adagrad_rows_(
     eps: float,
     factor: float = 1.0,
 ) -> None:
-    """As in the reference."""
     if not _fusable(param, state_sum):
         family.adagrad_rows_.reference(
             param, state_sum, indices, values, lr=lr, weight_decay=weight_decay, eps=eps, factor=factor
@@ -118,7 +116,6 @@ def adam_rows_(
     decoupled: bool = False,
     factor: float = 1.0,
 ) -> None:
-    """As in the reference."""
     if not _fusable(param, exp_avg, exp_avg_sq, max_exp_avg_sq):
         family.adam_rows_.reference(
             param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, step=step, lr=lr, beta1=beta1, beta2=beta2,
@@ -150,7 +147,6 @@ def rmsprop_rows_(
     momentum: float = 0.0,
     factor: float = 1.0,
 ) -> None:
-    """As in the reference."""
     buffered = momentum_buffer is not None and momentum != 0
     if not _fusable(param, square_avg, grad_avg, momentum_buffer if buffered else None):
         family.rmsprop_rows_.reference(

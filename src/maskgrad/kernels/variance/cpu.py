@@ -39,7 +39,6 @@ BOUNDS = {torch.float32: (1e-30, 1e36), torch.float64: (1e-290, 1e305)}
 def masked_variance(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, correction: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As in the reference."""
     values = values.detach()
     if not values.numel() or not values.ndim or not dim:  # nothing to add up: the reference costs nothing
         return family.masked_variance.reference(values, mask, tuple(dim), keepdim, correction)

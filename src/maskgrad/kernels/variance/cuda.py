@@ -25,7 +25,6 @@ from maskgrad.kernels.kernel import HALVES
 def masked_variance(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, correction: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel() or not values.ndim or not dim:
         return family.masked_variance.reference(values.detach(), mask, tuple(dim), keepdim, correction)
     squares, mean, count = central_squares(values, mask, dim, keepdim)
@@ -74,7 +73,6 @@ def masked_variance_backward(
     dim: Sequence[int],
     correction: float,
 ) -> Tensor:
-    """As in the reference."""
     out = torch.empty_like(values, requires_grad=False)
     enough = count > max(correction, 0)
     share = 2 * grad.detach() / torch.where(enough, count.to(grad.dtype) - correction, 1)

@@ -28,7 +28,6 @@ SHORT = 32  # entries of a segment that a plain loop is done with before a slice
 
 
 def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """As in the reference."""
     values = values.detach()
     if not values.numel():
         return family.segment_mean.reference(values, pointers, order)
@@ -45,7 +44,6 @@ def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tens
 def segment_variance(
     values: Tensor, pointers: Tensor, order: Tensor | None, correction: float
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     values = values.detach()
     if not values.numel():
         return family.segment_variance.reference(values, pointers, order, correction)

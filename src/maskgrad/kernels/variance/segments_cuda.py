@@ -20,7 +20,6 @@ from maskgrad.kernels.variance import segments as family
 
 
 def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """As in the reference."""
     if not values.numel():
         return family.segment_mean.reference(values, pointers, order)
     # Where a segment is empty the kernel divides by 0.
@@ -32,7 +31,6 @@ def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tens
 def segment_variance(
     values: Tensor, pointers: Tensor, order: Tensor | None, correction: float
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     if not values.numel():
         return family.segment_variance.reference(values, pointers, order, correction)
     values = values.detach().contiguous()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from maskgrad import masked, optim, train_only
+from maskgrad import attach_gradient, masked, optim, train_only
 from maskgrad.optim.lazy.rows import lazy_rows_of
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.effort import examples, is_light
@@ -241,7 +241,7 @@ def test_any_storage_of_the_gradient(kind: Callable[[Tensor], Any], case: str) -
         q.grad = torch.where(
             torch.rand(6, 4, generator=torch.Generator().manual_seed(step)) < 0.2, 1.0 + step, 0.0
         ).double()
-        optim.attach_gradient(p, kind(q.grad))
+        attach_gradient(p, kind(q.grad))
         lazy.step()
         eager.step()
     lazy.flush()
@@ -383,7 +383,7 @@ def test_garbage_under_the_mask_has_no_influence() -> None:
     p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
     lazy, eager = optim.Adam([p], lr=0.1, unspecified="zero"), torch.optim.Adam([q], lr=0.1)
     for garbage in (NAN, float("inf"), -float("inf"), 1e38):
-        optim.attach_gradient(p, masked(torch.tensor([1.0, garbage, 2.0]), torch.tensor([True, False, True])))
+        attach_gradient(p, masked(torch.tensor([1.0, garbage, 2.0]), torch.tensor([True, False, True])))
         q.grad = torch.tensor([1.0, 0.0, 2.0])
         lazy.step()
         eager.step()

@@ -1,0 +1,120 @@
+"""``python -m benchmarks``: how long operations take on this machine, beside other ways to do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from maskgrad.cli.options import writable_directory
+from maskgrad.errors import MissingDependencyError
+from maskgrad.optional_packages import require
+
+__all__ = ["app", "bench"]
+
+#: what a shell reports for a program that Ctrl-C ended: 128 + SIGINT
+INTERRUPTED = 130
+
+T = TypeVar("T")
+
+app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
+
+
+@app.command()
+def bench(
+    families: Annotated[
+        str | None, typer.Option(help="Which families, with commas between: reductions,updates")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes and few repetitions: less than a minute.")
+    ] = False,
+    sizes: Annotated[
+        str | None, typer.Option(help="Sizes, with commas between; --list says what they are the sizes of.")
+    ] = None,
+    densities: Annotated[
+        str | None, typer.Option(help="Shares of specified entries, with commas between: 0.1,0.5")
+    ] = None,
+    dtypes: Annotated[str | None, typer.Option(help="With commas between: float32,bfloat16")] = None,
+    peers: Annotated[
+        str | None, typer.Option(help="Whom to compare with, with commas between; --list names them.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="How many threads PyTorch and maskgrad may use.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the CSV files and the pictures.")] = Path(
+        "benchmark-report"
+    ),
+    list_: Annotated[
+        bool, typer.Option("--list", help="Say what can be measured, and measure nothing.")
+    ] = False,
+) -> None:
+    """Measure operations beside torch.masked, plain PyTorch and others; results are checked before any clock starts."""
+    wanted = {
+        "families": _split(families, "families", str, "names"),
+        "sizes": _split(sizes, "sizes", int, "whole numbers"),
+        "densities": _split(densities, "densities", float, "numbers"),
+        "dtypes": _split(dtypes, "dtypes", str, "names"),
+        "peers": _split(peers, "peers", str, "names"),
+    }
+
+    # torch and rich take a second to load; `--help` need not wait for them.
+    import torch
+
+    try:
+        require("rich", "the benchmark", "bench")
+    except MissingDependencyError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from None
+    from rich.console import Console
+
+    from benchmarks import report
+    from benchmarks.course import run
+    from benchmarks.families import FAMILIES
+    from benchmarks.plan import Plan, UnknownNameError
+
+    console = Console()
+    if list_:
+        report.print_list(console, FAMILIES)
+        return
+    plan = Plan(**wanted, quick=quick)  # type: ignore[arg-type]
+    try:
+        cases = sum(len(plan.cases(family)) for family in plan.chosen(FAMILIES))
+    except UnknownNameError as error:
+        raise typer.BadParameter(str(error), param_hint=f"'--{error.option}'") from None
+    if not cases:
+        raise typer.BadParameter(
+            f"none of the families is measured with {dtypes}; --list says which dtypes each has",
+            param_hint="'--dtypes'",
+        )
+    writable_directory(out)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        with report.Progress(console, cases) as progress:
+            outcome = run(plan, FAMILIES, out, progress)
+    finally:
+        torch.set_num_threads(before)
+    report.print_outcome(console, outcome)
+    report.draw_pictures(console, out)
+    if outcome.failures:
+        raise typer.Exit(1)
+    if outcome.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _split(text: str | None, option: str, kind: Callable[[str], T], what: str) -> list[T] | None:
+    """The parts of a list with commas; empty parts do not count."""
+    if text is None:
+        return None
+    try:
+        return [kind(part.strip()) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise typer.BadParameter(
+            f"expected {what} with commas between, got {text!r}", param_hint=f"'--{option}'"
+        ) from None
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m benchmarks")

@@ -1,0 +1,120 @@
+"""Tables in Markdown, from rows that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from benchmarks.case import OURS
+from benchmarks.goals import GOALS, Goal
+from benchmarks.provenance import is_busy
+from benchmarks.results import Row
+from benchmarks.spread import exponent
+
+__all__ = ["by_case", "exponents", "family_table", "goals_table", "judged_goals", "provenance_note"]
+
+MET, MISSED = "✓", "✗"
+
+
+def by_case(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows of each case together, maskgrad's first, in the order of their measurement."""
+    found: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.case, []).append(row)
+    return [sorted(group, key=lambda row: row.peer != OURS) for group in found.values()]
+
+
+def judged_goals(rows: Sequence[Row], goals: Iterable[Goal] = GOALS) -> list[tuple[Goal, list[Row]]]:
+    """Each goal that was measured, with the rows that it speaks of."""
+    found = [(goal, [row for row in rows if goal.concerns(row)]) for goal in goals]
+    return [(goal, concerned) for goal, concerned in found if concerned]
+
+
+def goals_table(rows: Sequence[Row], goals: Iterable[Goal] = GOALS) -> str:
+    """A line for each goal, with the case that is furthest from it."""
+    lines = ["| what | goal | measured | |", "| --- | --- | ---: | :---: |"]
+    for goal, concerned in judged_goals(rows, goals):
+        worst = goal.worst(concerned)
+        what = f"{goal.family}: {_goal_name(goal, concerned)}"
+        measured = f"{goal.value(worst):.3g}"
+        if len(concerned) > 1:
+            measured = f"{measured} (worst of {len(concerned)}: {_short(worst)})"
+        lines.append(f"| {what} | {goal.words} | {measured} | {MET if goal.is_met(worst) else MISSED} |")
+    return "\n".join(lines)
+
+
+def _goal_name(goal: Goal, concerned: Sequence[Row]) -> str:
+    names = list(dict.fromkeys(row.operation for row in concerned))
+    name = names[0] if len(names) == 1 else f"{len(names)} operations"
+    if goal.work != "*":
+        name += f", {concerned[0].work}"
+    notes = {row.note.partition(",")[0] for row in concerned}
+    if goal.note not in ("*", "") and len(notes) == 1:
+        name += f", {notes.pop()}"
+    return _cell(name)
+
+
+def _short(row: Row) -> str:
+    return _cell(", ".join(part for part in (row.operation, row.work, row.note) if part))
+
+
+def family_table(rows: Sequence[Row]) -> str:
+    """A line for each case: maskgrad's time, and how many times as long each peer takes."""
+    peers = list(dict.fromkeys(row.peer for row in rows if row.peer != OURS))
+    head = ["operation", "work", "shape", "specified", "dtype", "maskgrad (ms)", *peers]
+    lines = [_line(head), _line(["---"] * 5 + ["---:"] * (len(head) - 5))]
+    for group in by_case(rows):
+        ours = group[0]
+        ratios = {row.peer: f"{row.ratio:.3g}" for row in group[1:]}
+        density = "" if ours.density is None else f"{ours.density:.0%}"
+        operation = f"{ours.operation}, {ours.note}" if ours.note else ours.operation
+        time = f"{ours.median_ms:.3g} ({ours.q1_ms:.3g} to {ours.q3_ms:.3g})"
+        cells = [operation, ours.work, ours.shape, density, ours.dtype, time]
+        lines.append(_line([_cell(cell) for cell in cells] + [ratios.get(peer, "") for peer in peers]))
+    return "\n".join(lines)
+
+
+def exponents(rows: Iterable[Row], at_least: int = 100_000) -> dict[str, float]:
+    """For each operation of the family ``growth``: the power of the number of entries with which time grows.
+
+    Smaller tensors are left out, where the price of a call hides the growth.
+    """
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.family == "growth" and row.peer == OURS and row.entries >= at_least:
+            found.setdefault(f"{row.operation}, {row.work}", []).append(row)
+    return {
+        name: exponent([row.entries for row in its], [row.median_ms for row in its])
+        for name, its in found.items()
+        if len({row.entries for row in its}) > 1
+    }
+
+
+def provenance_note(rows: Sequence[Row]) -> str:
+    """A sentence on where the numbers come from: machine, versions, date."""
+    runs = list(dict.fromkeys(row.provenance for row in rows))
+    if not runs:
+        return "Nothing was measured."
+    facts = dict(runs[-1])
+    note = (
+        f"Measured on {facts['date']} (UTC) with {facts['threads']} threads on {facts['cores']} cores of "
+        f"{facts['cpu']}, PyTorch {facts['torch']}, Python {facts['python']}"
+    )
+    if facts.get("commit"):
+        note += f", commit {facts['commit']}"
+    note += "."
+    if is_busy(facts):
+        load = facts["load"]
+        note += (
+            f" **The machine was busy with other work (load {load}): times are too long, and ratios rough.**"
+        )
+    if len(runs) > 1:
+        note += f" {len(runs)} runs are put together; each line of the CSV files names its own."
+    return note
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|").replace("*", r"\*")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,1 @@
+"""Whole programs that use maskgrad; a folder each, to be copied: ``python -m examples.movielens``."""

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+import maskgrad as mg
+from tests.poison import assert_entries
+
+TEXT = [object, "string", "string[pyarrow]", pd.ArrowDtype(pa.string()), pd.ArrowDtype(pa.large_string())]
+
+
+@pytest.mark.parametrize("dtype", [*TEXT, "category"], ids=str)
+def test_text_and_categories_become_codes_and_what_is_missing_has_none(dtype: object) -> None:
+    column = pd.Series(["pear", None, "apple", "pear"], dtype=dtype)
+    for obj in (column, column.array, pd.Index(column)):
+        x = mg.from_pandas(obj)
+        assert_entries(x, [1, None, 0, 1], torch.int64)
+        assert x.to_tensor(7).tolist() == [1, 7, 0, 1]
+        assert x.get_data().min() >= 0  # never -1: a look-up may read it
+    assert_entries(mg.from_pandas(column, categories=["pear", "fig", "apple"]), [0, None, 2, 0], torch.int64)
+
+
+def test_the_order_is_that_of_the_categories() -> None:
+    column = pd.Series(
+        pd.Categorical(["low", None, "high"], categories=["low", "middle", "high"], ordered=True)
+    )
+    assert_entries(mg.from_pandas(column), [0, None, 2], torch.int64)
+    assert_entries(mg.from_pandas(column, categories=["high", "low"]), [1, None, 0], torch.int64)
+
+
+def test_columns_of_a_table_are_told_apart() -> None:
+    frame = pd.DataFrame(
+        {"n": pd.Series([1, None], dtype="Int64"), "word": ["b", None], "year": [2013, 2014]}
+    )
+    assert_entries(mg.from_pandas(frame), [[1, 0, 2013], [None, None, 2014]], torch.int64)
+    x = mg.from_pandas(frame, categories={"word": ["a", "b"], "year": [2014, 2013]})
+    assert_entries(x, [[1, 1, 1], [None, None, 0]], torch.int64)
+    with_numbers = mg.from_pandas(frame[["word"]].assign(height=[1.5, float("nan")]))
+    assert_entries(with_numbers, [[0, 1.5], [None, None]], torch.float64)
+
+
+def test_codes_look_up_rows_of_a_table_and_a_missing_one_gets_no_gradient() -> None:
+    x = mg.from_pandas(pd.Series(["b", None, "a"], dtype="category"))
+    table = torch.nn.Embedding(2, 3)
+    found = table(x)
+    assert found.mask[:, 0].tolist() == [True, False, True]
+    found.sum().backward()
+    assert table.weight.grad is not None
+    assert table.weight.grad.tolist() == [[1.0] * 3] * 2
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_columns_without_a_value(rows: int) -> None:
+    x = mg.from_pandas(pd.Series([None] * rows, dtype="string"))
+    assert (tuple(x.shape), x.dtype, x.num_specified().item()) == ((rows,), torch.int64, 0)
+
+
+def test_an_unknown_word_is_refused_with_its_name() -> None:
+    frame = pd.DataFrame({"word": ["a", "c", None, "d"]})
+    with pytest.raises(
+        ValueError,
+        match=r"column 'word' has 2 values that are not among its categories, the first 'c'; .*isin",
+    ):
+        mg.from_pandas(frame, categories={"word": ["a", "b"]})
+
+
+@pytest.mark.parametrize("categories", [["a", "a"], ["a", None]])
+def test_categories_must_differ_and_none_be_missing(categories: list[str | None]) -> None:
+    with pytest.raises(
+        ValueError, match=r"series 'w' must have categories that differ and of which none is missing"
+    ):
+        mg.from_pandas(pd.Series(["a"], name="w"), categories=categories)
+
+
+def test_categories_of_another_kind_are_refused() -> None:
+    frame = pd.DataFrame({"word": ["a"]})
+    with pytest.raises(
+        TypeError, match=r"must map names of columns to lists, found list; write categories=\{"
+    ):
+        mg.from_pandas(frame, categories=["a"])
+    with pytest.raises(
+        ValueError, match=r"names the column 'world', which is not in the table; it has \['word'\]"
+    ):
+        mg.from_pandas(frame, categories={"world": ["a"]})
+    for wrong in ("a", {"word": ["a"]}):
+        with pytest.raises(TypeError, match=r"must be a list of its values, found \w+; write categories="):
+            mg.from_pandas(frame["word"], categories=wrong)

@@ -1,0 +1,65 @@
+"""Each public name has one home, and `dir(mg)` shows those of the first floor."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import maskgrad as mg
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from api_pages import PUBLIC_MODULES
+
+#: Errors are caught as ``mg.X``; the page of ``maskgrad.errors`` says of all of them what they mean.
+MORE_THAN_ONE = set(mg.errors.__all__)
+
+DEPRECATED = {
+    "maskgrad.interop": [
+        "from_arrow",
+        "from_nested",
+        "from_pandas",
+        "from_polars",
+        "from_scipy",
+        "from_torch_masked",
+    ],
+    "maskgrad.optim": ["attach_gradient", "train_only"],
+}
+
+
+def test_each_name_has_one_home() -> None:
+    homes = defaultdict(set)
+    for module in map(importlib.import_module, PUBLIC_MODULES):
+        for name in module.__all__:
+            if not inspect.ismodule(getattr(module, name)):
+                homes[name, id(getattr(module, name))].add(module.__name__)
+    twice = {name: sorted(where) for (name, _), where in homes.items() if len(where) > 1}
+    assert not twice.keys() - MORE_THAN_ONE, twice
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in DEPRECATED.items() for name in names]
+)
+def test_old_homes_warn_with_date_and_replacement(module: str, name: str) -> None:
+    """Deprecated since 0.2 (November 2026), to go in 0.3."""
+    with pytest.warns(
+        FutureWarning, match=rf"{module}.{name} .*0\.2 \(November 2026\).*0\.3: write maskgrad.{name}"
+    ):
+        found = getattr(importlib.import_module(module), name)
+    assert found is getattr(mg, name)
+    assert name not in importlib.import_module(module).__all__
+
+
+@pytest.mark.parametrize("module", DEPRECATED)
+def test_what_was_never_there_is_no_attribute(module: str) -> None:
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'from_nowhere'"):
+        _ = importlib.import_module(module).from_nowhere
+
+
+def test_dir_shows_what_is_public_and_nothing_else() -> None:
+    assert dir(mg) == sorted([*mg.__all__, "__version__"])
+    assert all(getattr(mg, name) is not None for name in dir(mg))
