@@ -229,7 +229,12 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
             if type(argument) is masked_tensor.MaskedTensor:
                 pattern = argument._pattern
                 if type(pattern) is BooleanPattern and (
-                    pattern._mask is mask or (mask._is_view() and same_memory(mask, pattern._mask))
+                    pattern._mask is mask
+                    or (
+                        not torch.compiler.is_compiling()
+                        and mask._is_view()
+                        and same_memory(mask, pattern._mask)
+                    )
                 ):  # a view: reduced over dimensions of size 1, or over those along which the mask repeats
                     if values is argument._values:  # F.relu(x, inplace=True), +x, x.amax(())
                         return pattern.of_view(mask)
