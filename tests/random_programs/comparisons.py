@@ -261,7 +261,7 @@ def as_nan_travels(program: Program, first: Run) -> None:
 FURTHER: dict[Callable[[Program, Run], None], int] = {
     as_nan_travels: 1,
     in_another_layout: 1,
-    by_kernels: 4,
+    by_kernels: 10,
     twice_differentiated: 4,
     in_forward_mode: 4,
     vectorised: 4,
