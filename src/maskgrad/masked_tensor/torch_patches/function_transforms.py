@@ -1,12 +1,13 @@
 """What torch.func has to be told of MaskedTensors that a function returns.
 
 To its transforms a MaskedTensor is a tree of tensors, the values and those of the pattern, which do not differ in kind.
-In two places they have to:
+In three places they have to:
 
 - ``jvp``, and ``jacfwd`` above it, give every tensor a tangent, and a mask one of zeros: nothing would be specified.
   A tangent has the pattern of the result that it belongs to.
-- ``vmap`` gives every tensor a dimension of its own, also a mask that is the same for all samples, but not at the place
-  that ``out_dims`` asks for; and the sizes that a sparse layout remembers would lack that dimension.
+- ``vmap`` takes a dimension of each tensor of an argument, though offsets and indices lack those of the features.
+- ``vmap`` gives every tensor of a result a dimension of its own, also a mask that is the same for all samples, but not
+  at the place that ``out_dims`` asks for; and the sizes that a sparse layout remembers would lack that dimension.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
+from maskgrad.patterns import JaggedPattern
 
-__all__ = ["install_batches", "install_tangents"]
+__all__ = ["install_arguments", "install_batches", "install_tangents"]
 
 
 def _is_masked(x: object) -> bool:
@@ -78,6 +80,57 @@ def _in_the_batch(x: MaskedTensor, level: int, batch_size: int) -> MaskedTensor:
     return x
 
 
+def _with_features_of_samples(process: Callable[..., Any]) -> Callable[..., Any]:
+    def process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(args, is_leaf=_is_masked)
+        dims = pytree._broadcast_to_and_flatten(in_dims, spec)
+        if dims is None or not any(
+            _is_stored(x) and dim is not None for x, dim in zip(leaves, dims, strict=True)
+        ):
+            return process(in_dims, args, func)
+        leaves = [
+            x if not _is_stored(x) or dim is None else _with_samples_last(x, dim)
+            for x, dim in zip(leaves, dims, strict=True)
+        ]
+        # PyTorch looks at the values alone, and at arguments of other kinds
+        plain = [x._values if _is_stored(x) else x for x in leaves]
+        dims = [-1 if _is_stored(x) and dim is not None else dim for x, dim in zip(leaves, dims, strict=True)]
+        size, dims, _, _ = process(
+            pytree.tree_unflatten(dims, spec), pytree.tree_unflatten(plain, spec), func
+        )
+        every: list[Any] = []
+        rest = iter(dims)
+        for x in leaves:
+            number = len(pytree.tree_leaves(x))
+            every += (
+                [next(rest), *[None] * (number - 1)] if _is_stored(x) else [next(rest) for _ in range(number)]
+            )
+        return size, every, *pytree.tree_flatten(pytree.tree_unflatten(leaves, spec))
+
+    process_batched_inputs.__wrapped__ = process  # type: ignore[attr-defined]
+    return process_batched_inputs
+
+
+def _is_stored(x: object) -> bool:
+    return isinstance(x, MaskedTensor) and stored_of(x) is not None
+
+
+def _with_samples_last(x: MaskedTensor, dim: int) -> MaskedTensor:
+    """The samples are features of a jagged tensor: each has the same sequences."""
+    pattern = x._pattern
+    rank = len(x.shape)
+    if not -rank <= dim < rank:
+        raise ValueError(f"in_dims: the input has {rank} dimensions, found in_dim={dim}")
+    if not isinstance(pattern, JaggedPattern) or dim % rank in pattern.at:
+        raise UnsupportedOperationError(
+            "torch.func.vmap",
+            f"samples along dimension {dim} of entries stored as {x.layout} differ in their patterns; map over "
+            "x.to_dense()",
+        )
+    moved: MaskedTensor = x.movedim(dim, -1)
+    return moved
+
+
 def _is_batched(x: Tensor, level: int) -> bool:
     from torch._C import _functorch as functorch
 
@@ -105,3 +158,10 @@ def install_batches() -> None:
     from torch._functorch import vmap
 
     vmap._unwrap_batched = _with_masks_in_the_batch(vmap._unwrap_batched)
+
+
+def install_arguments() -> None:
+    """Let vmap map over the features of jagged arguments."""
+    from torch._functorch import vmap
+
+    vmap._process_batched_inputs = _with_features_of_samples(vmap._process_batched_inputs)

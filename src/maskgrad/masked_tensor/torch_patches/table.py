@@ -131,6 +131,16 @@ PATCHES: tuple[Patch, ...] = (
         install=function_transforms.install_tangents,
     ),
     Patch(
+        target="torch._functorch.vmap._process_batched_inputs",
+        how="replaced",
+        reason="looks for the dimension of samples in offsets and indices",
+        without="torch.vmap cannot map over the features of a jagged MaskedTensor; map over x.to_dense()",
+        versions="all",
+        test=f"{_UNIT}/test_function_transforms.py::test_samples_among_the_features_of_a_jagged_tensor",
+        needs={"torch._functorch.vmap._process_batched_inputs": ("in_dims", "args", "func")},
+        install=function_transforms.install_arguments,
+    ),
+    Patch(
         target="torch._functorch.vmap._unwrap_batched",
         how="replaced",
         reason="gives a mask that is the same for all samples no dimension of samples where out_dims asks for it",
