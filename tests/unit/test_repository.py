@@ -132,3 +132,26 @@ def test_every_version_make_installs_is_bounded() -> None:
     named = {re.split(r"==|<", line)[0] for line in lines}
     required = importlib.metadata.requires("maskgrad") or []
     assert {re.split(r"[<>=!;\[ ]", entry)[0] for entry in required} <= named
+
+
+def test_the_citation_names_this_version() -> None:
+    import yaml
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    version = re.search(
+        r'__version__ = "(.*)"', (ROOT / "src/maskgrad/__init__.py").read_text(encoding="utf-8")
+    )
+    assert version is not None
+    assert citation["version"] == version[1]
+    assert citation["license"] == PYPROJECT["project"]["license"]
+
+
+def test_forms_for_issues_are_forms() -> None:
+    import yaml
+
+    forms = [path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"]
+    for path in forms:
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert {"name", "description", "body"} <= form.keys()
+        assert len({field["id"] for field in form["body"]}) == len(form["body"])
+    assert len(forms) == 2
