@@ -12,6 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from benchmarks.headlines import headlines
 from benchmarks.pictures import PICTURES, draw
 from benchmarks.results import Row, read_folder
 from benchmarks.table import exponents, family_table, goals_table, provenance_note
@@ -52,7 +53,11 @@ def pages(rows: list[Row]) -> dict[Path, str]:
     """What the pages with tables should be."""
     goals = f"{goals_table(rows)}\n\n{provenance_note(rows)}{_growth(rows)}"
     graphs = [row for row in rows if row.family == "compiled"]
-    tables = {README: goals, PAGE: goals, COMPILATION: f"{family_table(graphs)}\n\n{provenance_note(graphs)}"}
+    tables = {
+        README: f"{headlines(rows)}\n\n{provenance_note(rows)}",
+        PAGE: goals,
+        COMPILATION: f"{family_table(graphs)}\n\n{provenance_note(graphs)}",
+    }
     found = {page: _with_table(page.read_text(encoding="utf-8"), table) for page, table in tables.items()}
     found[TABLES] = _all_tables(rows)
     return found

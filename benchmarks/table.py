@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from benchmarks.case import OURS
@@ -32,9 +33,9 @@ def judged_goals(rows: Sequence[Row], goals: Iterable[Goal] = GOALS) -> list[tup
 def goals_table(rows: Sequence[Row], goals: Iterable[Goal] = GOALS) -> str:
     """A line for each goal, with the case that is furthest from it."""
     lines = ["| what | goal | measured | |", "| --- | --- | ---: | :---: |"]
-    for goal, concerned in judged_goals(rows, goals):
+    judged = judged_goals(rows, goals)
+    for (goal, concerned), what in zip(judged, _labels(judged), strict=True):
         worst = goal.worst(concerned)
-        what = f"{goal.family}: {_goal_name(goal, concerned)}"
         measured = f"{goal.value(worst):.3g}"
         if len(concerned) > 1:
             measured = f"{measured} (worst of {len(concerned)}: {_short(worst)})"
@@ -42,9 +43,27 @@ def goals_table(rows: Sequence[Row], goals: Iterable[Goal] = GOALS) -> str:
     return "\n".join(lines)
 
 
+def _labels(judged: Sequence[tuple[Goal, list[Row]]]) -> list[str]:
+    """What each goal is about; shape and peer are named where two would be called the same."""
+    labels = [f"{goal.family}: {_goal_name(goal, concerned)}" for goal, concerned in judged]
+    for more in (
+        [rows[0].shape if len({row.shape for row in rows}) == 1 else "" for _, rows in judged],
+        [f"beside {goal.peer}" for goal, _ in judged],
+    ):
+        details = defaultdict(list)
+        for label, detail in zip(labels, more, strict=True):
+            details[label].append(detail)
+        twice = {label for label, found in details.items() if 1 < len(found) == len(set(found))}
+        labels = [
+            f"{label}, {detail}" if label in twice and detail else label
+            for label, detail in zip(labels, more, strict=True)
+        ]
+    return labels
+
+
 def _goal_name(goal: Goal, concerned: Sequence[Row]) -> str:
     names = list(dict.fromkeys(row.operation for row in concerned))
-    name = names[0] if len(names) == 1 else f"{len(names)} operations"
+    name = ", ".join(names) if len(names) <= 3 else f"{len(names)} operations"
     if goal.work != "*":
         name += f", {concerned[0].work}"
     notes = {row.note.partition(",")[0] for row in concerned}

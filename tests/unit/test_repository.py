@@ -106,11 +106,15 @@ def test_the_licence_is_shipped() -> None:
     assert any(path.endswith("licenses/LICENSE") for path in shipped)
 
 
-def test_the_readme_begins_with_two_commands() -> None:
-    first_block = re.search(r"```\w*\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert first_block is not None
-    commands = [line.partition("#")[0].strip() for line in first_block.group(1).splitlines() if line.strip()]
-    assert commands == ["make demo", "make test"]
+def test_the_readme_shows_an_example_then_how_to_install_then_two_commands() -> None:
+    blocks = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert [language for language, _ in blocks[:3]] == ["python", "sh", "sh"]
+    lines = [
+        [line.partition("#")[0].strip() for line in text.splitlines() if line.strip()] for _, text in blocks
+    ]
+    assert sum(line.startswith(">>>") for line in lines[0]) == 5
+    assert lines[1] == ["pip install maskgrad"]
+    assert lines[2] == ["make demo", "make test"]
 
 
 def test_every_extra_that_a_target_installs_exists() -> None:
@@ -132,3 +136,26 @@ def test_every_version_make_installs_is_bounded() -> None:
     named = {re.split(r"==|<", line)[0] for line in lines}
     required = importlib.metadata.requires("maskgrad") or []
     assert {re.split(r"[<>=!;\[ ]", entry)[0] for entry in required} <= named
+
+
+def test_the_citation_names_this_version() -> None:
+    import yaml
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    version = re.search(
+        r'__version__ = "(.*)"', (ROOT / "src/maskgrad/__init__.py").read_text(encoding="utf-8")
+    )
+    assert version is not None
+    assert citation["version"] == version[1]
+    assert citation["license"] == PYPROJECT["project"]["license"]
+
+
+def test_forms_for_issues_are_forms() -> None:
+    import yaml
+
+    forms = [path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"]
+    for path in forms:
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        assert {"name", "description", "body"} <= form.keys()
+        assert len({field["id"] for field in form["body"]}) == len(form["body"])
+    assert len(forms) == 2

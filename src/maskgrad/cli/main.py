@@ -11,7 +11,7 @@ require("typer", "the command line", "cli")
 import typer  # noqa: E402  (after it is known to be there)
 
 import maskgrad  # noqa: E402
-from maskgrad.cli import info, programs  # noqa: E402
+from maskgrad.cli import info, programs, warmup  # noqa: E402
 
 __all__ = ["app"]
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command(context_settings=programs.PASSED_ON)(programs.demo)
 app.command(context_settings=programs.PASSED_ON | {"help_option_names": []})(programs.bench)
 app.command()(info.info)
+app.command()(warmup.warmup)
 
 
 def _print_version(wanted: bool) -> None:

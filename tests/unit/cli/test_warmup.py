@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import maskgrad as mg
+from maskgrad.cli import warmup
+from maskgrad.cli.main import app
+
+
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in warmup.DTYPES])
+def test_every_program_runs(dtype: torch.dtype) -> None:
+    """On the references: what is compiled is tested elsewhere, and would take minutes here."""
+    with mg.use_kernels("reference"):
+        names = [(about, work())[0] for about, work in warmup.programs(dtype)]
+    assert len(set(names)) == len(names) > 10
+
+
+def test_it_says_what_it_compiles_and_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced = []
+    monkeypatch.setattr(
+        warmup,
+        "programs",
+        lambda dtype: [("nothing", lambda: forced.append((dtype, mg.kernels_in_use("cpu"))))],
+    )
+    done = CliRunner().invoke(app, ["warmup", "--dtypes", "float32, bfloat16"])
+    assert done.exit_code == 0, done.output
+    assert "bfloat16  nothing ..." in done.output
+    assert "0 loops were compiled in 0 s; the others were on disk already" in done.output
+    assert [dtype for dtype, _ in forced] == [torch.float32, torch.bfloat16]
+    assert {body for _, kernels in forced for body in kernels.values()} == {"cpu"}
+
+
+@pytest.mark.parametrize("dtypes", ["float8", "", "float32,int8"])
+def test_other_dtypes_are_refused(dtypes: str) -> None:
+    done = CliRunner().invoke(app, ["warmup", "--dtypes", dtypes])
+    assert done.exit_code == 2
+    assert "expected some of float32, float64, bfloat16, float16" in " ".join(
+        done.output.replace("│", " ").split()
+    )
