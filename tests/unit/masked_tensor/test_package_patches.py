@@ -14,8 +14,9 @@ import torch
 import maskgrad as mg
 from maskgrad.errors import TorchPatchWarning, UnsupportedOperationError
 from maskgrad.masked_tensor.package_patches import table
-from maskgrad.masked_tensor.package_patches.refusing import exchange, has_masked, refuse
+from maskgrad.masked_tensor.package_patches.refusing import has_masked, refuse
 from maskgrad.masked_tensor.package_patches.table import PACKAGE_PATCHES
+from maskgrad.masked_tensor.torch_patches.exchange import exchange
 from maskgrad.masked_tensor.torch_patches.patch import WAITS, Patch
 
 ROOT = Path(__file__).parents[3]

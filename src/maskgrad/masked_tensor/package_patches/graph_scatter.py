@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.masked_tensor.package_patches.refusing import exchange
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
+from maskgrad.masked_tensor.torch_patches.exchange import exchange
 
 __all__ = ["install"]
 

@@ -15,8 +15,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.masked_tensor.package_patches.refusing import exchange, has_masked
+from maskgrad.masked_tensor.package_patches.refusing import has_masked
 from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.torch_patches.exchange import exchange
 
 __all__ = ["install"]
 

@@ -22,6 +22,7 @@ from maskgrad.masked_tensor.torch_patches import (
     module_hooks,
     parameter_containers,
     pytrees,
+    sharded_modules,
     state_dicts,
 )
 from maskgrad.masked_tensor.torch_patches.after_import import after_import
@@ -30,6 +31,11 @@ from maskgrad.masked_tensor.torch_patches.patch import Patch
 __all__ = ["PATCHES", "apply_all"]
 
 _UNIT = "tests/unit/masked_tensor/torch_patches"
+_DISTRIBUTED = "tests/unit/distributed"
+_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_state"
+_SHARDED = (
+    "layers of fully_shard do not train behind MaskedTensors; give them and take from them x.filled(0.)"
+)
 _OPERATORS = "tests/conformance/test_operators.py"
 _BUILTINS = "torch._dynamo.variables.builtin"
 _USER_DEFINED = "torch._dynamo.variables.user_defined"
@@ -185,6 +191,32 @@ PATCHES: tuple[Patch, ...] = (
         install=collation.install,
     ),
     Patch(
+        target="torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState",
+        how="replaced",
+        reason="looks for tensors by type: behind masked inputs and outputs sharded parameters get no gradient",
+        without=_SHARDED,
+        versions="all",
+        test=f"{_DISTRIBUTED}/test_masked_fully_shard.py::test_as_one_process",
+        needs={
+            f"{_FSDP}.FSDPState._pre_forward": ("self", "module", "args", "kwargs"),
+            f"{_FSDP}.FSDPState._post_forward": ("self", "module", "input", "output"),
+            f"{_FSDP}.FSDPState._cast_output_dtype": ("self", "output"),
+        },
+        install=sharded_modules.install_fully_shard,
+        after=_FSDP,
+    ),
+    Patch(
+        target="torch.distributed.utils._apply_to_tensors",
+        how="replaced",
+        reason="looks for tensors by type, for FullyShardedDataParallel",
+        without=_SHARDED,
+        versions="all",
+        test=f"{_DISTRIBUTED}/test_masked_fully_shard.py::test_fully_sharded_data_parallel",
+        needs={"torch.distributed.utils._apply_to_tensors": ("fn", "container")},
+        install=sharded_modules.install_traversal,
+        after="torch.distributed.utils",
+    ),
+    Patch(
         target="torch._decomp.decompositions.one_layer_lstm",
         how="replaced while exporting",
         reason="traces the final states of an LSTM with one dimension too many",
@@ -333,19 +365,19 @@ PATCHES: tuple[Patch, ...] = (
 
 
 def apply_all() -> None:
-    """Apply what can be applied, now or after Dynamo's import, and warn once of what cannot."""
+    """Apply what can be applied, now or after the import of what is imported late, and warn once of what cannot."""
     late: dict[str, list[Patch]] = {}
     now: list[Patch] = []
     for patch in PATCHES:
         (late.setdefault(patch.after, []) if patch.after else now).append(patch)
     _apply(now)
     for module, patches in late.items():
-        after_import(module, lambda patches=patches: _complete_dynamo(patches))  # type: ignore[misc]
+        after_import(module, lambda patches=patches: _complete(patches))  # type: ignore[misc]
 
 
-def _complete_dynamo(patches: list[Patch]) -> None:
+def _complete(patches: list[Patch]) -> None:
     _apply(patches)
-    if any(patch.is_off for patch in patches):
+    if any(patch.is_off and patch.after == "torch._dynamo" for patch in patches):
         dynamo.do_not_trace(
             f"maskgrad does not know Dynamo of PyTorch {torch.__version__}; see `maskgrad info`"
         )
