@@ -22,26 +22,22 @@ from maskgrad.masked_tensor.torch_patches import (
     module_hooks,
     parameter_containers,
     pytrees,
-    sharded_modules,
     state_dicts,
 )
 from maskgrad.masked_tensor.torch_patches.after_import import after_import
+from maskgrad.masked_tensor.torch_patches.distributed_table import DISTRIBUTED_PATCHES
 from maskgrad.masked_tensor.torch_patches.patch import Patch
 
 __all__ = ["PATCHES", "apply_all"]
 
 _UNIT = "tests/unit/masked_tensor/torch_patches"
-_DISTRIBUTED = "tests/unit/distributed"
-_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_state"
-_SHARDED = (
-    "layers of fully_shard do not train behind MaskedTensors; give them and take from them x.filled(0.)"
-)
 _OPERATORS = "tests/conformance/test_operators.py"
 _BUILTINS = "torch._dynamo.variables.builtin"
 _USER_DEFINED = "torch._dynamo.variables.user_defined"
 _COMPILED = "code with MaskedTensors inside of torch.compile runs uncompiled, and fullgraph=True refuses it"
 
 PATCHES: tuple[Patch, ...] = (
+    *DISTRIBUTED_PATCHES,
     Patch(
         target="torch.autograd.Function.apply",
         how="replaced",
@@ -189,32 +185,6 @@ PATCHES: tuple[Patch, ...] = (
         test=f"{_UNIT}/test_collation.py::test_samples_are_stacked",
         needs={"torch.utils.data._utils.collate.default_collate_fn_map": None},
         install=collation.install,
-    ),
-    Patch(
-        target="torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState",
-        how="replaced",
-        reason="looks for tensors by type: behind masked inputs and outputs sharded parameters get no gradient",
-        without=_SHARDED,
-        versions="all",
-        test=f"{_DISTRIBUTED}/test_masked_fully_shard.py::test_as_one_process",
-        needs={
-            f"{_FSDP}.FSDPState._pre_forward": ("self", "module", "args", "kwargs"),
-            f"{_FSDP}.FSDPState._post_forward": ("self", "module", "input", "output"),
-            f"{_FSDP}.FSDPState._cast_output_dtype": ("self", "output"),
-        },
-        install=sharded_modules.install_fully_shard,
-        after=_FSDP,
-    ),
-    Patch(
-        target="torch.distributed.utils._apply_to_tensors",
-        how="replaced",
-        reason="looks for tensors by type, for FullyShardedDataParallel",
-        without=_SHARDED,
-        versions="all",
-        test=f"{_DISTRIBUTED}/test_masked_fully_shard.py::test_fully_sharded_data_parallel",
-        needs={"torch.distributed.utils._apply_to_tensors": ("fn", "container")},
-        install=sharded_modules.install_traversal,
-        after="torch.distributed.utils",
     ),
     Patch(
         target="torch._decomp.decompositions.one_layer_lstm",

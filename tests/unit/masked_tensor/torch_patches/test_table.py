@@ -178,7 +178,7 @@ def test_a_function_apply_that_is_written_in_c() -> None:
         "torch.autograd.Function.apply = torch._C._FunctionBase.__dict__['apply']\n"
         "import maskgrad as mg\n"
         "from maskgrad.masked_tensor.torch_patches.table import PATCHES\n"
-        "assert PATCHES[0].state == 'holds'\n"
+        "assert all(p.state == 'holds' for p in PATCHES if p.target.endswith('Function.apply'))\n"
         "class Twice(torch.autograd.Function):\n"
         "    @staticmethod\n"
         "    def forward(ctx, x): return x * 2\n"
