@@ -15,6 +15,7 @@ from maskgrad.errors import TorchPatchWarning
 from maskgrad.masked_tensor.torch_patches import (
     autograd_functions,
     collation,
+    distributions,
     dynamo,
     function_transforms,
     legacy_backward_hooks,
@@ -165,6 +166,17 @@ PATCHES: tuple[Patch, ...] = (
             "torch.utils._pytree.register_pytree_node": ("cls", "flatten_fn", "unflatten_fn"),
         },
         install=pytrees.install,
+    ),
+    Patch(
+        target="torch.distributions.distribution.Distribution._validate_sample",
+        how="replaced",
+        reason="takes tensors only, by type",
+        without="distributions refuse MaskedTensors as values; make them with validate_args=False",
+        versions="all",
+        test="tests/unit/masked_tensor/torch_patches/test_distributions.py::test_log_probabilities",
+        needs={"torch.distributions.distribution.Distribution._validate_sample": ("self", "value")},
+        install=distributions.install,
+        after="torch.distributions",
     ),
     Patch(
         target="torch.serialization.add_safe_globals",
