@@ -14,6 +14,7 @@ dist_extras := dist
 # Other versions of PyTorch, each in an environment of its own.
 xla_extras := dev
 xla_packages := torch-xla
+ecosystem_extras := dev,interop,ecosystem
 minors := 2.12 2.13 2.14 2.15
 
 one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -27,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all install-newest test-newest test-minors test-xla lint bench bench-gpu record docs dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem lint bench bench-gpu record docs dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +62,10 @@ planted-faults: $(VENV)/.stamp-dev  ## plant twenty faults, one at a time, and s
 
 test-xla: .venv-xla/.stamp  ## run the tests on PyTorch/XLA, on the CPU; installs some gigabytes
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/xla
+
+test-ecosystem: .venv-ecosystem/.stamp  ## run MaskedTensors through twenty other packages; installs some gigabytes
+	@$(call which_versions,.venv-ecosystem)
+	.venv-ecosystem/bin/python -m pytest tests/ecosystem
 
 lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/ruff check .

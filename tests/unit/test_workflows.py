@@ -48,7 +48,16 @@ def test_every_target_of_make_exists() -> None:
     targets |= {
         entry["target"] for entry in WORKFLOWS["weekly.yml"]["jobs"]["run"]["strategy"]["matrix"]["include"]
     }
-    assert targets >= {"lint", "test-all", "test-newest", "test-minors", "test-xla", "docs", "dist"}
+    assert targets >= {
+        "lint",
+        "test-all",
+        "test-newest",
+        "test-minors",
+        "test-xla",
+        "test-ecosystem",
+        "docs",
+        "dist",
+    }
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert targets <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 

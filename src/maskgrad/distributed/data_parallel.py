@@ -18,6 +18,8 @@ from maskgrad.distributed.exchange import Way
 from maskgrad.distributed.overlap import OverlappedExchange
 from maskgrad.distributed.partition import ParameterPartition, refuse_sparse_gradient
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.torch_patches.data_parallel import memory_of
 
 __all__ = ["DataParallel"]
 
@@ -140,7 +142,9 @@ class DataParallel(nn.Module, Joinable):
         if not self._dense:
             own = {id(p) for p in self._division.local.values()} | {id(p) for p in tensors}
             tensors += [p for p in self.module.parameters() if id(p) not in own]
-            tensors += [b for b in self.module.buffers() if b.layout is torch.strided]
+            masked = [b for b in self.module.buffers() if isinstance(b, MaskedTensor)]
+            plain = [b for b in self.module.buffers() if not isinstance(b, MaskedTensor)]
+            tensors += [*memory_of(masked), *(b for b in plain if b.layout is torch.strided)]
         works: list[Any] = []
         with torch.no_grad():
             sent = [t.detach().to(group.transport(t.device)).contiguous() for t in tensors]

@@ -2,6 +2,7 @@
 
 from maskgrad.masked_tensor import autograd, memory, methods, sequences, sparse_methods, storage
 from maskgrad.masked_tensor.creation import from_lengths, from_nan, from_numpy, masked
+from maskgrad.masked_tensor.package_patches import table as package_patches
 from maskgrad.masked_tensor.sequences import from_offsets, from_sequences
 from maskgrad.masked_tensor.storage import from_sparse
 from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -14,6 +15,7 @@ methods.install()
 autograd.install()
 memory.install()
 table.apply_all()
+package_patches.apply_all()
 
 __all__ = [
     "MaskedTensor",

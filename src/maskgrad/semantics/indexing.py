@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.selection import is_transformed
 from maskgrad.semantics.entries import Entries, intersection, specified
 from maskgrad.semantics.facts import Operation, functions_named
 from maskgrad.semantics.signatures import paired
@@ -32,8 +33,10 @@ UNSPECIFIED = _Unspecified()
 
 
 def _plain_index(index: Any) -> Any:
-    """An index must be known entirely: which entries a masked index means cannot be said."""
+    """An index must be known entirely: which entries an index with holes means cannot be said."""
     if isinstance(index, Entries):
+        if not torch.compiler.is_compiling() and not is_transformed() and bool(index.mask.all()):
+            return index.values
         remedy = "index.filled(False)" if index.mask.dtype == index.values.dtype else "index.compressed()"
         raise TypeError(
             f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its "

@@ -142,8 +142,9 @@ def _record(
     number: Number | None,
     pattern: str = REDUCED,
     is_total: bool = False,
+    also: str = "",
 ) -> Operation:
-    functions, _, methods = functions_named(rule.__name__)
+    functions, _, methods = functions_named(f"{rule.__name__} {also}")
     body = named(rule)
 
     def total(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,8 +184,9 @@ OPERATIONS: tuple[Operation, ...] = (
         Number(nan),
     ),
     _record(prod, 1, "the product of the other specified entries", Number(1)),
-    _record(any, False, "none", Number(0)),
-    _record(all, True, "none", Number(1)),
+    _record(any, False, "none", Number(0), also="_is_any_true"),
+    # torch.distributions asks under that name whether arguments are valid
+    _record(all, True, "none", Number(1), also="_is_all_true"),
     _record(count_nonzero, 0, "none", Number(0)),
     # of an empty tensor PyTorch has no hash
     _record(hash_tensor, 0, "none", None, "specified where at least one entry was"),

@@ -80,6 +80,14 @@ def test_an_index_must_be_known(use: Any, index: Any, kind: type[Exception], wor
         use(poisoned(X), index)
 
 
+def test_an_index_without_holes_is_read() -> None:
+    whole = poisoned([1, 0], torch.int64)
+    assert_entries(poisoned(X)[whole], [X[1], X[0]])
+    assert torch.equal(torch.arange(3)[whole,], torch.tensor([1, 0]))
+    assert_entries(poisoned(X).index_select(0, whole), [X[1], X[0]])
+    assert torch.zeros(2)[poisoned([True, True], torch.bool),].shape == (2,)
+
+
 def test_a_masked_index_into_plain_data_is_refused_too() -> None:
     with pytest.raises(TypeError, match="index must be a plain tensor"):
         torch.zeros(2)[poisoned([True, None], torch.bool)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -30,9 +32,22 @@ def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any
 
 
 def _unflatten(leaves: Any, facts: Facts) -> MaskedTensor:
-    # Not checked: leaves may be placeholders of any type while a transformation is under way.
     values, *tensors = leaves
+    # Leaves of any other type are placeholders, while a transformation is under way.
+    if facts.layout == "strided" and type(values) is Tensor and type(tensors[0]) is Tensor:
+        _check_parts(values, tensors[0])
     return MaskedTensor(values, pattern_of_facts(facts, tuple(tensors)))
+
+
+def _check_parts(values: Tensor, mask: Tensor) -> None:
+    """Refuse what became of a MaskedTensor whose parts were treated one by one, each as a tensor for itself."""
+    if mask.dtype != torch.bool or mask.shape != values.shape:
+        raise ValueError(
+            "a MaskedTensor was taken apart as a pytree, and what was done to its parts does not fit together: values "
+            f"of shape {tuple(values.shape)}, and a mask of shape {tuple(mask.shape)} and {mask.dtype}. Apply the "
+            "function to the MaskedTensor itself, tree_map(f, tree, is_leaf=lambda x: isinstance(x, mg.MaskedTensor)), "
+            "or to x.filled(value)"
+        )
 
 
 def _dump(facts: Facts) -> list[Any]:

@@ -15,6 +15,7 @@ from maskgrad.errors import TorchPatchWarning
 from maskgrad.masked_tensor.torch_patches import (
     autograd_functions,
     collation,
+    distributions,
     dynamo,
     function_transforms,
     legacy_backward_hooks,
@@ -25,6 +26,7 @@ from maskgrad.masked_tensor.torch_patches import (
     state_dicts,
 )
 from maskgrad.masked_tensor.torch_patches.after_import import after_import
+from maskgrad.masked_tensor.torch_patches.distributed_table import DISTRIBUTED_PATCHES
 from maskgrad.masked_tensor.torch_patches.patch import Patch
 
 __all__ = ["PATCHES", "apply_all"]
@@ -36,6 +38,7 @@ _USER_DEFINED = "torch._dynamo.variables.user_defined"
 _COMPILED = "code with MaskedTensors inside of torch.compile runs uncompiled, and fullgraph=True refuses it"
 
 PATCHES: tuple[Patch, ...] = (
+    *DISTRIBUTED_PATCHES,
     Patch(
         target="torch.autograd.Function.apply",
         how="replaced",
@@ -173,6 +176,17 @@ PATCHES: tuple[Patch, ...] = (
             "torch.utils._pytree.register_pytree_node": ("cls", "flatten_fn", "unflatten_fn"),
         },
         install=pytrees.install,
+    ),
+    Patch(
+        target="torch.distributions.distribution.Distribution._validate_sample",
+        how="replaced",
+        reason="takes tensors only, by type",
+        without="distributions refuse MaskedTensors as values; make them with validate_args=False",
+        versions="all",
+        test="tests/unit/masked_tensor/torch_patches/test_distributions.py::test_log_probabilities",
+        needs={"torch.distributions.distribution.Distribution._validate_sample": ("self", "value")},
+        install=distributions.install,
+        after="torch.distributions",
     ),
     Patch(
         target="torch.serialization.add_safe_globals",
@@ -343,19 +357,19 @@ PATCHES: tuple[Patch, ...] = (
 
 
 def apply_all() -> None:
-    """Apply what can be applied, now or after Dynamo's import, and warn once of what cannot."""
+    """Apply what can be applied, now or after the import of what is imported late, and warn once of what cannot."""
     late: dict[str, list[Patch]] = {}
     now: list[Patch] = []
     for patch in PATCHES:
         (late.setdefault(patch.after, []) if patch.after else now).append(patch)
     _apply(now)
     for module, patches in late.items():
-        after_import(module, lambda patches=patches: _complete_dynamo(patches))  # type: ignore[misc]
+        after_import(module, lambda patches=patches: _complete(patches))  # type: ignore[misc]
 
 
-def _complete_dynamo(patches: list[Patch]) -> None:
+def _complete(patches: list[Patch]) -> None:
     _apply(patches)
-    if any(patch.is_off for patch in patches):
+    if any(patch.is_off and patch.after == "torch._dynamo" for patch in patches):
         dynamo.do_not_trace(
             f"maskgrad does not know Dynamo of PyTorch {torch.__version__}; see `maskgrad info`"
         )

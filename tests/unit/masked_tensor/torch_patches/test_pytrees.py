@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.func import grad, jacrev, jvp, vmap
@@ -81,3 +83,16 @@ def test_forward_and_reverse_derivatives_agree() -> None:
     assert_entries(along, torch.tensor(1.0).exp().item() / 2)
     assert_entries(jacrev(function)(data), [1.35914, 0.0, 10.04277], tol=1e-4)
     assert value.isfinite()
+
+
+@pytest.mark.parametrize(
+    "function", [lambda t: t[..., :1] if t.is_floating_point() else t, lambda t: t * 2, lambda t: t.float()]
+)
+def test_parts_that_do_not_fit_together_are_refused(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = poisoned([[1.0, None], [3.0, 4.0]])
+    with pytest.raises(
+        ValueError, match=r"what was done to its parts does not fit .* is_leaf=lambda x: isinstance"
+    ):
+        pytree.tree_map(function, {"x": [x]})
+    same = pytree.tree_map(lambda t: t.flip(0), x)
+    assert_entries(same, [[3.0, 4.0], [1.0, None]])

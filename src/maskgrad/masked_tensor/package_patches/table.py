@@ -1,0 +1,159 @@
+"""Other people's packages that would be wrong without a word on a MaskedTensor, in one table.
+
+Most packages call PyTorch, which asks us. What stands here are functions that look at types, or take pytrees apart, and
+then do something else. Each is touched after its package has been imported, by whomever; none is imported for it.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from maskgrad.errors import TorchPatchWarning
+from maskgrad.masked_tensor.package_patches import einops_backend, graph_scatter, image_transforms
+from maskgrad.masked_tensor.package_patches.refusing import refuse
+from maskgrad.masked_tensor.torch_patches.after_import import after_import
+from maskgrad.masked_tensor.torch_patches.patch import Patch
+
+__all__ = ["PACKAGE_PATCHES", "apply_all"]
+
+_TESTS = "tests/ecosystem"
+_GEOMETRIC = "torch_geometric"
+
+
+def _refusal(path: str, after: str, reason: str, remedy: str, test: str) -> Patch:
+    return Patch(
+        target=path,
+        how="replaced",
+        reason=reason,
+        without=f"{path} may be wrong on a MaskedTensor: {reason}. {remedy}",
+        versions="all",
+        test=f"{_TESTS}/{test}",
+        needs={path: None},
+        install=refuse(path, reason, remedy),
+        after=after,
+    )
+
+
+_EDGES = "it would take the attributes of edges for something else, and give back the edges alone"
+_ONE_BY_ONE = "Give values and mask in a list, [x.filled(0.), x.mask], and put them together with mg.masked."
+
+PACKAGE_PATCHES: tuple[Patch, ...] = (
+    Patch(
+        target="einops._backends.AbstractBackend",
+        how="registered",
+        reason="einops knows no MaskedTensor",
+        without="einops refuses MaskedTensors; use x.reshape, x.permute and reductions along dimensions",
+        versions="all",
+        test=f"{_TESTS}/test_einops.py::test_rearranging",
+        needs={
+            "einops._backends.AbstractBackend": None,
+            "einops._backends.TorchBackend.is_appropriate_type": ("self", "tensor"),
+        },
+        install=einops_backend.install,
+        after="einops._backends",
+    ),
+    Patch(
+        target="torch_geometric.utils._scatter.scatter",
+        how="replaced",
+        reason="divides by the number of all rows, and starts from zeros",
+        without="pooling and aggregations of torch_geometric count unspecified entries; use mg.functional",
+        versions="all",
+        test=f"{_TESTS}/test_torch_geometric.py::test_scatter",
+        needs={"torch_geometric.utils._scatter.scatter": ("src", "index", "dim", "dim_size", "reduce")},
+        install=graph_scatter.install,
+        after="torch_geometric.utils._scatter",
+    ),
+    _refusal(
+        "torch_geometric.data.storage.BaseStorage.__setitem__",
+        "torch_geometric.data.storage",
+        "a graph leaves what is no tensor as it is, in subgraphs and batches, too",
+        "Store values and mask, Data(x=x.filled(0.), x_mask=x.mask), and put them together with mg.masked(data.x, "
+        "data.x_mask) in the model.",
+        "test_torch_geometric.py::test_graphs_refuse",
+    ),
+    _refusal(
+        "torch_geometric.nn.conv.message_passing.MessagePassing.__call__",
+        "torch_geometric.nn.conv.message_passing",
+        "messages are collected from tensors only",
+        "Use torch_geometric.utils.scatter(x[source], target, reduce=…), which knows MaskedTensors, or x.filled(0.).",
+        "test_torch_geometric.py::test_message_passing_refuses",
+    ),
+    _refusal(
+        "torch_geometric.utils._coalesce.coalesce",
+        "torch_geometric.utils._coalesce",
+        _EDGES,
+        _ONE_BY_ONE,
+        "test_torch_geometric.py::test_edges_refuse",
+    ),
+    _refusal(
+        "torch_geometric.utils._sort_edge_index.sort_edge_index",
+        "torch_geometric.utils._sort_edge_index",
+        _EDGES,
+        _ONE_BY_ONE,
+        "test_torch_geometric.py::test_edges_refuse",
+    ),
+    _refusal(
+        "torch_geometric.utils.undirected.to_undirected",
+        "torch_geometric.utils.undirected",
+        _EDGES,
+        _ONE_BY_ONE,
+        "test_torch_geometric.py::test_edges_refuse",
+    ),
+    _refusal(
+        "torch_geometric.nn.norm.layer_norm.LayerNorm.__call__",
+        "torch_geometric.nn.norm.layer_norm",
+        "it divides by the number of all entries of a graph",
+        "Use torch.nn.LayerNorm for each node, torch_geometric.nn.GraphNorm, or x.filled(0.).",
+        "test_torch_geometric.py::test_norms_refuse",
+    ),
+    _refusal(
+        "torch_geometric.nn.norm.instance_norm.InstanceNorm.__call__",
+        "torch_geometric.nn.norm.instance_norm",
+        "it divides by the number of all nodes of a graph",
+        "Use torch_geometric.nn.GraphNorm, which divides by what is specified, or x.filled(0.).",
+        "test_torch_geometric.py::test_norms_refuse",
+    ),
+    _refusal(
+        "torch_geometric.nn.aggr.quantile.QuantileAggregation.__call__",
+        "torch_geometric.nn.aggr.quantile",
+        "it finds the middle by the number of all rows",
+        "Use the aggregations mean, max, min, sum, mul, var and std, or mg.functional.median for each graph.",
+        "test_torch_geometric.py::test_aggregations_refuse",
+    ),
+    Patch(
+        target="torchvision.transforms.v2.Transform",
+        how="replaced",
+        reason="transforms the values of a MaskedTensor and not its mask",
+        without="transforms of torchvision move the values of a MaskedTensor and not its mask; transform "
+        "tv_tensors.Image(x.filled(0.)) and tv_tensors.Mask(x.mask) together",
+        versions="all",
+        test=f"{_TESTS}/test_torchvision.py::test_flips_and_crops",
+        needs={
+            "torchvision.transforms.v2.functional._utils._KERNEL_REGISTRY": None,
+            "torchvision.transforms.v2.functional._utils.is_pure_tensor": ("inpt",),
+            "torchvision.transforms.v2._transform.Transform.make_params": ("self", "flat_inputs"),
+            "torchvision.transforms.v2._transform.Transform.check_inputs": ("self", "flat_inputs"),
+            "torchvision.transforms.v2._transform.Transform.transform": ("self", "inpt", "params"),
+            "torchvision.transforms.v2._transform.Transform._needs_transform_list": ("self", "flat_inputs"),
+            "torchvision.transforms.v2._transform._RandomApplyTransform.forward": ("self", "inputs"),
+        },
+        install=image_transforms.install,
+        after="torchvision.transforms.v2",
+    ),
+)
+
+
+def apply_all() -> None:
+    """Apply each when its module has been imported; warn of one that is not as expected."""
+    for patch in PACKAGE_PATCHES:
+        after_import(patch.after, lambda patch=patch: _apply(patch))  # type: ignore[misc]
+
+
+def _apply(patch: Patch) -> None:
+    patch.apply()
+    if patch.is_off:
+        warnings.warn(
+            f"{patch.after.partition('.')[0]} is not as this maskgrad expects it: {patch.state}: {patch.without}",
+            TorchPatchWarning,
+            stacklevel=2,
+        )

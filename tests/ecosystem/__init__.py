@@ -1,0 +1,1 @@
+"""MaskedTensors beside other people's packages, one file for each: `make test-ecosystem`."""

@@ -1,0 +1,207 @@
+"""MaskedTensors into, between and out of layers that are sharded: as one process on the joint batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.ranks import run_on_ranks
+
+fsdp = pytest.importorskip("torch.distributed.fsdp")
+pytestmark = pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this PyTorch has no fully_shard")
+
+
+@dataclasses.dataclass
+class Answer:
+    scores: Any
+    name: str = "answer"
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Block(nn.Module):
+    """Takes and returns MaskedTensors, in a container of the given kind."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.linear, self.kind = nn.Linear(4, 4), kind
+
+    def forward(self, given: Any, extra: Any = None) -> Any:
+        if isinstance(given, dict):
+            given = given["x"]
+        elif isinstance(given, Answer):
+            given = given.scores
+        elif isinstance(given, (tuple, list)):
+            given = given[0]
+        out = self.linear(given).tanh()
+        if extra is not None:
+            out = out + extra
+        kinds: dict[str, Callable[[], Any]] = {
+            "plain": lambda: out,
+            "dict": lambda: {"x": out, "n": 1},
+            "list": lambda: [out, None],
+            "tuple": lambda: (out,),
+            "namedtuple": lambda: Pair(out, 2),
+            "dataclass": lambda: Answer(out),
+        }
+        return kinds[self.kind]()
+
+
+class Net(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.table = nn.Embedding(9, 4, sparse=True)
+        self.blocks = nn.ModuleList([Block(kind), Block(kind), Block("plain")])
+
+    def forward(self, words: mg.MaskedTensor) -> mg.MaskedTensor:
+        x: Any = self.table(words)
+        for block in self.blocks:
+            x = block(x)
+        return x.mean(-1)
+
+
+def words(step: int, rank: int, layout: str) -> mg.MaskedTensor:
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    numbers = torch.randint(0, 9, (4, 3), generator=generator)
+    lengths = torch.tensor([3, 1, 2, 2])[torch.randperm(4, generator=generator)]
+    mask = torch.arange(3) < lengths[:, None]
+    if layout == "jagged":
+        return mg.from_lengths(torch.where(mask, numbers, 0), lengths, layout=torch.jagged)
+    return mg.masked(torch.where(mask, numbers, 2**40), mask)
+
+
+def step_of(model: Any, module: Any, batches: list[mg.MaskedTensor], optimizers: list[Any]) -> Tensor:
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss = torch.stack([model(batch).square().sum() for batch in batches]).mean()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in module.parameters()]
+    return torch.cat([p.detach().flatten() for p in full]).clone()
+
+
+def optimizers_of(module: Net) -> list[Any]:
+    dense = [p for name, p in module.named_parameters() if not name.startswith("table")]
+    return [torch.optim.SGD(dense, lr=0.1), mg.optim.Adagrad([module.table.weight], lr=0.1)]
+
+
+def _training(rank: int, world_size: int, kind: str, layout: str, whole: bool) -> list[Tensor]:
+    module: Any = Net(kind)
+    for block in module.blocks:
+        fsdp.fully_shard(block)
+    if whole:
+        fsdp.fully_shard(module, ignored_params={module.table.weight})
+    model = mg.distributed.prepare(module)
+    optimizers = optimizers_of(module)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        return [step_of(model, module, [words(step, rank, layout)], optimizers) for step in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "whole"),
+    [
+        ("plain", "strided", False),
+        ("plain", "jagged", True),
+        ("dict", "strided", True),
+        ("list", "strided", False),
+        ("tuple", "jagged", False),
+        ("namedtuple", "strided", True),
+        ("dataclass", "strided", False),
+    ],
+)
+def test_as_one_process(kind: str, layout: str, whole: bool) -> None:
+    module = Net(kind)
+    before = torch.cat([p.detach().flatten() for p in module.parameters()])
+    optimizers = optimizers_of(module)
+    batches = [[words(step, rank, layout) for rank in (0, 1)] for step in range(3)]
+    expected = [step_of(module, module, batch, optimizers) for batch in batches]
+    assert (expected[0] - before)[36:].abs().max() > 1e-3  # the layers that stood still
+    for found in run_on_ranks(_training, 2, kind, layout, whole):
+        for one, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
+
+
+def sample(step: int, rank: int) -> mg.MaskedTensor:
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    x = torch.where(
+        torch.rand(3, 4, generator=generator) < 0.2, torch.nan, torch.randn(3, 4, generator=generator)
+    )
+    return mg.from_nan(x)
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def _old_training(rank: int, world_size: int) -> list[Tensor]:
+    model = fsdp.FullyShardedDataParallel(layers(), use_orig_params=True, device_id=torch.device("cpu"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found = []
+    for step in range(2):
+        optimizer.zero_grad()
+        model(sample(step, rank)).square().sum().backward()
+        optimizer.step()
+        with fsdp.FullyShardedDataParallel.summon_full_params(model):
+            found.append(torch.cat([p.detach().flatten() for p in model.parameters()]).clone())
+    return found
+
+
+def test_fully_sharded_data_parallel() -> None:
+    """The older way, whose parameters lie flat."""
+    module = layers()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    expected = []
+    for step in range(2):
+        optimizer.zero_grad()
+        torch.stack([module(sample(step, rank)).square().sum() for rank in (0, 1)]).mean().backward()
+        optimizer.step()
+        expected.append(torch.cat([p.detach().flatten() for p in module.parameters()]).clone())
+    for found in run_on_ranks(_old_training, 2):
+        for one, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, wanted)
+
+
+def _in_half(rank: int, world_size: int) -> tuple[str, str, list[float]]:
+    module = nn.Linear(4, 2)
+    policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
+    fsdp.fully_shard(module, mp_policy=policy)
+    seen: list[Any] = []
+    module.register_forward_pre_hook(lambda _, args: seen.append(args[0].dtype))
+    x = sample(0, rank)
+    x._values.requires_grad_()
+    out = module(x)
+    out.sum().backward()
+    return str(seen[0]), str(out.dtype), [float(g) for g in x._values.grad[~x.mask]]
+
+
+def test_casts_reach_what_is_masked() -> None:
+    for seen, returned, under in run_on_ranks(_in_half, 2):
+        assert (seen, returned) == ("torch.bfloat16", "torch.float64")
+        assert not any(under)
+
+
+def test_containers_without_masked_tensors_are_left_alone() -> None:
+    from maskgrad.masked_tensor.torch_patches.sharded_modules import _apart, _exchanged, _together
+
+    given = {"a": [torch.ones(1), (1, Answer(None))], "b": Pair(1, 2)}
+    assert _exchanged(given, _apart) is given
+    x = sample(0, 0)
+    taken = _exchanged({"a": [x, Pair(x, Answer(x))]}, _apart)
+    assert not isinstance(taken["a"][1].second.scores, mg.MaskedTensor)
+    back = _exchanged(taken, _together)
+    assert torch.equal(back["a"][1].second.scores.mask, x.mask)
+    assert type(back["a"][1]) is Pair

@@ -1,0 +1,111 @@
+"""Other people's packages, of which none is needed here: modules made up for the test."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import maskgrad as mg
+from maskgrad.errors import TorchPatchWarning, UnsupportedOperationError
+from maskgrad.masked_tensor.package_patches import table
+from maskgrad.masked_tensor.package_patches.refusing import has_masked, refuse
+from maskgrad.masked_tensor.package_patches.table import PACKAGE_PATCHES
+from maskgrad.masked_tensor.torch_patches.exchange import exchange
+from maskgrad.masked_tensor.torch_patches.patch import WAITS, Patch
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def package() -> Iterator[ModuleType]:
+    """`made_up.inner.count`, which another module of the package has imported by name."""
+    outer, inner = ModuleType("made_up"), ModuleType("made_up.inner")
+    exec("def count(x): return len(x)\nclass Box:\n    def put(self, x): return x", inner.__dict__)
+    outer.inner, outer.tally = inner, inner.count  # type: ignore[attr-defined]
+    sys.modules.update({"made_up": outer, "made_up.inner": inner})
+    yield outer
+    del sys.modules["made_up"], sys.modules["made_up.inner"]
+
+
+def x() -> mg.MaskedTensor:
+    return mg.masked(torch.ones(2), torch.tensor([True, False]))
+
+
+def test_a_function_refuses_under_all_its_names(package: ModuleType) -> None:
+    refuse("made_up.inner.count", "it counts", "Use x.num_specified().")()
+    assert package.tally([1, 2]) == 2
+    for function in (package.tally, package.inner.count):
+        with pytest.raises(
+            UnsupportedOperationError, match=r"made_up\.inner\.count .* it counts\. Use x\.num_spec"
+        ):
+            function(x())
+        with pytest.raises(UnsupportedOperationError, match="it counts"):
+            function(x={"a": [(x(),)]})
+
+
+def test_a_method_is_exchanged_in_its_class(package: ModuleType) -> None:
+    exchange("made_up.inner.Box.put", lambda original: lambda self, x: original(self, x) * 2)
+    assert package.inner.Box().put(2) == 4
+    with pytest.raises(ModuleNotFoundError, match=r"nowhere\.function"):
+        exchange("nowhere.function", lambda original: original)
+
+
+def test_where_masked_tensors_are_looked_for() -> None:
+    assert has_masked([1, {"a": (x(),)}])
+    assert not has_masked([1, {"a": (torch.ones(1),)}, "masked"])
+
+
+def test_a_package_that_is_not_as_expected_is_named(package: ModuleType) -> None:
+    patch = Patch(
+        "t", "replaced", "r", "w; use x", "all", "t", {"made_up.gone": None}, lambda: None, "made_up"
+    )
+    with pytest.warns(TorchPatchWarning, match=r"made_up is not as .* made_up\.gone is not there: w; use x"):
+        table._apply(patch)
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("patch", PACKAGE_PATCHES, ids=lambda patch: patch.target)
+def test_each_waits_for_its_package_and_names_its_test(patch: Patch) -> None:
+    if patch.after not in sys.modules:
+        assert patch.state == WAITS
+    assert patch.after
+    assert patch.needs
+    file, _, name = patch.test.partition("::")
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_backend_of_einops(package: ModuleType) -> None:
+    """On a made-up einops: what it looks for is a class derived from its own, with a module that is loaded."""
+    backends = ModuleType("einops._backends")
+
+    class TorchBackend:
+        framework_name = "torch"
+
+    backends.TorchBackend = TorchBackend  # type: ignore[attr-defined]
+    before = {name: sys.modules.get(name) for name in ("einops", "einops._backends")}
+    sys.modules.update({"einops": ModuleType("einops"), "einops._backends": backends})
+    sys.modules["einops"]._backends = backends  # type: ignore[attr-defined]
+    try:
+        from maskgrad.masked_tensor.package_patches.einops_backend import install
+
+        install()
+        (found,) = TorchBackend.__subclasses__()
+        assert found.framework_name in sys.modules
+        assert found().is_appropriate_type(x())
+        assert not found().is_appropriate_type(torch.ones(1))
+        assert found().to_numpy(x()).mask.tolist() == [False, True]
+        with pytest.raises(NotImplementedError, match=r"mg\.from_numpy"):
+            found().from_numpy(None)
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
