@@ -21,6 +21,8 @@ PUBLIC_MODULES = [
     "maskgrad.distributed",
     "maskgrad.distributed.wire_model",
     "maskgrad.interop",
+    "maskgrad.metrics",
+    "maskgrad.integrations",
     "maskgrad.export.onnx",
     "maskgrad.plot",
     "maskgrad.errors",
