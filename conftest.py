@@ -40,6 +40,11 @@ if find_spec("torch_geometric") is None:  # nor would `make test` find what `mak
 if find_spec("triton") is None:  # there is none for macOS and Windows
     collect_ignore += ["src/maskgrad/kernels/cuda", "tests/unit/kernels/cuda"]
 
+# Classes of other libraries, derived: whoever has an object of one has the library.
+for package, file in {"torchmetrics": "of_torchmetrics.py", "ignite": "of_ignite.py"}.items():
+    if find_spec(package) is None:
+        collect_ignore.append(f"src/maskgrad/metrics/{file}")
+
 
 class _Page(ModuleType):
     """The names of a page as a module: torch.compile of PyTorch 2.12 looks for a function's globals in one.

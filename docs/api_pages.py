@@ -20,6 +20,8 @@ PUBLIC_MODULES = [
     "maskgrad.amp",
     "maskgrad.distributed",
     "maskgrad.interop",
+    "maskgrad.metrics",
+    "maskgrad.integrations",
     "maskgrad.export.onnx",
     "maskgrad.plot",
     "maskgrad.errors",

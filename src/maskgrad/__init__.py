@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import maskgrad.compatibility  # noqa: F401  (first: it refuses a PyTorch that the rest cannot be imported with)
-from maskgrad import amp, errors, functional, interop, nn, optim, sparse
+from maskgrad import amp, errors, functional, interop, metrics, nn, optim, sparse
 from maskgrad.compilation import assert_no_recompile, count_recompiles
 from maskgrad.errors import (
     CoupledSamplesError,
@@ -53,12 +53,13 @@ from maskgrad.masked_tensor import (
     masked,
 )
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
+from maskgrad.metrics import align
 from maskgrad.optim.attached import attach_gradient
 from maskgrad.optim.trained_entries import train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:
-    from maskgrad import distributed, plot
+    from maskgrad import distributed, integrations, plot
     from maskgrad.export import onnx
 
 __version__ = "0.2.0"
@@ -74,6 +75,7 @@ __all__ = [
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedOperationError",
+    "align",
     "amp",
     "assert_no_recompile",
     "attach_gradient",
@@ -105,10 +107,12 @@ __all__ = [
     "gradcheck",
     "gradgradcheck",
     "gradient_penalty",
+    "integrations",
     "interop",
     "kernels_in_use",
     "mask_gradient",
     "masked",
+    "metrics",
     "nn",
     "onnx",
     "optim",
@@ -137,7 +141,12 @@ _let_ranks_be_found(_ranks_of)  # type: ignore[arg-type]
 
 def __getattr__(name: str) -> object:
     # matplotlib is imported by those who draw, and so on; several processes are not everybody's
-    lazy = {"distributed": "maskgrad.distributed", "onnx": "maskgrad.export.onnx", "plot": "maskgrad.plot"}
+    lazy = {
+        "distributed": "maskgrad.distributed",
+        "integrations": "maskgrad.integrations",
+        "onnx": "maskgrad.export.onnx",
+        "plot": "maskgrad.plot",
+    }
     module = lazy.get(name)
     if module is not None:
         import importlib

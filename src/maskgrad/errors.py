@@ -53,7 +53,8 @@ class UnsupportedOperationError(MaskgradError, TypeError):
         self.operation = operation
         because = detail or "no record says what it means on masked data"
         remedy = instead or (
-            "Pass a plain tensor made with x.filled(value) or x.compressed(), or select a fully specified part first."
+            "Pass a plain tensor made with x.filled(value) or x.compressed(), for a pair of them mg.align(x, y), or "
+            "select a fully specified part first."
         )
         super().__init__(f"{operation} does not support MaskedTensor: {because}. {remedy}")
 

@@ -1,0 +1,259 @@
+"""Hugging Face's Trainer: its loop and its models, with the labels of a whole step as the denominator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.gradients import clip_grad_norm_, grad_norm
+from maskgrad.integrations.token_collation import plain_tokens
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["TrainerMixin"]
+
+IGNORED = -100
+#: Models of transformers whose loss is the mean over ``labels`` that are not ignored end in one of these.
+MEANS = (
+    *(
+        "ForAudioClassification",
+        "ForCausalLM",
+        "ForConditionalGeneration",
+        "ForImageClassification",
+        "ForMaskedLM",
+    ),
+    *(
+        "ForMultipleChoice",
+        "ForNextSentencePrediction",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+    ),
+    *("LMHeadModel", "LMHead"),
+)
+_UNKNOWN = (
+    "TrainerMixin: {found}, and how many entries its loss is the mean of cannot be known; override "
+    "count_labels(self, inputs) in your Trainer"
+)
+
+
+class TrainerMixin:
+    """Stands before ``transformers.Trainer``: a step's gradient is the mean over all of its labels.
+
+    The Trainer's own count reaches those models only whose loss function takes it; the losses of others are means of
+    micro-batches, which are averaged, or added up. Here every model returns its mean, which is multiplied by the share
+    of the micro-batch in the labels of the step, on all ranks. A micro-batch without labels contributes nothing.
+    ``eval_loss`` is the mean over all labels of the evaluation set. Sparse gradients are clipped with the others.
+
+    Batches may hold MaskedTensors (see :class:`maskgrad.integrations.TokenCollator`): models of transformers get them
+    padded with an attention mask; others as they are. A model, or ``compute_loss_func``, may return masked unreduced
+    losses.
+
+    Override :meth:`count_labels` if the loss is not a mean over the entries of ``labels``.
+
+    Raises:
+        ValueError: the number of labels of a batch cannot be known.
+        RuntimeError: the Trainer splits batches itself (``n_gpu`` > 1 in one process) or sequences (context, sequence,
+            tensor parallelism).
+
+    Example:
+        >>> # class Trainer(mg.integrations.TrainerMixin, transformers.Trainer):
+        >>> #     pass
+
+    Source: https://huggingface.co/docs/transformers/main_classes/trainer and transformers issue 34242.
+    """
+
+    _weighed: list[tuple[float, int]] | None = None
+
+    def count_labels(self, inputs: dict[str, Any]) -> int:
+        """How many entries the loss of a batch is the mean of.
+
+        By default the specified entries of ``labels`` that are not -100, without the first position of each sequence
+        for models that shift them; 0 if there is nothing of ``label_names`` in the batch.
+        """
+        labels = inputs.get("shift_labels", inputs.get("labels"))
+        there = [name for name in self.label_names if inputs.get(name) is not None]  # type: ignore[attr-defined]
+        if len(there) > (labels is not None) or inputs.get("return_loss"):
+            raise ValueError(_UNKNOWN.format(found=f"a batch has {' and '.join(there) or 'return_loss'}"))
+        if labels is None:
+            return 0
+        if not self._loss_is_mean():
+            name = type(_bare(self.model)).__name__  # type: ignore[attr-defined]
+            raise ValueError(_UNKNOWN.format(found=f"the model is a {name}"))
+        if "shift_labels" not in inputs and getattr(self, "_loss_shifts_labels", False):
+            labels = labels[..., 1:]
+        if not isinstance(labels, (Tensor, MaskedTensor)):
+            raise ValueError(_UNKNOWN.format(found=f"labels are a {type(labels).__name__}"))
+        known = labels if labels.dtype.is_floating_point else labels != IGNORED
+        if isinstance(known, MaskedTensor):
+            return int(known.num_specified() if known.dtype.is_floating_point else known.sum())
+        return int(known.sum()) if known.dtype is torch.bool else known.numel()
+
+    # what the Trainer calls
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any
+    ) -> tuple[list[Any], Any]:
+        """The micro-batches of a step, and the number of their labels on all ranks."""
+        self._check_ranks()
+        samples, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)  # type: ignore[misc]
+        device = self.args.device  # type: ignore[attr-defined]
+        total = torch.tensor(sum(map(self.count_labels, samples)), device=device)
+        if self.accelerator.num_processes > 1:  # type: ignore[attr-defined]
+            total = self.accelerator.reduce(total)  # type: ignore[attr-defined]
+        # The Trainer divides no more where the model takes a count, and there is one.
+        self.model_accepts_loss_kwargs = True
+        return samples, total
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The share of a micro-batch in the mean of the step; in evaluation its own mean."""
+        training = model.training and num_items_in_batch is not None
+        number, whole = self.count_labels(inputs), dict(inputs)
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True)  # type: ignore[misc]
+        if isinstance(loss, MaskedTensor):
+            loss = _summed(loss, number) / max(number, 1)
+        if not number:
+            loss = _nothing(loss, outputs, self.accelerator.num_processes)  # type: ignore[attr-defined]
+        if not training:
+            if self._weighed is not None:
+                self._weighed.append(self._without_repeats(model, whole, loss, number))
+            return (loss, outputs) if return_outputs else loss
+        # DistributedDataParallel averages over ranks.
+        share = number * self.accelerator.num_processes / num_items_in_batch.clamp(min=1)  # type: ignore[attr-defined]
+        loss = loss * share
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate, with the mean over all labels as loss."""
+        self._weighed = []
+        found = super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
+        weighed, self._weighed = self._weighed, None
+        key = next((name for name in found.metrics if name.endswith("_loss")), None)
+        if key is not None and weighed:
+            total = sum(loss * number for loss, number in weighed if number)
+            both = torch.tensor([total, float(sum(n for _, n in weighed))], dtype=torch.float64)
+            if self.accelerator.num_processes > 1:  # type: ignore[attr-defined]
+                both = self.accelerator.reduce(both.to(self.args.device))  # type: ignore[attr-defined]
+            found.metrics[key] = float(both[0] / both[1])
+        return found
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The loss, predictions and labels of a batch; -100 for labels, NaN for scores, that are unspecified."""
+        return tuple(map(_padded, super().prediction_step(*args, **kwargs)))  # type: ignore[misc]
+
+    def _prepare_input(self, data: Any) -> Any:
+        if isinstance(data, MaskedTensor):
+            return data.to(self.args.device)  # type: ignore[attr-defined]
+        return super()._prepare_input(data)  # type: ignore[misc]
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        found = super()._prepare_inputs(inputs)  # type: ignore[misc]
+        bare = _bare(self.model)  # type: ignore[attr-defined]
+        if not _is_of_transformers(bare):
+            return found  # type: ignore[no-any-return]
+        keep = ("labels",) if self.compute_loss_func is not None else ()  # type: ignore[attr-defined]
+        return plain_tokens(found, getattr(bare.config, "pad_token_id", None) or 0, keep)
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        if not _has_sparse(model):
+            return super()._clip_grad_norm(model)  # type: ignore[misc]
+        self.accelerator.unscale_gradients()  # type: ignore[attr-defined]
+        return clip_grad_norm_(model.parameters(), self.args.max_grad_norm)  # type: ignore[attr-defined]
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        if grad_norm is None and _has_sparse(model):
+            self.accelerator.unscale_gradients()  # type: ignore[attr-defined]
+            return norm_of(model.parameters())
+        return super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[misc]
+
+    def _without_repeats(
+        self, model: Any, inputs: dict[str, Any], loss: Tensor, number: int
+    ) -> tuple[float, int]:
+        """The loss and its number without the samples that fill up the last batch of a rank."""
+        state, own = self.accelerator.gradient_state, len(next(iter(inputs.values())))  # type: ignore[attr-defined]
+        ranks = self.accelerator.num_processes  # type: ignore[attr-defined]
+        if ranks > 1 and state.end_of_dataloader and state.remainder > 0:
+            real = state.remainder - self.accelerator.process_index * own  # type: ignore[attr-defined]
+            if real < own:
+                first = {
+                    name: part[: max(real, 0)] if hasattr(part, "ndim") else part
+                    for name, part in inputs.items()
+                }
+                number = self.count_labels(first) if real > 0 else 0
+                if number:
+                    loss = super().compute_loss(model, first)  # type: ignore[misc]
+        if isinstance(loss, MaskedTensor):
+            loss = _summed(loss, number) / max(number, 1)
+        return float(loss.detach()), number
+
+    def _loss_is_mean(self) -> bool:
+        """Whether it is known to be; what is not of transformers is believed to."""
+        bare = _bare(self.model)  # type: ignore[attr-defined]
+        if self.compute_loss_func is not None or not _is_of_transformers(bare):  # type: ignore[attr-defined]
+            return True
+        return type(bare).__name__.endswith(MEANS)
+
+    def _check_ranks(self) -> None:
+        args: Any = self.args  # type: ignore[attr-defined]
+        if args.n_gpu > 1:
+            raise RuntimeError(
+                f"TrainerMixin: one process with {args.n_gpu} GPUs takes means of parts of batches; start one process "
+                "for each with torchrun, or set CUDA_VISIBLE_DEVICES=0"
+            )
+        parallel = [name for name in ("tp", "cp", "sp") if getattr(self, f"get_{name}_size", int)() > 1]
+        if parallel:
+            raise RuntimeError(
+                f"TrainerMixin: labels of a batch are on several ranks ({', '.join(parallel)} parallelism), which it "
+                "does not count; write the loop with mg.GradientAccumulator"
+            )
+
+
+def _bare(model: Any) -> Any:
+    """The model inside of PEFT's."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _is_of_transformers(model: Any) -> bool:
+    return hasattr(getattr(model, "config", None), "model_type")
+
+
+norm_of = grad_norm
+"""The Trainer has an argument of that name."""
+
+
+def _has_sparse(model: Any) -> bool:
+    return any(param.grad is not None and param.grad.layout != torch.strided for param in model.parameters())
+
+
+def _summed(losses: MaskedTensor, number: int) -> Tensor:
+    """The sum of unreduced losses, of which there must be as many as labels."""
+    found = int(losses.num_specified())
+    if found != number:
+        raise ValueError(
+            f"TrainerMixin: there are {found} losses and {number} labels, and the labels of the whole step are what is "
+            "divided by; override count_labels(self, inputs) so that both agree"
+        )
+    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32))  # type: ignore[no-any-return]
+
+
+def _nothing(loss: Any, outputs: Any, ranks: int) -> Tensor:
+    """Zero, of which nothing is propagated: the mean of nothing may be NaN. Ranks wait for each other's gradients."""
+    zero = torch.zeros((), device=loss.device)
+    if ranks == 1 or not torch.is_grad_enabled():
+        return zero.requires_grad_()
+    values = [x for name, x in outputs.items() if name != "loss"] if isinstance(outputs, dict) else outputs[1:]
+    plain = [x.filled(0) if isinstance(x, MaskedTensor) else x for x in values]
+    found = [x for x in plain if isinstance(x, Tensor) and x.requires_grad] or [loss]
+    return sum((torch.where(torch.zeros_like(x, dtype=torch.bool), x, 0).sum() for x in found), zero)
+
+
+def _padded(found: Any) -> Any:
+    """As arrays of numpy: -100, or NaN, where nothing is specified."""
+    if isinstance(found, (tuple, list)):
+        return tuple(map(_padded, found))
+    if not isinstance(found, MaskedTensor):
+        return found
+    return found.filled(float("nan") if found.dtype.is_floating_point else IGNORED)

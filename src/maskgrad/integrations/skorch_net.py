@@ -1,0 +1,108 @@
+"""skorch: nets that train on masked targets, in micro-batches, with epoch means over entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.gradients import GradientAccumulator
+from maskgrad.integrations.mean_losses import mean_and_number
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["SkorchMixin"]
+
+
+class SkorchMixin:
+    """Stands before a net of skorch: masked targets, micro-batches, and losses of an epoch that count entries.
+
+    The criterion is one of PyTorch's with ``criterion__reduction="none"``. Targets are MaskedTensors, or plain, and
+    every entry counts. Callbacks that clip are called once a step, when gradients are complete.
+
+    Attributes:
+        accumulate_batches: how many batches make a step; the last step of an epoch has what is left. Set it in the
+            class.
+
+    Raises:
+        ValueError: the criterion reduces.
+
+    Example:
+        >>> # class Net(mg.integrations.SkorchMixin, skorch.NeuralNetRegressor):
+        >>> #     accumulate_batches = 4
+        >>> # Net(Module, criterion=nn.MSELoss, criterion__reduction="none").fit(dataset, y=None)
+
+    Source: https://skorch.readthedocs.io/en/stable/user/FAQ.html
+    """
+
+    accumulate_batches: int = 1
+    _accumulator: GradientAccumulator | None = None
+    _waiting = 0
+    _losses: Any = None
+    _number = 0
+
+    def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """The mean over entries, as a number to show; 0 if there is none."""
+        given = _AsItIs(y_true) if isinstance(y_true, MaskedTensor) else y_true
+        self._losses = super().get_loss(y_pred, given, *args, **kwargs)  # type: ignore[misc]
+        if not self._losses.ndim:
+            raise ValueError(
+                "SkorchMixin: the criterion reduces, and how many entries it counted is unknown; give the net "
+                'criterion__reduction="none"'
+            )
+        mean, self._number = mean_and_number(self._losses, self._losses.numel())
+        return mean
+
+    def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
+        """Propagate the losses of a batch."""
+        self._set_training(True)  # type: ignore[attr-defined]
+        x, y = batch
+        y_pred = self.infer(x, **fit_params)  # type: ignore[attr-defined]
+        loss = self.get_loss(y_pred, y, X=x, training=True)
+        if self._accumulator is None:
+            params = [param for _, param in self.get_all_learnable_params()]  # type: ignore[attr-defined]
+            self._accumulator = GradientAccumulator(params)
+        losses, self._losses = self._losses, None
+        self._accumulator.backward(losses, None if isinstance(losses, MaskedTensor) else losses.numel())
+        return {"loss": loss, "y_pred": y_pred}
+
+    def train_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
+        """Propagate, and step with the last batch of a step."""
+        if not self._waiting:
+            self._zero_grad_optimizer()  # type: ignore[attr-defined]
+        step = self.train_step_single(batch, **fit_params)
+        self._waiting += 1
+        if self._waiting >= self.accumulate_batches:
+            self._finish(batch)
+        return step
+
+    def run_single_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """An epoch, and the step of what was left."""
+        super().run_single_epoch(*args, **kwargs)  # type: ignore[misc]
+        if self._waiting:
+            self._finish(None)
+        self._accumulator = self._losses = None  # nets are pickled
+
+    def on_batch_end(self, net: Any, *args: Any, training: bool = False, **kwargs: Any) -> None:
+        """Let the epoch's mean weigh a batch by its entries."""
+        super().on_batch_end(net, *args, training=training, **kwargs)  # type: ignore[misc]
+        self.history.record_batch(f"{'train' if training else 'valid'}_batch_size", self._number)  # type: ignore[attr-defined]
+
+    def _finish(self, batch: Any) -> None:
+        assert self._accumulator is not None
+        self._accumulator.finish()
+        self._waiting = 0
+        named = list(self.get_all_learnable_params())  # type: ignore[attr-defined]
+        self.notify("on_grad_computed", named_parameters=named, batch=batch, training=True)  # type: ignore[attr-defined]
+        with torch.no_grad():
+            self._step_optimizer(None)  # type: ignore[attr-defined]
+
+
+class _AsItIs:
+    """What skorch takes for an encoding of a tokenizer, which turns itself into tensors."""
+
+    def __init__(self, target: MaskedTensor) -> None:
+        self._target = target
+
+    def convert_to_tensors(self, _: str) -> MaskedTensor:
+        return self._target

@@ -1,0 +1,110 @@
+"""Features of tokenized texts as batches of MaskedTensors: a collator for trainers and data loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.interop import collate_jagged
+from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor.storage import to_dense
+
+__all__ = ["TokenCollator", "plain_tokens"]
+
+#: Where tokens of each field are not specified, models of transformers expect this.
+FILLERS = {"labels": -100}
+#: What a model of transformers is told instead of a mask.
+MASK = "attention_mask"
+
+
+@dataclass
+class TokenCollator:
+    """Puts tokenized samples together, padding under a mask: a ``data_collator`` or ``collate_fn``.
+
+    Args:
+        layout: ``torch.strided`` for padding under a Boolean mask, ``torch.jagged`` for none.
+        ignore_index: labels of this value are unspecified.
+
+    ``input_ids`` and all other fields with something for each token become MaskedTensors ``(B, T)`` of one pattern.
+    ``attention_mask`` is left out: a token that it has 0 for is unspecified. ``labels`` are unspecified also where they
+    are ``ignore_index``; these have a Boolean mask then. Everything else is stacked.
+
+    Raises:
+        KeyError: a sample has no ``input_ids``.
+
+    Example:
+        >>> collate = mg.integrations.TokenCollator()
+        >>> batch = collate([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8], "labels": [8]}])
+        >>> batch["labels"]
+        masked([[--,  6,  7],
+                [ 8, --, --]])
+
+    Dense equivalent: ``transformers.DataCollatorForTokenClassification``.
+    """
+
+    layout: torch.layout = torch.strided
+    ignore_index: int = -100
+
+    def __call__(self, features: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """The batch."""
+        samples = [{name: _tensor(part) for name, part in one.items()} for one in features]
+        for one in samples:
+            if "input_ids" not in one:
+                raise KeyError(
+                    f"TokenCollator: each sample must have 'input_ids', found {', '.join(map(repr, one)) or 'none'}"
+                )
+        names = [name for name in samples[0] if _of_tokens(name, samples)]
+        rest = [name for name in samples[0] if name not in names]
+        if MASK in names:  # padding of samples that were padded already
+            kept = [one[MASK] != 0 for one in samples]
+            for one, keep in zip(samples, kept, strict=True):
+                one |= {name: one[name][keep] for name in names}
+            names.remove(MASK)
+            samples = [{name: part for name, part in one.items() if name != MASK} for one in samples]
+        batch = collate_jagged(samples, sequences=names, stack=rest, layout=self.layout)
+        labels = batch.get("labels") if "labels" in names else None
+        if labels is not None:
+            dense = to_dense(labels)
+            known = dense.mask & (dense.filled(self.ignore_index) != self.ignore_index)
+            if not torch.equal(known, dense.mask):
+                batch["labels"] = masked(dense.filled(self.ignore_index), known)
+        return batch  # type: ignore[no-any-return]
+
+
+def plain_tokens(batch: Mapping[str, Any], padding: int, keep: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A batch as models of transformers take it: padded, with an attention mask, labels -100 where unspecified.
+
+    Raises:
+        ValueError: labels, or embeddings, are masked numbers, for which there is no such value.
+    """
+    found = {}
+    for name, part in batch.items():
+        if not isinstance(part, MaskedTensor) or name in keep:
+            found[name] = part
+            continue
+        if part.dtype.is_floating_point:
+            raise ValueError(
+                f"TrainerMixin: {name!r} are masked numbers, and a model of transformers knows no mask for them; give "
+                "the Trainer a compute_loss_func for labels, or write the model on MaskedTensors"
+            )
+        if name == "input_ids" and MASK not in batch:
+            found[MASK] = part.mask.long()
+        filler = FILLERS.get(name, padding if name == "input_ids" else 0)
+        found[name] = part.filled(filler)
+    return found
+
+
+def _tensor(part: Any) -> Any:
+    return torch.as_tensor(part) if isinstance(part, (list, tuple)) or hasattr(part, "__array__") else part
+
+
+def _of_tokens(name: str, samples: list[dict[str, Any]]) -> bool:
+    """Whether a field has one entry for each token of each sample."""
+    return all(
+        isinstance(one.get(name), Tensor) and one[name].ndim and len(one[name]) == len(one["input_ids"])
+        for one in samples
+    )

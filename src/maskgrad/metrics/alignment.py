@@ -1,0 +1,242 @@
+"""Predictions and targets as plain flat tensors, paired by place: for code that wants no more than pairs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
+from maskgrad.patterns.algebra import find
+from maskgrad.patterns.boolean import BooleanPattern
+from maskgrad.patterns.jagged import JaggedPattern, same_lengths
+from maskgrad.patterns.stored import keys_of
+from maskgrad.semantics.stored.entries import exploded
+
+__all__ = ["align"]
+
+Operand = Tensor | MaskedTensor
+
+
+class Spread(NamedTuple):
+    """An operand with memory for every place: values (N,) or (N, C), and which are specified (None: all)."""
+
+    values: Tensor
+    known: Tensor | None
+    partly: Tensor | None = None
+    """Places of which some classes are specified and some are not."""
+
+
+class Listed(NamedTuple):
+    """An operand that lists its places: their ascending row-major numbers (n,), and values (n,) or (n, C)."""
+
+    keys: Tensor
+    values: Tensor
+
+
+def align(
+    prediction: Operand, target: Operand, *others: Operand, class_dim: int | None = None
+) -> tuple[Tensor, ...]:
+    """Plain tensors with what both have at the places where all of them are specified, in row-major order.
+
+    Deleting each on its own, ``x.compressed()``, pairs wrong entries as soon as the masks differ.
+
+    Args:
+        prediction: numbers of the shape of ``target``; or scores, with one dimension more, for the classes. Plain, or
+            masked in any layout.
+        target: plain, or masked in any layout; with scores the labels.
+        others: further tensors of the shape of ``target``, such as weights.
+        class_dim: where the classes of scores are. None: 1, as in PyTorch's losses; the last of jagged scores.
+
+    Returns:
+        A tensor for each argument, (K,), scores (K, C); K is the number of common places. Dtypes stay. Gradient: passes
+        to the places that are taken, exactly 0 elsewhere.
+
+    Raises:
+        TypeError: an argument is no tensor, or a tensor of PyTorch that is sparse or nested.
+        ValueError: shapes do not fit, labels are no integers, or a place has scores for some of its classes only.
+
+    Dense equivalent: ``prediction[mask], target[mask]`` with ``mask = prediction_mask & target_mask``.
+
+    Example:
+        >>> x = mg.masked(torch.tensor([1., 2., 3.]), torch.tensor([True, True, False]))
+        >>> y = mg.masked(torch.tensor([4., 5., 6.]), torch.tensor([False, True, True]))
+        >>> mg.align(x, y)
+        (tensor([2.]), tensor([5.]))
+        >>> mg.align(torch.eye(3), mg.masked(torch.tensor([0, 1, 2]), torch.tensor([True, False, True])))
+        (tensor([[1., 0., 0.],
+                [0., 0., 1.]]), tensor([0, 2]))
+    """
+    tensors = (prediction, target, *others)
+    for place, x in enumerate(tensors):
+        _check(x, _called(place))
+    dim = _class_dim(prediction, target, class_dim)
+    shape = _positions(prediction, dim)
+    if dim is not None and (target.dtype.is_floating_point or target.dtype.is_complex):
+        raise ValueError(
+            f"target of shape {_sizes(target)} beside a prediction {_sizes(prediction)} must be labels, which are "
+            f"integers, found {target.dtype}; for pairs of numbers give both one shape: prediction.squeeze(1)"
+        )
+    for place, x in enumerate(tensors[1:], start=1):
+        if x.shape != shape:
+            raise ValueError(_SHAPES.format(_called(place), _sizes(x), _sizes(prediction), _remedy(x, dim)))
+    return aligned(tensors, dim)
+
+
+def aligned(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...]:
+    """The same for operands whose shapes fit; ``dim`` is where the first one has classes."""
+    together = _same_rows(tensors, dim)
+    if together is not None:
+        return together
+    read = [_read(x, dim if place == 0 else None, _called(place)) for place, x in enumerate(tensors)]
+    listed = [one for one in read if isinstance(one, Listed)]
+    if not listed:
+        return _from_spread(read)  # type: ignore[arg-type]
+    keys = listed[0].keys
+    for one in listed[1:]:
+        keys = keys[find(keys, one.keys)[0]]
+    for one in read:
+        if isinstance(one, Spread) and one.known is not None:
+            keys = keys[one.known[keys]]
+    return tuple(_at(one, keys) for one in read)
+
+
+def _from_spread(read: list[Spread]) -> tuple[Tensor, ...]:
+    known: Tensor | None = None
+    for one in read:
+        if one.known is not None and one.known is not known:
+            known = one.known if known is None else known & one.known
+    if known is None:
+        return tuple(one.values for one in read)
+    keys = known.nonzero().squeeze(1)
+    return tuple(_at(one, keys) for one in read)
+
+
+def _at(one: Spread | Listed, keys: Tensor) -> Tensor:
+    if isinstance(one, Listed):
+        if one.keys is keys:
+            return one.values
+        return one.values.index_select(0, find(keys, one.keys)[1]) if keys.numel() else one.values[:0]
+    if one.partly is not None and bool(one.partly[keys].any()):
+        count = int(one.partly[keys].sum())
+        raise ValueError(
+            f"prediction has scores for some of its classes only, at {count} of {len(keys)} places, and a plain tensor "
+            "cannot say so; give the others a score: mg.align(scores.filled(-math.inf), labels)"
+        )
+    return one.values.index_select(0, keys)
+
+
+def _same_rows(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...] | None:
+    """What jagged tensors of the same lengths hold is aligned already."""
+    first = tensors[0]
+    pattern = first._pattern if isinstance(first, MaskedTensor) else None
+    if not isinstance(pattern, JaggedPattern):
+        return None
+    found = []
+    for place, x in enumerate(tensors):
+        own = x._pattern if isinstance(x, MaskedTensor) else None
+        if not isinstance(own, JaggedPattern) or not own.is_canonical or own.is_flat != pattern.is_flat:
+            return None
+        if own.frame.shape != pattern.frame.shape or not same_lengths(pattern, own):
+            return None
+        classes = dim is not None and place == 0
+        if classes and x._values.ndim != 2:  # type: ignore[union-attr]
+            return None
+        found.append(x._values if classes else x._values.reshape(-1))  # type: ignore[union-attr]
+    return tuple(found)
+
+
+def _read(x: Operand, dim: int | None, name: str) -> Spread | Listed:
+    if not isinstance(x, MaskedTensor):
+        return Spread(_flat(x, dim), None)
+    pattern = x._pattern
+    if isinstance(pattern, BooleanPattern):
+        return _spread(x._values, pattern.mask, dim)
+    if dim is None:
+        stored = stored_of(x)
+        assert stored is not None
+        coordinates, entries, sizes = exploded(stored)
+        keys = keys_of(coordinates, sizes)
+        if bool((keys[1:] <= keys[:-1]).any()):
+            order = torch.argsort(keys)
+            return Listed(keys[order], entries[order])
+        return Listed(keys, entries)
+    if not isinstance(pattern, JaggedPattern):
+        raise TypeError(
+            f"{name} has scores stored as {x.layout}, which list each class on its own; write "
+            "mg.align(scores.to_dense(), labels)"
+        )
+    if pattern.is_canonical and x._values.ndim == 2 and dim not in pattern.at:
+        return Listed(pattern.index, x._values)
+    return _spread(*x._dense(), dim)
+
+
+def _spread(values: Tensor, mask: Tensor, dim: int | None) -> Spread:
+    if dim is None:
+        return Spread(values.reshape(-1), mask.reshape(-1))
+    if mask.stride(dim) == 0 or mask.shape[dim] == 1:  # repeated along the classes: all of them or none
+        return Spread(_flat(values, dim), mask.select(dim, 0).reshape(-1) if mask.shape[dim] else None)
+    some, every = mask.any(dim).reshape(-1), mask.all(dim).reshape(-1)
+    return Spread(_flat(values, dim), some, some & ~every)
+
+
+def _flat(values: Tensor, dim: int | None) -> Tensor:
+    if dim is None:
+        return values.reshape(-1)
+    moved = values.movedim(dim, -1)
+    return moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1])
+
+
+def _class_dim(prediction: Operand, target: Operand, class_dim: int | None) -> int | None:
+    """Where the classes are, counted from the front; None if there are none."""
+    if prediction.ndim != target.ndim + 1:
+        if class_dim is not None and prediction.ndim == target.ndim:
+            raise ValueError(
+                f"class_dim is for scores, which have one dimension more than their labels, found {_sizes(prediction)} "
+                f"and {_sizes(target)}; leave it out"
+            )
+        return None
+    if class_dim is None:
+        jagged = prediction.layout == torch.jagged
+        return prediction.ndim - 1 if jagged else min(1, prediction.ndim - 1)
+    if not -prediction.ndim <= class_dim < prediction.ndim:
+        raise ValueError(f"class_dim must be a dimension of scores {_sizes(prediction)}, found {class_dim}")
+    return class_dim % prediction.ndim
+
+
+def _positions(prediction: Operand, dim: int | None) -> torch.Size:
+    sizes = list(prediction.shape)
+    if dim is not None:
+        del sizes[dim]
+    return torch.Size(sizes)
+
+
+_SHAPES = "{} must have the shape of the prediction, without classes if it has some; found {} beside {}; {}"
+
+
+def _remedy(x: Operand, dim: int | None) -> str:
+    if dim is None:
+        return "nothing is broadcast, because pairs are meant: use .expand_as, or .squeeze(1) for a column"
+    return f"classes were looked for in dimension {dim}: say where they are with class_dim=, -1 if they come last"
+
+
+def _check(x: Any, name: str) -> None:
+    if not isinstance(x, (Tensor, MaskedTensor)):
+        raise TypeError(f"{name} must be a tensor or a MaskedTensor, found {type(x).__name__}")
+    if isinstance(x, Tensor) and (x.is_nested or x.layout != torch.strided):
+        layout = "nested" if x.is_nested else f"of layout {x.layout}"
+        way = "mg.from_nested(x)" if x.is_nested else "mg.from_sparse(x)"
+        raise TypeError(
+            f"{name} is a tensor of PyTorch that is {layout}, and whether it lacks entries or means zeros cannot be "
+            f"known; use {way}, or x.to_dense()"
+        )
+
+
+def _called(place: int) -> str:
+    return ("prediction", "target")[place] if place < 2 else f"argument {place + 1}"
+
+
+def _sizes(x: Operand) -> tuple[int, ...]:
+    return tuple(x.shape)

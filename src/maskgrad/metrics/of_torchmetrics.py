@@ -1,0 +1,167 @@
+"""Metrics of torchmetrics: wrapped ones are metrics of torchmetrics, so that collections and trainers know them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torchmetrics import MetricCollection
+from torchmetrics.metric import CompositionalMetric
+from torchmetrics.wrappers import MetricTracker
+from torchmetrics.wrappers.abstract import WrapperMetric
+
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.metrics.wrapping import FUNCTION, Arguments, aligned_arguments
+
+__all__ = ["MaskedCollection", "MaskedMetric", "wrap_collection", "wrap_metric"]
+
+
+class MaskedMetric(WrapperMetric):  # type: ignore[misc]
+    """A metric of torchmetrics over what all tensors have in common; states and exchange are those of ``metric``."""
+
+    def __init__(self, metric: Any, class_dim: int | None = None) -> None:
+        super().__init__()
+        self.metric, self.class_dim = metric, class_dim
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Update the metric, unless there is nothing."""
+        found = _aligned(self, args, kwargs, self.class_dim)
+        if found is not None:
+            self.metric.update(*found[0], **found[1])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Update the metric, and give its value for this batch; None if there is nothing."""
+        found = _aligned(self, args, kwargs, self.class_dim)
+        self._forward_cache = None if found is None else self.metric(*found[0], **found[1])
+        return self._forward_cache
+
+    def compute(self) -> Any:
+        """The metric's value, over all ranks."""
+        return self.metric.compute()
+
+    def reset(self) -> None:
+        """Reset the metric."""
+        self.metric.reset()
+        self._forward_cache = None
+
+    @property
+    def update_called(self) -> bool:
+        """Whether the metric has seen a batch."""
+        return bool(self.metric.update_called)
+
+    @property
+    def update_count(self) -> int:
+        """How many batches the metric has seen; skipped ones do not count."""
+        return int(self.metric.update_count)
+
+    def _filter_kwargs(self, **kwargs: Any) -> dict[str, Any]:
+        return self.metric._filter_kwargs(**kwargs)  # type: ignore[no-any-return]
+
+    def plot(self, *args: Any, **kwargs: Any) -> Any:
+        """The metric's plot."""
+        return self.metric.plot(*args, **kwargs)
+
+
+class MaskedCollection(MetricCollection):  # type: ignore[misc]
+    """A collection of torchmetrics over what all tensors have in common, which is found out once for all of them."""
+
+    _class_dim: int | None = None
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Update the metrics, unless there is nothing."""
+        found = _aligned(self, args, kwargs, self._class_dim)
+        if found is not None:
+            super().update(*found[0], **found[1])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Update the metrics, and give their values for this batch; None if there is nothing."""
+        found = _aligned(self, args, kwargs, self._class_dim)
+        return None if found is None else super().forward(*found[0], **found[1])
+
+
+def wrap_metric(metric: Any, class_dim: int | None) -> MaskedMetric:
+    """``metric`` with an ``update`` that aligns."""
+    if isinstance(metric, MetricTracker):
+        raise TypeError(
+            f"{FUNCTION}: wrap the metric that is tracked: MetricTracker(mg.metrics.wrap(metric))"
+        )
+    _check(metric)
+    return MaskedMetric(metric, class_dim)
+
+
+def wrap_collection(collection: Any, class_dim: int | None) -> MaskedCollection:
+    """The same collection, by another class: what one knows the other knows."""
+    _check(collection)
+    wrapped = MaskedCollection.__new__(MaskedCollection)
+    wrapped.__dict__ = collection.__dict__
+    wrapped._class_dim = class_dim
+    return wrapped
+
+
+#: Domains of torchmetrics in which samples are images, signals, texts, …, and a metric: they read shapes.
+SHAPED = (
+    *("audio", "detection", "image", "multimodal", "segmentation", "shape", "text", "video"),
+    "MultioutputWrapper",
+)
+#: Of which these are means over pairs, too.
+FLAT = ("PeakSignalNoiseRatio",)
+#: Metrics that take the columns (the positions) of a matrix for outputs of their own (for parts of one answer).
+READS_MATRICES = ("ExplainedVariance", "MulticlassExactMatch", "R2Score", "RelativeSquaredError")
+COLUMNS = "wrap one metric for each column: metrics[i].update(prediction[:, i], target[:, i])"
+
+#: Attributes that say that a metric reads samples or columns, or exchanges in each step; what they are set to then,
+#: and what to do.
+READS = (
+    ("num_outputs", lambda found: isinstance(found, int) and found > 1, COLUMNS),
+    ("num_labels", lambda found: isinstance(found, int), COLUMNS),
+    ("keep_sequence_dim", lambda found: found is not None, "leave keep_sequence_dim out"),
+    ("dim", lambda found: found is not None, "leave dim out"),
+    ("multidim_average", lambda found: found == "samplewise", "use 'global', or loop over samples"),
+    ("dist_sync_on_step", bool, "leave it out: a rank that skips a step would let the others wait"),
+)
+
+
+def _check(metric: Any) -> None:
+    """Refuse what gives wrong numbers for flat tensors without a word, or waits for ranks that skip."""
+    for part in metric.modules():
+        kind = type(part)
+        if isinstance(part, CompositionalMetric):
+            raise TypeError(
+                f"{FUNCTION}: a metric that is computed from others is updated through these; wrap them, and compute "
+                "with the wrapped ones: mg.metrics.wrap(a) + mg.metrics.wrap(b)"
+            )
+        package, _, domain = kind.__module__.partition(".")
+        if package != "torchmetrics":
+            continue
+        if kind.__name__ in SHAPED or (domain.partition(".")[0] in SHAPED and kind.__name__ not in FLAT):
+            raise ValueError(
+                f"{FUNCTION}: {kind.__name__} reads whole samples, and aligned tensors are flat (K,); update it "
+                "sample by sample with mg.align(prediction[i], target[i]), in the shape that it takes"
+            )
+        for name, reads, remedy in READS:
+            found = getattr(part, name, None)
+            if reads(found):
+                raise ValueError(
+                    f"{FUNCTION}: {kind.__name__} has {name}={found!r}, and aligned tensors are flat (K,), without "
+                    f"samples or columns; {remedy}"
+                )
+
+
+def _aligned(
+    metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any], class_dim: int | None
+) -> Arguments | None:
+    found = aligned_arguments(args, kwargs, class_dim)
+    if found is None or found[0] is args:  # nothing, or plain tensors alone
+        return found
+    given = [x for x in (*args, *kwargs.values()) if isinstance(x, (Tensor, MaskedTensor)) and x.ndim]
+    rows = given[1:2] or given[:1]  # labels, or the other half of pairs
+    if rows[0].ndim < 2 or rows[0].shape[0] == rows[0].numel():
+        return found
+    for part in metric.modules():
+        if type(part).__name__ in READS_MATRICES:
+            raise ValueError(
+                f"{FUNCTION}: {type(part).__name__} reads the columns of a matrix, found {tuple(rows[0].shape)}, and "
+                f"aligned tensors are flat (K,); {COLUMNS}; or give it pairs: "
+                "metric.update(*mg.align(prediction, target))"
+            )
+    return found

@@ -1,0 +1,160 @@
+"""mg.align against deletion: plain boolean indexing with the masks of all tensors."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import maskgrad as mg
+
+LAYOUTS = [torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc]
+
+
+def garbage(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    bad = torch.tensor([math.nan, math.inf, -math.inf, 1e38]).repeat(x.numel())[: x.numel()].view_as(x)
+    return torch.where(mask, x, bad)
+
+
+def stored(x: torch.Tensor, mask: torch.Tensor, layout: torch.layout) -> Any:
+    found = mg.masked(garbage(x, mask), mask)
+    return found if layout == torch.strided else found.to_sparse(layout=layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("other", [*LAYOUTS, "plain"], ids=str)
+def test_pairs_are_those_of_both_masks(layout: torch.layout, other: Any) -> None:
+    torch.manual_seed(0)
+    for shape in [(5, 7), (1, 1), (3, 0), (0, 3)]:
+        x, y = torch.randn(shape), torch.randn(shape)
+        a, b = torch.rand(shape) > 0.4, torch.rand(shape) > 0.4
+        if other == "plain":
+            b = torch.ones_like(b)
+        found = mg.align(stored(x, a, layout), y if other == "plain" else stored(y, b, other))
+        torch.testing.assert_close(found, (x[a & b], y[a & b]), rtol=0, atol=0)
+
+
+def test_nothing_in_common_and_no_dimension() -> None:
+    x = mg.masked(torch.ones(4), torch.tensor([True, False, True, False]))
+    y = mg.masked(torch.ones(4), torch.tensor([False, True, False, True]))
+    assert [part.shape for part in mg.align(x, y)] == [(0,), (0,)]
+    assert [part.shape for part in mg.align(x.to_sparse(), y.to_sparse())] == [(0,), (0,)]
+    torch.testing.assert_close(
+        mg.align(torch.tensor(2.0), mg.masked(torch.tensor(3.0))), (torch.tensor([2.0]), torch.tensor([3.0]))
+    )
+
+
+def test_plain_tensors_are_flattened() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    torch.testing.assert_close(mg.align(x, x.T.reshape(2, 3)), (x.flatten(), x.T.flatten()))
+
+
+@pytest.mark.parametrize("class_dim", [None, 1, -1])
+def test_scores_keep_their_classes(class_dim: int | None) -> None:
+    torch.manual_seed(1)
+    scores = torch.randn(4, 6, 3) if class_dim != -1 else torch.randn(4, 3, 6)
+    labels, known, rows = torch.randint(0, 6, (4, 3)), torch.rand(4, 3) > 0.3, torch.rand(4, 3) > 0.3
+    last = scores.movedim(1, -1) if class_dim != -1 else scores
+    mask = rows.unsqueeze(-1 if class_dim == -1 else 1)
+    for given in (mg.masked(scores, mask), mg.masked(scores, mask.expand_as(scores).contiguous())):
+        found = mg.align(given, mg.masked(labels, known), class_dim=class_dim)
+        torch.testing.assert_close(found, (last[known & rows], labels[known & rows]), rtol=0, atol=0)
+    found = mg.align(scores, mg.masked(labels, known).to_sparse(), class_dim=class_dim)
+    torch.testing.assert_close(found, (last[known], labels[known]), rtol=0, atol=0)
+
+
+def test_a_class_without_a_score_is_refused_where_it_counts() -> None:
+    mask = torch.tensor([[True, True], [True, False], [False, True]])
+    scores = mg.masked(torch.ones(3, 2), mask)
+    with pytest.raises(ValueError, match=r"at 1 of 2 places.*scores\.filled\(-math\.inf\), labels"):
+        mg.align(scores, mg.masked(torch.zeros(3, dtype=torch.long), torch.tensor([True, True, False])))
+    found = mg.align(scores, mg.masked(torch.zeros(3, dtype=torch.long), torch.tensor([True, False, False])))
+    assert found[0].tolist() == [[1.0, 1.0]]
+
+
+def test_jagged_batches() -> None:
+    lengths = torch.tensor([2, 0, 3])
+    x, scores, labels = torch.randn(3, 3), torch.randn(3, 3, 5), torch.randint(0, 5, (3, 3))
+    mask = torch.arange(3) < lengths[:, None]
+    jagged = [mg.from_lengths(t, lengths, layout=torch.jagged) for t in (x, scores, labels)]
+    torch.testing.assert_close(mg.align(jagged[0], jagged[0] * 2), (x[mask], 2 * x[mask]))
+    torch.testing.assert_close(mg.align(jagged[1], jagged[2]), (scores[mask], labels[mask]))
+    assert mg.align(jagged[1], jagged[2])[0].data_ptr() == jagged[1]._values.data_ptr()  # nothing is copied
+    other = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
+    both = mask & other
+    for target in (mg.masked(labels, other), mg.masked(labels, other).to_sparse()):
+        torch.testing.assert_close(mg.align(jagged[1], target), (scores[both], labels[both]))
+    shorter = mg.from_lengths(labels, torch.tensor([1, 1, 3]), layout=torch.jagged)
+    both = mask & shorter.mask
+    torch.testing.assert_close(mg.align(jagged[1], shorter), (scores[both], labels[both]))
+    torch.testing.assert_close(mg.align(jagged[1], labels), (scores[mask], labels[mask]))
+    moved = jagged[1].transpose(1, 2)  # (B, C, T), as losses want it
+    torch.testing.assert_close(mg.align(moved, jagged[2], class_dim=1), (scores[mask], labels[mask]))
+    torch.testing.assert_close(mg.align(jagged[0].T, jagged[0].T)[0], x.T[mask.T])
+    flat = mg.align(jagged[1].flatten(0, 1), jagged[2].flatten())
+    torch.testing.assert_close(flat, (scores[mask], labels[mask]))
+
+
+def test_weights_come_along_and_dtypes_stay() -> None:
+    x = mg.masked(torch.tensor([1, 2, 3]), torch.tensor([True, False, True]))
+    found = mg.align(
+        x, torch.tensor([True, False, False]), torch.tensor([0.5, 0.25, 2.0], dtype=torch.float16)
+    )
+    assert [part.dtype for part in found] == [torch.int64, torch.bool, torch.float16]
+    assert [part.tolist() for part in found] == [[1, 3], [True, False], [0.5, 2.0]]
+
+
+def test_gradients_pass_to_what_was_taken() -> None:
+    x = torch.tensor([1.0, math.nan, 3.0], requires_grad=True)
+    a, b = mg.align(
+        mg.masked(x, torch.tensor([True, False, True])), mg.masked(x, torch.tensor([True, True, False]))
+    )
+    (a * b).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        (([1.0], torch.ones(1)), TypeError, "prediction must be a tensor or a MaskedTensor, found list"),
+        ((torch.ones(2), torch.ones(2), "x"), TypeError, "argument 3 must be a tensor"),
+        ((torch.eye(2).to_sparse(), torch.eye(2)), TypeError, r"torch.sparse_coo.*mg.from_sparse\(x\)"),
+        (
+            (torch.ones(2), torch.ones(1)),
+            ValueError,
+            r"target must have the shape.*found \(1,\) beside \(2,\).*squeeze",
+        ),
+        (
+            (torch.ones(3, 1), torch.ones(3)),
+            ValueError,
+            r"must be labels, which are integers, found torch.float32.*squeeze",
+        ),
+        (
+            (torch.ones(2, 3, 5), torch.ones(2, 3, dtype=torch.long)),
+            ValueError,
+            "classes were looked for in dimension 1.*class_dim=, -1",
+        ),
+        (
+            (torch.ones(3), torch.ones(3), torch.ones(2)),
+            ValueError,
+            r"argument 3 must have the shape.*found \(2,\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments: tuple[Any, ...], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        mg.align(*arguments)
+
+
+def test_class_dims_that_are_none() -> None:
+    labels = torch.zeros(2, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"class_dim must be a dimension of scores \(2, 3\), found 2"):
+        mg.align(torch.ones(2, 3), labels, class_dim=2)
+    with pytest.raises(ValueError, match=r"class_dim is for scores.*leave it out"):
+        mg.align(torch.ones(2), torch.ones(2), class_dim=0)
+    with pytest.raises(TypeError, match=re.escape("mg.align(scores.to_dense(), labels)")):
+        mg.align(mg.masked(torch.ones(2, 3)).to_sparse(), labels)
