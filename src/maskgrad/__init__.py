@@ -59,7 +59,7 @@ from maskgrad.optim.trained_entries import train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:
-    from maskgrad import distributed, integrations, plot
+    from maskgrad import distributed, doctor, integrations, plot, testing
     from maskgrad.export import onnx
 
 __version__ = "0.2.0"
@@ -88,6 +88,7 @@ __all__ = [
     "clipped_backward",
     "count_recompiles",
     "distributed",
+    "doctor",
     "errors",
     "find_coupling",
     "from_arrow",
@@ -121,6 +122,7 @@ __all__ = [
     "plot",
     "reverse_gradient",
     "sparse",
+    "testing",
     "train_only",
     "unspecified",
     "use_kernels",
@@ -143,9 +145,11 @@ def __getattr__(name: str) -> object:
     # matplotlib is imported by those who draw, and so on; several processes are not everybody's
     lazy = {
         "distributed": "maskgrad.distributed",
+        "doctor": "maskgrad.doctor",
         "integrations": "maskgrad.integrations",
         "onnx": "maskgrad.export.onnx",
         "plot": "maskgrad.plot",
+        "testing": "maskgrad.testing",
     }
     module = lazy.get(name)
     if module is not None:
