@@ -9,18 +9,21 @@ from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
+from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged.features import framed
+from maskgrad.semantics.jagged.features import ALONG, framed
 from maskgrad.semantics.jagged.rows import is_jagged, of_lengths
 from maskgrad.semantics.jagged.views import _unsqueeze
+from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored.entries import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["at_position", "getitem", "of_sequences", "picked", "positions_between"]
+__all__ = ["DIVIDED", "at_position", "divided", "getitem", "of_sequences", "picked", "positions_between"]
 
 ALL = slice(None)
 
@@ -130,6 +133,45 @@ def _one(x: Jagged, dim: int, part: Any) -> Any:
             raise IndexError(f"index {part} is out of bounds for dimension {dim} with size {size}")
         return None
     return of_sequences(x, torch.arange(size, device=pattern.offsets.device)[part])
+
+
+#: What cuts a dimension into parts that follow each other.
+DIVIDED = frozenset((
+    "narrow", "chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes",
+    "tensor_split",
+))  # fmt: skip
+
+
+def divided(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """Parts of the sequences, or of the positions: PyTorch says on a line of numbers where they are."""
+    signature, default, _ = ALONG[operation.name]
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = bound(signature, args, kwargs)
+        x, dim = given["input"], given.get("dim", default)
+        if not is_jagged(x) or type(dim) is not int or not can_read_values(x.values, *x.pattern.tensors()):
+            return fallback(function, args, kwargs)
+        dim = as_dim(dim, len(x.shape))
+        if dim not in x.pattern.at or x.pattern.is_flat or len(x.pattern.at) != 2:
+            return fallback(function, args, kwargs)
+        place = signature.split().index("dim")
+        options = {"dim": 0, **{k: v for k, v in kwargs.items() if k not in ("dim", "input", "self")}}
+        if place < len(args):
+            args, options = (
+                (*args[:place], 0, *args[place + 1 :]),
+                {k: v for k, v in options.items() if k != "dim"},
+            )
+        parts = function(torch.arange(x.shape[dim]), *args[1:], **options)
+        if isinstance(parts, Tensor):
+            return _one(x, dim, _between(parts))
+        return type(parts)([_one(x, dim, _between(part)) for part in parts])
+
+    return body
+
+
+def _between(line: Tensor) -> slice:
+    start = int(line[0]) if line.numel() else 0
+    return slice(start, start + line.numel())
 
 
 def at_position(x: Jagged, position: int) -> Entries:

@@ -211,6 +211,8 @@ def _along(operation: Operation, fallback: Body) -> Body:
         fallback = totals(name, fallback)
     if name in ("softmax", "log_softmax", "nn.functional.softmin") and name in stored.BY_NAME:
         fallback = within_sequences(name, stored.BY_NAME[name], fallback)
+    if name in indexing.DIVIDED:
+        fallback = indexing.divided(operation, fallback)
     if name in features.ALONG:
         return features.along(operation, fallback)
     if name in features.RULES:
