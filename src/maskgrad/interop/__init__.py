@@ -5,10 +5,12 @@ optional (``pip install 'maskgrad[interop]'``) and are imported by the functions
 here unpickles or runs anything that it reads.
 """
 
+from maskgrad.interop import arrow_capsules
 from maskgrad.interop.arrow_arrays import from_arrow, to_arrow
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
 from maskgrad.interop.collation import collate_jagged
 from maskgrad.interop.dlpack import Exported, from_dlpack, to_dlpack
+from maskgrad.interop.named_tensors import from_tensors, to_tensors
 from maskgrad.interop.nested_tensors import from_nested, to_nested
 from maskgrad.interop.packed_sequences import CuSeqlens, from_packed, to_cu_seqlens, to_packed
 from maskgrad.interop.pandas_frames import from_pandas, to_pandas
@@ -18,6 +20,8 @@ from maskgrad.interop.sequence_lengths import lengths
 from maskgrad.interop.token_budget import TokenBudgetSampler
 from maskgrad.interop.tokenizers import from_tokenizer
 from maskgrad.interop.torch_masked import from_torch_masked, to_torch_masked
+
+arrow_capsules.install()
 
 __all__ = [
     "CuSeqlens",
@@ -32,6 +36,7 @@ __all__ = [
     "from_pandas",
     "from_polars",
     "from_scipy",
+    "from_tensors",
     "from_tokenizer",
     "from_torch_masked",
     "lengths",
@@ -44,5 +49,6 @@ __all__ = [
     "to_pandas",
     "to_polars",
     "to_scipy",
+    "to_tensors",
     "to_torch_masked",
 ]

@@ -120,6 +120,58 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         "Use the aggregations mean, max, min, sum, mul, var and std, or mg.functional.median for each graph.",
         "test_torch_geometric.py::test_aggregations_refuse",
     ),
+    _refusal(
+        "tensordict.base.TensorDictBase._convert_to_tensor",
+        "tensordict.base",
+        "it would be kept as an object of Python, which indexing, stacking and moving leave as it is",
+        "Store its parts, TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…), and read "
+        "mg.interop.from_tensors(td).",
+        "test_tensordict.py::test_masked_tensors_refuse",
+    ),
+    _refusal(
+        "safetensors.torch.save_file",
+        "safetensors.torch",
+        "a file holds plain tensors",
+        "Save mg.interop.to_tensors(tensors), and read mg.interop.from_tensors(load_file(path)).",
+        "test_safetensors.py::test_masked_tensors_refuse",
+    ),
+    _refusal(
+        "safetensors.torch.save",
+        "safetensors.torch",
+        "a file holds plain tensors",
+        "Save mg.interop.to_tensors(tensors), and read mg.interop.from_tensors(load(data)).",
+        "test_safetensors.py::test_masked_tensors_refuse",
+    ),
+    *(
+        _refusal(
+            f"torchjd.autojac.{module}.{module[1:]}",
+            f"torchjd.autojac.{module}",
+            "each entry is an objective, and unspecified ones would count as objectives with a gradient of zero",
+            "Give the specified ones, losses.compressed().",
+            "test_torchjd.py::test_masked_objectives_refuse",
+        )
+        for module in ("_backward", "_jac")
+    ),
+    *(
+        _refusal(
+            f"opacus.grad_sample.{module}.{name}.capture_activations_hook",
+            f"opacus.grad_sample.{module}",
+            "the rules of Opacus compute with inputs as plain tensors",
+            "Use mg.per_sample_grad, or give the layers x.filled(0.) and mask the losses.",
+            "test_opacus.py::test_masked_inputs_refuse",
+        )
+        for module, name in (
+            ("grad_sample_module", "GradSampleModule"),
+            ("grad_sample_module_fast_gradient_clipping", "GradSampleModuleFastGradientClipping"),
+        )
+    ),
+    _refusal(
+        "torch.utils.tensorboard._convert_np.make_np",
+        "torch.utils.tensorboard._convert_np",
+        "a summary has no place for what is unspecified",
+        "Write a number, x.mean(), the specified entries, x.compressed(), or x.filled(value).",
+        "test_tensorboard.py::test_masked_tensors_refuse",
+    ),
     Patch(
         target="torchvision.transforms.v2.Transform",
         how="replaced",
