@@ -9,7 +9,12 @@ from __future__ import annotations
 import warnings
 
 from maskgrad.errors import TorchPatchWarning
-from maskgrad.masked_tensor.package_patches import einops_backend, graph_scatter, image_transforms
+from maskgrad.masked_tensor.package_patches import (
+    einops_backend,
+    expert_rows,
+    graph_scatter,
+    image_transforms,
+)
 from maskgrad.masked_tensor.package_patches.refusing import refuse
 from maskgrad.masked_tensor.torch_patches.after_import import after_import
 from maskgrad.masked_tensor.torch_patches.patch import Patch
@@ -171,6 +176,24 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         "a summary has no place for what is unspecified",
         "Write a number, x.mean(), the specified entries, x.compressed(), or x.filled(value).",
         "test_tensorboard.py::test_masked_tensors_refuse",
+    ),
+    Patch(
+        target="transformers.integrations.moe.ExpertsInterface.get_interface",
+        how="replaced",
+        reason="looks tokens up by indices computed from them, which are unspecified where the tokens are",
+        without="mixtures of experts refuse MaskedTensors; give inputs_embeds=x.filled(0.) and attention_mask",
+        versions="all",
+        test=f"{_TESTS}/test_transformers.py::test_architectures",
+        needs={"transformers.integrations.moe.ExpertsInterface.get_interface": ("self",)},
+        install=expert_rows.install,
+        after="transformers.integrations.moe",
+    ),
+    _refusal(
+        "transformers.generation.utils.GenerationMixin.generate",
+        "transformers.generation.utils",
+        "the tokens that it appends are the same for all sequences, wherever these end",
+        "Pad on the left, and call generate(inputs_embeds=x.filled(0.), attention_mask=x.mask.any(-1).long()).",
+        "test_transformers.py::test_generating",
     ),
     Patch(
         target="torchvision.transforms.v2.Transform",
