@@ -118,6 +118,33 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         "Use torch_geometric.nn.GraphNorm, which divides by what is specified, or x.filled(0.).",
         "test_torch_geometric.py::test_norms_refuse",
     ),
+    *(
+        _refusal(
+            f"torch_geometric.nn.aggr.{module}.{name}.__call__",
+            f"torch_geometric.nn.aggr.{module}",
+            "it scales by the number of all rows",
+            "Use the aggregations mean, max, min, sum, mul, var and std, or x.filled(0.).",
+            "test_torch_geometric.py::test_aggregations_refuse",
+        )
+        for module, name in (
+            ("variance_preserving", "VariancePreservingAggregation"),
+            ("scaler", "DegreeScalerAggregation"),
+        )
+    ),
+    _refusal(
+        "torch_geometric.utils._scatter.scatter_argmax",
+        "torch_geometric.utils._scatter",
+        "it does not ask which rows are specified",
+        "Use torch_geometric.utils.scatter(x, index, reduce='max') and compare, or x.filled(float('-inf')).",
+        "test_torch_geometric.py::test_edges_refuse",
+    ),
+    _refusal(
+        "torch_geometric.utils.undirected.is_undirected",
+        "torch_geometric.utils.undirected",
+        "it compares attributes that are tensors, and others not at all",
+        _ONE_BY_ONE,
+        "test_torch_geometric.py::test_edges_refuse",
+    ),
     _refusal(
         "torch_geometric.nn.aggr.quantile.QuantileAggregation.__call__",
         "torch_geometric.nn.aggr.quantile",
