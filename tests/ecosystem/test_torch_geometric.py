@@ -186,7 +186,7 @@ def test_norms_refuse() -> None:
 
 @refused(
     "torch_geometric",
-    "`MedianAggregation`, `QuantileAggregation`, `VariancePreservingAggregation`, `DegreeScalerAggregation`",
+    "`MedianAggregation`, `QuantileAggregation`, `VariancePreservingAggregation`, `MultiAggregation`, `DegreeScalerAggregation`",
     "`mean`, `max`, `min`, `sum`, or `mg.functional.median` for each graph",
 )
 def test_aggregations_refuse() -> None:
@@ -195,6 +195,7 @@ def test_aggregations_refuse() -> None:
         nn.aggr.MedianAggregation()(x, INDEX)
     for aggregation in (
         nn.aggr.VariancePreservingAggregation(),
+        nn.aggr.MultiAggregation(["mean", "std"]),
         nn.aggr.DegreeScalerAggregation("sum", "identity", torch.tensor([0, 1, 1, 1])),
     ):
         with pytest.raises(UnsupportedOperationError, match="by the number of all rows"):

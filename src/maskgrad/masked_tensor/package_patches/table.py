@@ -129,6 +129,7 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         for module, name in (
             ("variance_preserving", "VariancePreservingAggregation"),
             ("scaler", "DegreeScalerAggregation"),
+            ("fused", "FusedAggregation"),
         )
     ),
     _refusal(
