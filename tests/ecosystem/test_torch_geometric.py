@@ -157,7 +157,7 @@ def test_messages_by_hand() -> None:
 
 @refused(
     "torch_geometric",
-    "`coalesce`, `sort_edge_index`, `to_undirected` with masked attributes",
+    "`coalesce`, `sort_edge_index`, `to_undirected`, `is_undirected` with masked attributes",
     "`[x.filled(0.), x.mask]` in the place of `x`",
 )
 def test_edges_refuse() -> None:
@@ -165,6 +165,10 @@ def test_edges_refuse() -> None:
     for function in (utils.coalesce, utils.sort_edge_index, utils.to_undirected):
         with pytest.raises(UnsupportedOperationError, match=r"\[x\.filled\(0\.\), x\.mask\]"):
             function(EDGES, x)
+    with pytest.raises(UnsupportedOperationError, match=r"\[x\.filled\(0\.\), x\.mask\]"):
+        utils.is_undirected(EDGES, x)
+    with pytest.raises(UnsupportedOperationError, match=r"x\.filled\(float\('-inf'\)\)"):
+        utils._scatter.scatter_argmax(x[:, 0], torch.zeros(4, dtype=torch.int64))
     _, (moved, moved_mask) = utils.sort_edge_index(EDGES, [x.filled(0.0), x.mask], sort_by_row=False)
     order = EDGES[1].argsort()
     assert torch.equal(moved, values[order])
@@ -182,10 +186,17 @@ def test_norms_refuse() -> None:
 
 @refused(
     "torch_geometric",
-    "`MedianAggregation`, `QuantileAggregation`",
+    "`MedianAggregation`, `QuantileAggregation`, `VariancePreservingAggregation`, `MultiAggregation`, `DegreeScalerAggregation`",
     "`mean`, `max`, `min`, `sum`, or `mg.functional.median` for each graph",
 )
 def test_aggregations_refuse() -> None:
     x, _, _ = garbage(7, 5)
     with pytest.raises(UnsupportedOperationError, match=r"mg\.functional\.median"):
         nn.aggr.MedianAggregation()(x, INDEX)
+    for aggregation in (
+        nn.aggr.VariancePreservingAggregation(),
+        nn.aggr.MultiAggregation(["mean", "std"]),
+        nn.aggr.DegreeScalerAggregation("sum", "identity", torch.tensor([0, 1, 1, 1])),
+    ):
+        with pytest.raises(UnsupportedOperationError, match="by the number of all rows"):
+            aggregation(x, INDEX)

@@ -142,9 +142,10 @@ class DataParallel(nn.Module, Joinable):
         if not self._dense:
             own = {id(p) for p in self._division.local.values()} | {id(p) for p in tensors}
             tensors += [p for p in self.module.parameters() if id(p) not in own]
-            masked = [b for b in self.module.buffers() if isinstance(b, MaskedTensor)]
-            plain = [b for b in self.module.buffers() if not isinstance(b, MaskedTensor)]
-            tensors += [*memory_of(masked), *(b for b in plain if b.layout is torch.strided)]
+            buffers = list(self.module.buffers())
+            tensors += memory_of(
+                b for b in buffers if isinstance(b, MaskedTensor) or b.layout is torch.strided
+            )
         works: list[Any] = []
         with torch.no_grad():
             sent = [t.detach().to(group.transport(t.device)).contiguous() for t in tensors]

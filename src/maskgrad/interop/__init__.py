@@ -7,11 +7,13 @@ here unpickles or runs anything that it reads. Those that are written daily are 
 """
 
 from maskgrad.deprecation import moved as _moved
+from maskgrad.interop import arrow_capsules
 from maskgrad.interop.arrow_arrays import from_arrow as _from_arrow
 from maskgrad.interop.arrow_arrays import to_arrow
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
 from maskgrad.interop.collation import collate_jagged
 from maskgrad.interop.dlpack import Exported, from_dlpack, to_dlpack
+from maskgrad.interop.named_tensors import from_tensors, to_tensors
 from maskgrad.interop.nested_tensors import from_nested as _from_nested
 from maskgrad.interop.nested_tensors import to_nested
 from maskgrad.interop.packed_sequences import CuSeqlens, from_packed, to_cu_seqlens, to_packed
@@ -27,6 +29,8 @@ from maskgrad.interop.tokenizers import from_tokenizer
 from maskgrad.interop.torch_masked import from_torch_masked as _from_torch_masked
 from maskgrad.interop.torch_masked import to_torch_masked
 
+arrow_capsules.install()
+
 __all__ = [
     "CuSeqlens",
     "Exported",
@@ -35,6 +39,7 @@ __all__ = [
     "from_awkward",
     "from_dlpack",
     "from_packed",
+    "from_tensors",
     "from_tokenizer",
     "lengths",
     "to_arrow",
@@ -46,6 +51,7 @@ __all__ = [
     "to_pandas",
     "to_polars",
     "to_scipy",
+    "to_tensors",
     "to_torch_masked",
 ]
 

@@ -162,7 +162,8 @@ class MaskedTensor(TypedOperators):
         raise TypeError(
             "a MaskedTensor does not become a numpy array by itself, which has no place for what is unspecified; write "
             "x.filled(float('nan')).numpy() for libraries that know NaN, such as scikit-learn, or x.to_numpy() for a "
-            "numpy.ma array (many libraries ignore its mask)"
+            "numpy.ma array (many libraries ignore its mask); mg.interop.to_pandas(x) for pandas, and x.tolist(), with "
+            "None where it is unspecified, for lists"
         )
 
     def __len__(self) -> int:

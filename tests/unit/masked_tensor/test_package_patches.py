@@ -10,10 +10,11 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch import Tensor
 
 import maskgrad as mg
 from maskgrad.errors import TorchPatchWarning, UnsupportedOperationError
-from maskgrad.masked_tensor.package_patches import table
+from maskgrad.masked_tensor.package_patches import expert_rows, graph_scatter, table
 from maskgrad.masked_tensor.package_patches.refusing import has_masked, refuse
 from maskgrad.masked_tensor.package_patches.table import PACKAGE_PATCHES
 from maskgrad.masked_tensor.torch_patches.exchange import exchange
@@ -109,3 +110,68 @@ def test_the_backend_of_einops(package: ModuleType) -> None:
                 del sys.modules[name]
             else:
                 sys.modules[name] = module
+
+
+def scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int = 0, reduce: str = "sum") -> Tensor:
+    """What torch_geometric's means, on vectors."""
+    assert dim == 0
+    result = src.new_zeros(dim_size)
+    return result.scatter_reduce(0, index, src, {"max": "amax"}.get(reduce, reduce), include_self=False)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_scatter_deletes(reduce: str) -> None:
+    """Into three groups, of which the second never has a row and the third loses all it has in one column."""
+    over = graph_scatter._on_entries(scatter)
+    data = torch.tensor(
+        [[1.0, torch.nan], [3.0, 5.0], [torch.nan, 7.0], [torch.inf, 9.0]], requires_grad=True
+    )
+    mask = torch.tensor([[True, False], [True, True], [False, True], [False, True]])
+    index = torch.tensor([0, 0, 2, 2])
+    found = over(mg.masked(data, mask), index, 0, None, reduce)
+    first = {"sum": 4.0, "mean": 2.0, "max": 3.0}[reduce]
+    last = {"sum": 16.0, "mean": 8.0, "max": 9.0}[reduce]
+    assert found.tolist() == [[first, 5.0], [0.0, 0.0], [None, last]]
+    found.sum().backward()
+    assert data.grad is not None
+    assert not data.grad[~mask].any()
+    across = over(mg.masked(data.T, mask.T), mg.masked(index, torch.ones(4, dtype=torch.bool)), -1, 3, reduce)
+    assert across.T.tolist() == found.tolist()
+    assert over(torch.ones(2), torch.tensor([0, 0]), 0, 1).tolist() == [2.0]
+
+
+def test_scatter_says_what_is_wrong() -> None:
+    over = graph_scatter._on_entries(scatter)
+    with pytest.raises(
+        UnsupportedOperationError, match=r"found a Tensor with 2 dimensions.*scatter\(src\[keep\]"
+    ):
+        over(x(), torch.zeros(1, 2, dtype=torch.int64))
+    with pytest.raises(
+        ValueError, match="index must have an entry for each of the \\(2,\\) along dimension 0, found 3"
+    ):
+        over(x(), torch.zeros(3, dtype=torch.int64))
+
+
+def test_experts_see_whole_rows_only() -> None:
+    seen = []
+
+    def experts(self: object, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        seen.append((hidden.shape, type(index)))
+        return hidden * index.sum(1, keepdim=True) * weights
+
+    data = torch.tensor([[1.0, 2.0], [torch.nan, torch.nan], [3.0, 4.0]], requires_grad=True)
+    there = torch.tensor([True, False, True])
+    hidden = mg.masked(data, there[:, None])
+    index = mg.masked(torch.tensor([[1, 1], [99, 99], [0, 1]]), there[:, None])
+    found = expert_rows._by_rows(experts)(None, hidden, index, weights=torch.full((3, 1), 2.0))
+    assert found.tolist() == [[4.0, 8.0], [None, None], [6.0, 8.0]]
+    assert seen == [((2, 2), torch.Tensor)]
+    found.sum().backward()
+    assert data.grad is not None
+    assert data.grad.tolist() == [[4.0, 4.0], [0.0, 0.0], [2.0, 2.0]]
+    part = mg.masked(data.detach(), torch.tensor([[True, False], [True, True], [True, True]]))
+    with pytest.raises(UnsupportedOperationError, match=r"specified in part.*mask\[\.\.\., None\]"):
+        expert_rows._by_rows(experts)(None, part, index, index)
+    assert expert_rows._by_rows(experts)(
+        None, torch.ones(1, 2), torch.ones(1, 1), torch.ones(1, 1)
+    ).tolist() == [[1, 1]]

@@ -9,7 +9,12 @@ from __future__ import annotations
 import warnings
 
 from maskgrad.errors import TorchPatchWarning
-from maskgrad.masked_tensor.package_patches import einops_backend, graph_scatter, image_transforms
+from maskgrad.masked_tensor.package_patches import (
+    einops_backend,
+    expert_rows,
+    graph_scatter,
+    image_transforms,
+)
 from maskgrad.masked_tensor.package_patches.refusing import refuse
 from maskgrad.masked_tensor.torch_patches.after_import import after_import
 from maskgrad.masked_tensor.torch_patches.patch import Patch
@@ -113,12 +118,110 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         "Use torch_geometric.nn.GraphNorm, which divides by what is specified, or x.filled(0.).",
         "test_torch_geometric.py::test_norms_refuse",
     ),
+    *(
+        _refusal(
+            f"torch_geometric.nn.aggr.{module}.{name}.__call__",
+            f"torch_geometric.nn.aggr.{module}",
+            "it scales by the number of all rows",
+            "Use the aggregations mean, max, min, sum, mul, var and std, or x.filled(0.).",
+            "test_torch_geometric.py::test_aggregations_refuse",
+        )
+        for module, name in (
+            ("variance_preserving", "VariancePreservingAggregation"),
+            ("scaler", "DegreeScalerAggregation"),
+            ("fused", "FusedAggregation"),
+        )
+    ),
+    _refusal(
+        "torch_geometric.utils._scatter.scatter_argmax",
+        "torch_geometric.utils._scatter",
+        "it does not ask which rows are specified",
+        "Use torch_geometric.utils.scatter(x, index, reduce='max') and compare, or x.filled(float('-inf')).",
+        "test_torch_geometric.py::test_edges_refuse",
+    ),
+    _refusal(
+        "torch_geometric.utils.undirected.is_undirected",
+        "torch_geometric.utils.undirected",
+        "it compares attributes that are tensors, and others not at all",
+        _ONE_BY_ONE,
+        "test_torch_geometric.py::test_edges_refuse",
+    ),
     _refusal(
         "torch_geometric.nn.aggr.quantile.QuantileAggregation.__call__",
         "torch_geometric.nn.aggr.quantile",
         "it finds the middle by the number of all rows",
         "Use the aggregations mean, max, min, sum, mul, var and std, or mg.functional.median for each graph.",
         "test_torch_geometric.py::test_aggregations_refuse",
+    ),
+    _refusal(
+        "tensordict.base.TensorDictBase._convert_to_tensor",
+        "tensordict.base",
+        "it would be kept as an object of Python, which indexing, stacking and moving leave as it is",
+        "Store its parts, TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…), and read "
+        "mg.interop.from_tensors(td).",
+        "test_tensordict.py::test_masked_tensors_refuse",
+    ),
+    _refusal(
+        "safetensors.torch.save_file",
+        "safetensors.torch",
+        "a file holds plain tensors",
+        "Save mg.interop.to_tensors(tensors), and read mg.interop.from_tensors(load_file(path)).",
+        "test_safetensors.py::test_masked_tensors_refuse",
+    ),
+    _refusal(
+        "safetensors.torch.save",
+        "safetensors.torch",
+        "a file holds plain tensors",
+        "Save mg.interop.to_tensors(tensors), and read mg.interop.from_tensors(load(data)).",
+        "test_safetensors.py::test_masked_tensors_refuse",
+    ),
+    *(
+        _refusal(
+            f"torchjd.autojac.{module}.{module[1:]}",
+            f"torchjd.autojac.{module}",
+            "each entry is an objective, and unspecified ones would count as objectives with a gradient of zero",
+            "Give the specified ones, losses.compressed().",
+            "test_torchjd.py::test_masked_objectives_refuse",
+        )
+        for module in ("_backward", "_jac")
+    ),
+    *(
+        _refusal(
+            f"opacus.grad_sample.{module}.{name}.capture_activations_hook",
+            f"opacus.grad_sample.{module}",
+            "the rules of Opacus compute with inputs as plain tensors",
+            "Use mg.per_sample_grad, or give the layers x.filled(0.) and mask the losses.",
+            "test_opacus.py::test_masked_inputs_refuse",
+        )
+        for module, name in (
+            ("grad_sample_module", "GradSampleModule"),
+            ("grad_sample_module_fast_gradient_clipping", "GradSampleModuleFastGradientClipping"),
+        )
+    ),
+    _refusal(
+        "torch.utils.tensorboard._convert_np.make_np",
+        "torch.utils.tensorboard._convert_np",
+        "a summary has no place for what is unspecified",
+        "Write a number, x.mean(), the specified entries, x.compressed(), or x.filled(value).",
+        "test_tensorboard.py::test_masked_tensors_refuse",
+    ),
+    Patch(
+        target="transformers.integrations.moe.ExpertsInterface.get_interface",
+        how="replaced",
+        reason="looks tokens up by indices computed from them, which are unspecified where the tokens are",
+        without="mixtures of experts refuse MaskedTensors; give inputs_embeds=x.filled(0.) and attention_mask",
+        versions="all",
+        test=f"{_TESTS}/test_transformers.py::test_architectures",
+        needs={"transformers.integrations.moe.ExpertsInterface.get_interface": ("self",)},
+        install=expert_rows.install,
+        after="transformers.integrations.moe",
+    ),
+    _refusal(
+        "transformers.generation.utils.GenerationMixin.generate",
+        "transformers.generation.utils",
+        "the tokens that it appends are the same for all sequences, wherever these end",
+        "Pad on the left, and call generate(inputs_embeds=x.filled(0.), attention_mask=x.mask.any(-1).long()).",
+        "test_transformers.py::test_generating",
     ),
     Patch(
         target="torchvision.transforms.v2.Transform",

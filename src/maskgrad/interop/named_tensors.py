@@ -1,0 +1,169 @@
+"""MaskedTensors as plain tensors under names, for files and containers that hold nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor.tensor import rebuild_stored, stored_of
+
+__all__ = ["from_tensors", "to_tensors"]
+
+#: Between the name and what a part is; names of modules and parameters have dots.
+MARK = "::"
+STRIDED = ("values", "mask")
+
+
+def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
+    """Plain tensors in the place of MaskedTensors, for safetensors, tensordict and their like.
+
+    ``x`` becomes ``x::values`` and ``x::mask``, both of its shape; on a sparse or jagged layout
+    ``x::sparse_csr.values``, ``x::sparse_csr.0`` and so on, with the sizes in ``x::sparse_csr.sizes``. Plain tensors
+    keep their names.
+
+    Args:
+        named: tensors by name, such as ``module.state_dict()``.
+
+    Returns:
+        A dict of plain tensors, contiguous where they were taken apart, that share no memory with each other's masks.
+        What lies under a Boolean mask is 0 in ``x::values``: nothing unspecified is written to a file.
+
+    Gradient:
+        Passes to the specified entries.
+
+    Raises:
+        TypeError: ``named`` is no mapping, a name is no string, or something is no tensor.
+        ValueError: a name has the mark ``::`` in it already.
+
+    Dense equivalent: ``dict(named)``.
+
+    Example:
+        >>> x = mg.from_nan(torch.tensor([1.0, float("nan")]))
+        >>> parts = mg.interop.to_tensors({"x": x, "bias": torch.zeros(1)})
+        >>> parts
+        {'x::values': tensor([1., 0.]), 'x::mask': tensor([ True, False]), 'bias': tensor([0.])}
+        >>> mg.interop.from_tensors(parts)["x"]
+        masked([1., --])
+
+    Source: the format of safetensors, names and plain dense tensors, https://github.com/huggingface/safetensors
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in _items(named, "to_tensors"):
+        if MARK in name:
+            raise ValueError(
+                f"name {name!r} must not have {MARK!r} in it, which marks the parts of a MaskedTensor"
+            )
+        if isinstance(tensor, MaskedTensor):
+            found.update({f"{name}{MARK}{part}": t for part, t in _parts(tensor).items()})
+        elif isinstance(tensor, Tensor):
+            found[name] = tensor
+        else:
+            raise TypeError(f"{name!r} must be a Tensor or MaskedTensor, found {type(tensor).__name__}")
+    return found
+
+
+def from_tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor | MaskedTensor]:
+    """MaskedTensors again, from what :func:`to_tensors` made of them.
+
+    Args:
+        named: plain tensors by name: a dict, what ``safetensors.torch.load_file`` returns, or a TensorDict.
+
+    Returns:
+        A dict; names without the mark ``::`` are as they were. Values and Boolean masks share memory with the input.
+
+    Gradient:
+        Passes to ``x::values`` at the specified entries.
+
+    Raises:
+        TypeError: ``named`` is no mapping, or a part is no tensor or has a wrong dtype.
+        ValueError: a part is missing, unknown, or contradicts the others; nothing in a file is trusted.
+
+    Dense equivalent: ``dict(named)``.
+
+    Example:
+        >>> parts = {"x::values": torch.tensor([1.0, 0.0]), "x::mask": torch.tensor([True, False])}
+        >>> mg.interop.from_tensors(parts)
+        {'x': masked([1., --])}
+
+    Source: see :func:`to_tensors`.
+    """
+    found: dict[str, Any] = {}
+    parts: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, tensor in _items(named, "from_tensors"):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name!r} must be a Tensor, found {type(tensor).__name__}")
+        base, mark, part = name.partition(MARK)
+        if mark:
+            parts[base][part] = tensor
+            found.setdefault(base, None)
+        else:
+            found[name] = tensor
+    for base, tensors in parts.items():
+        if found[base] is not None:
+            raise ValueError(
+                f"there is a plain tensor {base!r} beside the parts {', '.join(map(repr, sorted(tensors)))}"
+            )
+        found[base] = _together(base, tensors)
+    return found
+
+
+def _items(named: Any, function: str) -> list[tuple[str, Any]]:
+    if not callable(getattr(named, "items", None)):
+        raise TypeError(
+            f"mg.interop.{function} takes tensors by name, such as a dict, found {type(named).__name__}; give one "
+            'tensor a name: {"x": x}'
+        )
+    items = list(named.items())
+    for name, _ in items:
+        if not isinstance(name, str):
+            raise TypeError(f"names must be strings, found {name!r}; call the function for each nested dict")
+    return items
+
+
+def _parts(x: MaskedTensor) -> dict[str, Tensor]:
+    stored = stored_of(x)
+    if stored is None:
+        return {
+            "values": x.filled(0).contiguous(),
+            "mask": x.mask.clone(memory_format=torch.contiguous_format),
+        }
+    layout, sizes, blocksize = stored.pattern.facts()
+    named = {
+        "values": stored.values.contiguous(),
+        **{
+            str(i): t.clone(memory_format=torch.contiguous_format)
+            for i, t in enumerate(stored.pattern.tensors())
+        },
+        "sizes": torch.tensor([*sizes, *(blocksize or ())]),
+    }
+    return {f"{layout}.{part}": tensor for part, tensor in named.items()}
+
+
+def _together(name: str, parts: dict[str, Tensor]) -> MaskedTensor:
+    layouts = {part.partition(".")[0] if "." in part else "" for part in parts}
+    layout = layouts.pop()
+    if layouts or (not layout and set(parts) != set(STRIDED)):
+        raise ValueError(
+            f"{name!r} must have the parts {' and '.join(f'{name}{MARK}{part}' for part in STRIDED)}, or those of one "
+            f"other layout, found {', '.join(f'{name}{MARK}{part}' for part in sorted(parts))}"
+        )
+    if not layout:
+        return masked(parts["values"], parts["mask"])
+    inner = {part.partition(".")[2]: tensor for part, tensor in parts.items()}
+    numbers = [str(i) for i in range(len(inner) - 2)]
+    if set(inner) != {"values", "sizes", *numbers}:
+        raise ValueError(
+            f"{name!r} must have the parts values, sizes and 0, 1, … of layout {layout}, found "
+            f"{', '.join(sorted(inner))}"
+        )
+    if inner["sizes"].ndim != 1 or inner["sizes"].is_floating_point() or inner["sizes"].is_complex():
+        raise ValueError(f"'{name}{MARK}{layout}.sizes' must be a list of integers, found {inner['sizes']}")
+    sizes = inner["sizes"].tolist()
+    blocksize = sizes[-2:] if layout in ("sparse_bsr", "sparse_bsc") else None
+    facts = (layout, sizes[:-2] if blocksize else sizes, blocksize)
+    return rebuild_stored(inner["values"], facts, tuple(inner[number] for number in numbers))

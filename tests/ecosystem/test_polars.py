@@ -1,0 +1,44 @@
+"""polars and pyarrow: a vector is taken as it is, through Arrow's interface; a matrix is a table."""
+
+from __future__ import annotations
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import maskgrad as mg
+from maskgrad.errors import UnsupportedOperationError
+from tests.ecosystem.rows import one_line, refused, works
+from tests.ecosystem.truth import garbage
+
+
+@works("polars", "vectors in `Series` and as columns of a `DataFrame`; unspecified is null")
+@works("pyarrow", "vectors in `pa.array` and as columns of `pa.table`; unspecified is null")
+def test_vectors() -> None:
+    x, _, _ = garbage(6)
+    assert pl.Series("a", x).to_list() == x.tolist()
+    assert pl.DataFrame({"a": x, "n": range(6)})["a"].null_count() == 6 - x.num_specified().item()
+    assert pa.array(x).to_pylist() == x.tolist()
+    assert pa.table({"a": x})["a"].null_count == 6 - x.num_specified().item()
+    assert mg.from_polars(pl.Series("a", x)).tolist() == x.tolist()
+    whole = mg.masked(x.filled(1.0).long(), x.mask)
+    assert pl.Series("a", whole).dtype == pl.Int64
+
+
+@one_line("polars", "tables", "`mg.interop.to_polars(x)`, `mg.from_polars(table)`")
+@one_line("pyarrow", "tables", "`mg.interop.to_arrow(x)`, `mg.from_arrow(table)`")
+def test_matrices() -> None:
+    x, _, _ = garbage(6, 2)
+    assert mg.from_polars(mg.interop.to_polars(x)).tolist() == x.tolist()
+    assert mg.from_arrow(mg.interop.to_arrow(x)).tolist() == x.tolist()
+
+
+@refused("polars", "a matrix in `DataFrame` or `Series`", "`mg.interop.to_polars(x)`")
+@refused("pyarrow", "a matrix in `pa.array`", "`mg.interop.to_arrow(x)`")
+def test_matrices_refuse() -> None:
+    x, _, _ = garbage(6, 2)
+    for call in (lambda: pl.Series("a", x), lambda: pa.array(x), lambda: pl.DataFrame(x)):
+        with pytest.raises(
+            UnsupportedOperationError, match=r"mg\.interop\.to_arrow\(x\).*mg\.interop\.to_polars\(x\)"
+        ):
+            call()

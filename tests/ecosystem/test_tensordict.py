@@ -1,0 +1,51 @@
+"""tensordict: values and mask as two entries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+import maskgrad as mg
+from maskgrad.errors import UnsupportedOperationError
+from tests.ecosystem.rows import one_line, refused
+from tests.ecosystem.truth import garbage
+
+
+@one_line(
+    "tensordict",
+    "a way in and out, through indexing, stacking and `to`",
+    "`TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…)`, `mg.interop.from_tensors(td)`",
+)
+def test_there_and_back() -> None:
+    x, values, mask = garbage(4, 3, requires_grad=True)
+    td = TensorDict(mg.interop.to_tensors({"x": x, "y": torch.arange(4)}), batch_size=[4])
+    part = mg.interop.from_tensors(torch.stack([td[1], td[3]]).to("cpu"))
+    assert torch.equal(part["x"].mask, mask[[1, 3]])
+    torch.testing.assert_close(part["x"].filled(0.0), values[[1, 3]])
+    part["x"].sum().backward()
+    assert torch.equal(x._values.grad != 0, mask & torch.tensor([[False], [True], [False], [True]]))
+
+
+@refused(
+    "tensordict", "a MaskedTensor as an entry", "`TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…)`"
+)
+@pytest.mark.parametrize("batch_size", [[], [4]])
+def test_masked_tensors_refuse(batch_size: list[int]) -> None:
+    x, _, _ = garbage(4, 3)
+    words = r"mg\.interop\.to_tensors\(\{'x': x\}\)"
+    with pytest.raises(UnsupportedOperationError, match=words):
+        TensorDict({"x": x}, batch_size=batch_size)
+    with pytest.raises(UnsupportedOperationError, match=words):
+        TensorDict({"a": {"x": x}}, batch_size=batch_size)
+    with pytest.raises(UnsupportedOperationError, match=words):
+        TensorDict({"x": x}, batch_size=batch_size, device="cpu")
+    td = TensorDict({"y": torch.zeros(4)}, batch_size=batch_size)
+    with pytest.raises(UnsupportedOperationError, match=words):
+        td["x"] = x
+    with pytest.raises(UnsupportedOperationError, match=words):
+        td.update({"x": x})
+    with pytest.raises((UnsupportedOperationError, RuntimeError)):
+        td.set_("y", x[:, 0])
+    assert list(td.keys()) == ["y"]
+    assert torch.equal(td["y"], torch.zeros(4))

@@ -1,0 +1,76 @@
+"""timm: whole images out of a batch, and images with unspecified pixels, through unmodified models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+import maskgrad as mg
+from tests.ecosystem.rows import works
+
+SMALL: dict[str, dict[str, Any]] = {
+    "vit_tiny_patch16_224": {"img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2},
+    "deit3_small_patch16_224": {"img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2},
+    "swin_tiny_patch4_window7_224": {
+        "img_size": 32,
+        "embed_dim": 24,
+        "depths": (1, 1),
+        "num_heads": (2, 2),
+        "window_size": 4,
+    },
+    "resnet10t": {},
+    "convnext_atto": {},
+    "mobilenetv3_small_050": {},
+    "efficientnet_b0": {},
+    "regnetx_002": {},
+    "poolformer_s12": {},
+}
+
+
+def model_of(name: str) -> Any:
+    torch.manual_seed(2)
+    return timm.create_model(name, num_classes=3, **SMALL[name]).eval()
+
+
+@works(
+    "timm",
+    "ViT, DeiT, Swin, ResNet, ConvNeXt, MobileNet, EfficientNet, RegNet, PoolFormer: on whole images as on plain ones",
+)
+@works(
+    "timm", "the same nine, with unspecified pixels: what lies there changes nothing, forward and backward"
+)
+@pytest.mark.parametrize("name", SMALL)
+def test_images(name: str) -> None:
+    model = model_of(name)
+    images = torch.rand(2, 3, 32, 32)
+    known = torch.ones(2, 1, 32, 32, dtype=torch.bool)
+    torch.testing.assert_close(model(mg.masked(images, known)).filled(torch.nan), model(images))
+    known[..., :16] = False
+    results = []
+    for bad in (torch.nan, 1e38):
+        plain = torch.where(known, images, bad).requires_grad_()
+        model.zero_grad()
+        out = model(mg.masked(plain, known))
+        out.square().sum().backward()
+        assert plain.grad is not None
+        assert not plain.grad[~known.expand_as(plain)].any()
+        results.append((out.mask, out.filled(0.0), plain.grad, next(model.parameters()).grad.clone()))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+@works("timm", "a batch of which some images are absent, in training mode: as the batch without them")
+@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "convnext_atto"])
+def test_absent_images(name: str) -> None:
+    images, there = torch.rand(4, 3, 32, 32), torch.tensor([True, False, True, True])
+    model, twin = model_of(name).train(), model_of(name).train()
+    x = mg.masked(torch.where(there.view(4, 1, 1, 1), images, torch.nan), there.view(4, 1, 1, 1))
+    out, truth = model(x), twin(images[there])
+    # The class token of a ViT is specified, whatever the image is.
+    assert torch.equal(out.mask.all(1), there | torch.tensor(name.startswith("vit")))
+    torch.testing.assert_close(out.filled(0.0)[there], truth, rtol=1e-3, atol=1e-4)
+    for (key, one), other in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4, msg=key)

@@ -1,0 +1,298 @@
+"""transformers: padding as masked embeddings, through tiny models of unmodified architectures.
+
+The truth is the model on each sequence alone, without padding and without an attention mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import maskgrad as mg
+from maskgrad.errors import MaskgradError, UnsupportedOperationError
+from tests.ecosystem.rows import beware, one_line, refused, works
+
+COMMON = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 50,
+}
+GROUPED = {**COMMON, "num_key_value_heads": 1}
+GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1}
+FUNNEL = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "block_sizes": [1, 1], "vocab_size": 50}
+STATE = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 50, "state_size": 4}
+
+MODELS: dict[str, dict[str, Any]] = {
+    "Bert": COMMON,
+    "Roberta": {**COMMON, "max_position_embeddings": 40},
+    "Electra": {**COMMON, "embedding_size": 16},
+    "Albert": {**COMMON, "embedding_size": 16},
+    "DistilBert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "vocab_size": 50},
+    "Deberta": COMMON,
+    "DebertaV2": COMMON,
+    "MPNet": COMMON,
+    "ModernBert": {
+        **COMMON,
+        "pad_token_id": 0,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    "RoFormer": {**COMMON, "embedding_size": 16},
+    "XLNet": {"d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24, "vocab_size": 50},
+    "GPT2": GPT,
+    "GPTJ": {**GPT, "rotary_dim": 4},
+    "OPT": {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "ffn_dim": 24,
+        "vocab_size": 50,
+        "word_embed_proj_dim": 16,
+    },
+    "GPTNeoX": COMMON,
+    "Falcon": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50},
+    "Llama": GROUPED,
+    "Mistral": GROUPED,
+    "Qwen2": GROUPED,
+    "Qwen3": {**GROUPED, "head_dim": 8},
+    "Gemma2": {**GROUPED, "head_dim": 8},
+    "Phi3": {**GROUPED, "pad_token_id": 0},
+    "Cohere": GROUPED,
+    "Mixtral": {**GROUPED, "num_local_experts": 3, "num_experts_per_tok": 2},
+    "Qwen2Moe": {
+        **GROUPED,
+        "num_experts": 3,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8,
+    },
+}
+CACHED: dict[str, dict[str, Any]] = {
+    "Mamba": STATE,
+    "Mamba2": {**STATE, "num_heads": 4, "head_dim": 8, "n_groups": 1, "chunk_size": 4},
+    "Rwkv": {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 50, "attention_hidden_size": 16},
+}
+LENGTHS = torch.tensor([6, 3, 4])
+THERE = torch.arange(6) < LENGTHS[:, None]
+
+
+def model_of(name: str, **config: Any) -> nn.Module:
+    torch.manual_seed(3)
+    return getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**config)).eval()
+
+
+def embeddings() -> tuple[mg.MaskedTensor, Tensor]:
+    """With NaN where there is padding; and without."""
+    torch.manual_seed(5)
+    e = torch.randn(3, 6, 16)
+    return mg.masked(torch.where(THERE[..., None], e, torch.nan).requires_grad_(), THERE[..., None]), e
+
+
+def check(model: nn.Module, x: mg.MaskedTensor, e: Tensor, **options: Any) -> None:
+    """Hidden states of each sequence, and the gradients of all."""
+    found = model(inputs_embeds=x, **options)[0]
+    assert torch.equal(found.mask.any(-1), THERE)
+    found.square().sum().backward()
+    gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    for i, length in enumerate(LENGTHS.tolist()):
+        alone = model(inputs_embeds=e[i : i + 1, :length], **options)[0][0]
+        torch.testing.assert_close(found.filled(torch.nan)[i, :length], alone, rtol=1e-4, atol=1e-5)
+        alone.square().sum().backward()
+    for gradient, param in zip(gradients, model.parameters(), strict=True):
+        if gradient is not None or param.grad is not None:
+            torch.testing.assert_close(gradient, param.grad, rtol=1e-3, atol=1e-4)
+
+
+@works(
+    "transformers",
+    "`inputs_embeds=mg.masked(embeddings, mask[..., None])`, without `attention_mask`: BERT, RoBERTa, ELECTRA, ALBERT, "
+    "DistilBERT, DeBERTa, DeBERTa-v2, MPNet, ModernBERT, RoFormer, XLNet, GPT-2, GPT-J, OPT, GPT-NeoX, Falcon, Llama, "
+    "Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, Cohere, Mixtral, Qwen2-MoE; forward and backward",
+)
+@pytest.mark.parametrize("name", MODELS)
+def test_architectures(name: str) -> None:
+    x, e = embeddings()
+    check(model_of(name, **MODELS[name]), x, e)
+    assert not x._values.grad[~THERE].any()
+
+
+@works("transformers", "the same with jagged embeddings, at the cost of their tokens")
+@pytest.mark.parametrize("name", ["Bert", "DebertaV2", "ModernBert", "GPT2", "Llama", "Gemma2", "Mixtral"])
+def test_jagged_embeddings(name: str) -> None:
+    _, e = embeddings()
+    check(model_of(name, **MODELS[name]), mg.from_lengths(e, LENGTHS, layout=torch.jagged), e)
+
+
+@one_line("transformers", "Mamba, Mamba 2, RWKV", "`model(inputs_embeds=x, use_cache=False)`")
+@pytest.mark.parametrize("name", CACHED)
+def test_states(name: str) -> None:
+    x, e = embeddings()
+    check(model_of(name, **CACHED[name]), x, e, use_cache=False)
+    with pytest.raises((MaskgradError, RuntimeError, TypeError)):
+        model_of(name, **CACHED[name])(inputs_embeds=x, use_cache=True)
+
+
+@beware(
+    "transformers",
+    "Funnel, which drops the last position of the batch and not of each sequence, with `attention_mask` too",
+    "`FunnelConfig(truncate_seq=False)`",
+)
+def test_funnel() -> None:
+    x, e = embeddings()
+    check(model_of("Funnel", **FUNNEL, truncate_seq=False), x, e)
+    model = model_of("Funnel", **FUNNEL)
+    with torch.no_grad():
+        found = model(inputs_embeds=x)[0]
+        alone = model(inputs_embeds=e[1:2, :3])[0]
+        padded = model(inputs_embeds=x.filled(0.0), attention_mask=THERE.long())[0]
+    assert not torch.allclose(padded[1, :3], alone[0], atol=1e-3)
+    assert not torch.allclose(found.filled(0.0)[1, :3], alone[0], atol=1e-3)
+
+
+@refused(
+    "transformers",
+    "Bloom (a hand-written autograd function), FNet (Fourier transforms)",
+    "`x.filled(0.)` with `attention_mask`",
+)
+@pytest.mark.parametrize(
+    ("name", "config", "words"),
+    [
+        ("Bloom", {"hidden_size": 16, "n_layer": 1, "n_head": 2, "vocab_size": 50}, r"x\.filled\(value\)"),
+        (
+            "FNet",
+            {
+                "hidden_size": 16,
+                "num_hidden_layers": 1,
+                "intermediate_size": 24,
+                "vocab_size": 50,
+                "type_vocab_size": 2,
+            },
+            r"x\.filled\(value\)",
+        ),
+    ],
+)
+def test_architectures_that_refuse(name: str, config: dict[str, Any], words: str) -> None:
+    x, _ = embeddings()
+    with pytest.raises(MaskgradError, match=words):
+        model_of(name, **config)(inputs_embeds=x)
+
+
+@refused(
+    "transformers",
+    "experts, of tokens that are specified in part",
+    "`mg.masked(embeddings, mask[..., None])`",
+)
+def test_tokens_in_part() -> None:
+    _, e = embeddings()
+    part = mg.masked(e, torch.rand(e.shape) < 0.5)
+    experts = model_of("Mixtral", **MODELS["Mixtral"]).layers[0].mlp.experts
+    with pytest.raises(UnsupportedOperationError, match=r"mg\.masked\(embeddings, mask\[\.\.\., None\]\)"):
+        experts(part.flatten(0, 1), torch.zeros(18, 2, dtype=torch.int64), torch.ones(18, 2))
+
+
+@refused(
+    "transformers",
+    "`generate(inputs_embeds=x)`",
+    "padding on the left, `generate(inputs_embeds=x.filled(0.), attention_mask=x.mask.any(-1).long())`",
+)
+def test_generating() -> None:
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(**GROUPED, pad_token_id=0, eos_token_id=49, bos_token_id=1)
+    model = transformers.LlamaForCausalLM(config).eval()
+    _, e = embeddings()
+    there = THERE.flip(1)
+    x = mg.masked(torch.where(there[..., None], e, torch.nan), there[..., None])
+    with pytest.raises(
+        UnsupportedOperationError, match=r"Pad on the left, and call generate\(inputs_embeds="
+    ):
+        model.generate(inputs_embeds=x, max_new_tokens=3, do_sample=False)
+    options = {"max_new_tokens": 3, "do_sample": False}
+    found = model.generate(inputs_embeds=x.filled(0.0), attention_mask=x.mask.any(-1).long(), **options)
+    alone = [model.generate(inputs_embeds=e[i : i + 1][:, there[i]], **options)[0].tolist() for i in range(3)]
+    assert found.tolist() == alone
+
+
+@works(
+    "transformers",
+    "TimeSeriesTransformer: `past_values` and `future_values` with holes in the place of observed masks",
+)
+def test_time_series() -> None:
+    torch.manual_seed(3)
+    config = transformers.TimeSeriesTransformerConfig(
+        prediction_length=2,
+        context_length=6,
+        lags_sequence=[1],
+        num_time_features=1,
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=1,
+        decoder_attention_heads=1,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+    )
+    model = transformers.TimeSeriesTransformerForPrediction(config).eval()
+    past, known = torch.randn(2, 7), torch.rand(2, 7) < 0.7
+    future, later = torch.randn(2, 2), torch.tensor([[True, False], [True, True]])
+    times = {"past_time_features": torch.zeros(2, 7, 1), "future_time_features": torch.zeros(2, 2, 1)}
+    truth = model(
+        past_values=torch.where(known, past, 0.0),
+        past_observed_mask=known.float(),
+        future_values=torch.where(later, future, 0.0),
+        future_observed_mask=later.float(),
+        **times,
+    ).loss
+    holes = mg.masked(torch.where(later, future, torch.nan), later)
+    found = model(
+        past_values=torch.where(known, past, 0.0),
+        past_observed_mask=known.float(),
+        future_values=holes,
+        **times,
+    ).loss
+    torch.testing.assert_close(found, truth)
+    whole = model(
+        past_values=mg.masked(torch.where(known, past, torch.nan), known),
+        past_observed_mask=None,
+        future_values=future,
+        **times,
+    ).loss
+    truth = model(
+        past_values=torch.where(known, past, 0.0),
+        past_observed_mask=known.float(),
+        future_values=future,
+        **times,
+    ).loss
+    torch.testing.assert_close(whole, truth)
+
+
+@works("transformers", "PatchTST: `past_values` with holes, which count as the mean of their channel")
+def test_patches() -> None:
+    torch.manual_seed(3)
+    config = transformers.PatchTSTConfig(
+        num_input_channels=2,
+        context_length=8,
+        patch_length=2,
+        patch_stride=2,
+        prediction_length=2,
+        d_model=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        ffn_dim=8,
+    )
+    model = transformers.PatchTSTForPrediction(config).eval()
+    values, known = torch.randn(2, 8, 2), torch.rand(2, 8, 2) < 0.6
+    known[:, ::2] = True  # something in each patch
+    x = mg.masked(torch.where(known, values, torch.nan), known)
+    means = x.mean(1, keepdim=True).filled(0.0)
+    found = model(past_values=x).prediction_outputs
+    truth = model(past_values=torch.where(known, values, means), past_observed_mask=known).prediction_outputs
+    torch.testing.assert_close(found.filled(torch.nan), truth, rtol=1e-4, atol=1e-5)
