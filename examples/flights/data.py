@@ -116,9 +116,12 @@ def split(frame: pd.DataFrame) -> Split:
         )
         for x, part in zip(standard, parts, strict=True)
     ]
-    return Split(*flights, rows={name: len(values) for name, values in known.items()})
+    training, validation, test = flights
+    return Split(training, validation, test, rows={name: len(values) for name, values in known.items()})
 
 
 def _where_known(part: pd.DataFrame, known: dict[str, list[Any]]) -> pd.DataFrame:
     """The places of ``part``, missing where they are not among ``known``."""
-    return part[list(PLACES)].apply(lambda column: column.where(column.isin(known[column.name])))
+    return part.assign(**{name: part[name].where(part[name].isin(known[name])) for name in PLACES})[
+        list(PLACES)
+    ]

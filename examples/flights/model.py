@@ -29,9 +29,10 @@ class Delays(nn.Module):
         super().__init__()
         self.weight_FW = nn.Parameter(torch.randn(num_numbers, WIDTH))
         self.bias_FW = nn.Parameter(torch.randn(num_numbers, WIDTH))
-        self.tables = nn.ModuleList(nn.Embedding(n, ROW, sparse=True) for n in rows)
-        for table in self.tables:
+        tables = [nn.Embedding(n, ROW, sparse=True) for n in rows]
+        for table in tables:
             nn.init.normal_(table.weight, std=0.1)
+        self.tables = nn.ModuleList(tables)
         width = WIDTH + ROW * len(self.tables)
         self.head = nn.Sequential(
             nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2)

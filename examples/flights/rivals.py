@@ -15,7 +15,8 @@ __all__ = ["boosted_trees", "mean_delay"]
 
 def mean_delay(parts: Split) -> Tensor:
     """The mean arrival delay of training, for every flight of the test."""
-    return parts.training.delays[:, 1].mean().expand(len(parts.test))
+    mean: Tensor = parts.training.delays[:, 1].mean()
+    return mean.expand(len(parts.test))
 
 
 def boosted_trees(parts: Split, seed: int) -> Tensor | None:
