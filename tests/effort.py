@@ -58,7 +58,6 @@ BY_PATH = {
     "tests/integration/test_compiled_steps.py": pytest.mark.compiled(of="file", keep=4),
     "tests/integration/test_steps_in_graphs.py": pytest.mark.compiled(of="file", keep=6),
     "examples/movielens/tests/test_program.py": pytest.mark.demo,
-    "examples/flights/tests": pytest.mark.demo(of="file", keep=8),
     "tests/unit/masked_tensor/torch_patches/test_dynamo.py": pytest.mark.processes(of="file", keep=2),
     "tests/integration/test_torchrun.py": pytest.mark.ranks(per="elsewhere"),
 }
