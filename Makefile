@@ -92,7 +92,7 @@ dist: $(VENV)/.stamp-dist  ## build wheel and sdist, and try each in an empty en
 	$(BIN)/python tests/packaging/try_distributions.py --constraint constraints.txt
 
 clean:  ## remove what was built, but keep .venv and its like
-	rm -rf build dist docs/_build docs/generated demo-report benchmark-report .coverage
+	rm -rf build dist docs/_build docs/generated demo-report flights-report benchmark-report .coverage
 	rm -rf __pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests docs benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

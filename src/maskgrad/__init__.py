@@ -53,7 +53,7 @@ from maskgrad.masked_tensor import (
     masked,
 )
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
-from maskgrad.metrics import align
+from maskgrad.metrics.alignment import align
 from maskgrad.optim.attached import attach_gradient
 from maskgrad.optim.trained_entries import train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)

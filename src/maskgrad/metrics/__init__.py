@@ -1,6 +1,5 @@
 """Metrics of other people's libraries over what predictions and targets both have."""
 
-from maskgrad.metrics.alignment import align
 from maskgrad.metrics.wrapping import Wrapped, wrap
 
-__all__ = ["Wrapped", "align", "wrap"]
+__all__ = ["Wrapped", "wrap"]

@@ -12,6 +12,16 @@ import maskgrad as mg
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedOperationError
 from tests.poison import nan, poisoned
 
+
+@pytest.fixture(autouse=True)
+def validation() -> Any:
+    """Dynamo switches it off for the whole process when it is imported."""
+    before = D.Distribution._validate_args
+    D.Distribution.set_default_validate_args(True)
+    yield
+    D.Distribution.set_default_validate_args(before)
+
+
 VALUES = torch.tensor([[0.5, 2.0, 1.0], [3.0, 0.25, 1.5]])
 MASK = torch.tensor([[True, False, True], [False, False, True]])
 BAD = torch.tensor([[0.0, nan, 0.0], [-1e38, torch.inf, 0.0]])

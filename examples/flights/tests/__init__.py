@@ -1,0 +1,1 @@
+"""Tests of the flights program, on few made-up flights."""
