@@ -186,7 +186,8 @@ def test_norms_refuse() -> None:
 
 @refused(
     "torch_geometric",
-    "`MedianAggregation`, `QuantileAggregation`, `VariancePreservingAggregation`, `MultiAggregation`, `DegreeScalerAggregation`",
+    "`MedianAggregation`, `QuantileAggregation`, `VariancePreservingAggregation`, `MultiAggregation`, "
+    "`DegreeScalerAggregation`",
     "`mean`, `max`, `min`, `sum`, or `mg.functional.median` for each graph",
 )
 def test_aggregations_refuse() -> None:

@@ -174,7 +174,16 @@ class MaskedTensor(TypedOperators):
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
             raise TypeError("iteration over a 0-d tensor")
+        if type(self._pattern) is JaggedPattern and not torch.compiler.is_compiling():
+            return self._sequences()
         return iter(self.unbind(0))
+
+    def _sequences(self) -> Iterator[Any]:
+        """The first part, and all others when they are asked for: Transformers' outputs look at the first alone."""
+        if len(self):
+            yield self[0]
+            if len(self) > 1:
+                yield from self.unbind(0)[1:]
 
     def __bool__(self) -> bool:
         return bool(self.item())

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,18 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import attached_gradient
-from maskgrad.gradients.train_only import has_trained_entries
-from maskgrad.optim.lazy.rows import lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters
+from maskgrad.optim.whole_groups import FUSED, WholeGroup, is_simple, same
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["DenseGroup", "Prepared", "same"]
+__all__ = ["DenseGroup", "Prepared"]
 
-#: Whose steps PyTorch has in one pass on CPUs.
-FUSED = frozenset({torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad})
 STRIDED = torch.strided
-LAYOUT, DTYPE, SHAPE = map(operator.attrgetter, ("layout", "dtype", "shape"))
 SINGLE = (torch.float32, torch.float64)
 #: Whose steps are fastest one by one, however small the parameters are.
 ONE_BY_ONE = frozenset({torch.optim.ASGD})
@@ -126,7 +120,7 @@ class Prepared:
         self.states: list[Any] = []
         self.groups: dict[int, Any] = {}
         self.lists: dict[tuple[int, bool], _Lists] = {}
-        self.whole: dict[tuple[int, tuple[str, ...], bool], _Whole] = {}
+        self.whole: dict[tuple[int, tuple[str, ...], bool], WholeGroup] = {}
 
     def look(self, state: Mapping[Tensor, Any]) -> None:
         """To be called before a step: forget everything if a parameter has another state than before."""
@@ -137,42 +131,6 @@ class Prepared:
             self.lists.clear()
             self.whole.clear()
             self.states = list(states)
-
-
-class _Whole:
-    """All parameters of a group: the questions of ``takes``, asked of all of them at once, in a third of the time."""
-
-    def __init__(self, fused: bool, known: list[DenseParameter]) -> None:
-        self.fused = fused
-        self.known = known
-        self.params = [one.param for one in known]
-        self.states = [one.state for one in known]
-        self.tensors = [t for one in known for t in one.tensors]
-        self.addresses = [one.address for one in known]
-        self.dtype = {one.dtype for one in known}
-        self.shapes = [one.shape for one in known]
-        self.numbers = [one.shape.numel() for one in known]
-
-    def gradients(self, params: list[Any]) -> list[Tensor] | None:
-        """Their gradients, if everything is as it was; None: ask one by one."""
-        if len(self.dtype) > 1 or not same(params, self.params):
-            return None
-        grads = [param.grad for param in params]
-        now = itertools.chain.from_iterable([state.values() for state in self.states])
-        usual = (
-            {*map(type, grads)} == {Tensor}
-            and {*map(LAYOUT, grads)} == {STRIDED}
-            and {*map(DTYPE, grads)} == {*map(DTYPE, params)} == self.dtype
-            and all(map(Tensor.is_contiguous, grads))
-            and all(map(Tensor.is_contiguous, params))
-            and [*map(Tensor.data_ptr, params)] == self.addresses
-            and [*map(SHAPE, params)] == self.shapes
-            and [*map(Tensor.numel, grads)]
-            == self.numbers  # the shape was its parameter's when it was put there
-            and same([*now], self.tensors)
-            and (not any(map(vars, params)) or all(map(is_simple, params)))
-        )
-        return grads if usual else None
 
 
 class _Lists:
@@ -218,7 +176,7 @@ class DenseGroup:
 
     def begin(self) -> None:
         """Before a step: no gradient has been seen."""
-        self.is_usual = False
+        self.usual: WholeGroup | None = None
         self.parts: tuple[list[DenseParameter], list[DenseParameter]] = [], []
         self.grads: tuple[list[Tensor], list[Tensor]] = [], []
 
@@ -230,7 +188,7 @@ class DenseGroup:
             return False
         self.parts[whole.fused].extend(whole.known)
         self.grads[whole.fused].extend(grads)
-        self.is_usual = True
+        self.usual = whole
         return True
 
     def look(self, number: int, param: Tensor) -> DenseParameter | None:
@@ -265,9 +223,10 @@ class DenseGroup:
         for fused, (known, grads) in enumerate(zip(self.parts, self.grads, strict=True)):
             if not known:
                 continue
-            if len(known) == len(self.group["params"]) and not self.is_usual:
-                self.prepared.whole[self.key] = _Whole(bool(fused), known)
-            options = {**OPTIONS, **self.group, "params": [one.param for one in known], "fused": bool(fused)}
+            if len(known) == len(self.group["params"]) and self.usual is None:
+                self.prepared.whole[self.key] = WholeGroup(bool(fused), known)
+            params = [one.param for one in known] if self.usual is None else self.usual.params
+            options = {**OPTIONS, **self.group, "params": params, "fused": bool(fused)}
             if fused:
                 options["foreach"] = False
             if known[0].cpu:
@@ -279,22 +238,21 @@ class DenseGroup:
             lists = self.prepared.lists.get((self.position, bool(fused)))
             if lists is None or not same(known, lists.known):
                 lists = self.prepared.lists[self.position, bool(fused)] = _Lists(known)
-            optimizer: Any = object.__new__(_prepared_kind(kind))
-            optimizer.__dict__.update(
-                param_groups=[options], state=self.state, defaults=self.defaults, lists=lists, grads=grads
-            )
-            _bare_step(kind)(optimizer)
-            stepped += options["params"]
+            if (
+                self.usual is None
+                or not lists.lists
+                or not self.usual.step(kind, grads, lists.lists, options)
+            ):
+                self._step_by_pytorch(options, lists, grads)
+            stepped += params
 
-
-def is_simple(param: Tensor) -> bool:
-    """Whether all entries are trained and up to date, and nothing but ``.grad`` holds a gradient."""
-    return not has_trained_entries(param) and lazy_rows_of(param) is None and attached_gradient(param) is None
-
-
-def same(some: list[Any], others: list[Any]) -> bool:
-    """Whether they hold the same objects in the same order."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))
+    def _step_by_pytorch(self, options: dict[str, Any], lists: _Lists, grads: list[Tensor]) -> None:
+        """Let PyTorch's optimizer step a group of ``options``."""
+        optimizer: Any = object.__new__(_prepared_kind(self.kind))
+        optimizer.__dict__.update(
+            param_groups=[options], state=self.state, defaults=self.defaults, lists=lists, grads=grads
+        )
+        _bare_step(self.kind)(optimizer)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import current_gradient
 from maskgrad.optim.batching import Batch
-from maskgrad.optim.dense import DenseGroup, Prepared, same
+from maskgrad.optim.dense import DenseGroup, Prepared
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.lazy.catch_up import bring_up_to_date, settle
@@ -28,6 +28,7 @@ from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, che
 from maskgrad.optim.parameters import check_parameter, name_of, named, with_values
 from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
+from maskgrad.optim.whole_groups import same
 
 __all__ = ["MaskedOptimizer", "scalar_state"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from maskgrad.patterns.pattern import Facts
 from maskgrad.patterns.stored import StoredPattern, places_of
 
 __all__ = ["JaggedPattern", "jagged_pattern", "same_lengths"]
+
+T = TypeVar("T")
 
 
 class JaggedPattern(StoredPattern):
@@ -75,6 +78,14 @@ class JaggedPattern(StoredPattern):
             return self
         return self.remembered(("moved", at), lambda: JaggedPattern(self.offsets, self.index, self.frame, at))
 
+    def remembered_beside(self, key: str, other: JaggedPattern, compute: Callable[[], T]) -> T:
+        """What ``compute`` says about this pattern and ``other``; of the last one alone: batches come and go."""
+        offsets, found = self.remembered(key, lambda: (other.offsets, compute()))
+        if offsets is not other.offsets:
+            self.forget(key)
+            offsets, found = self.remembered(key, lambda: (other.offsets, compute()))
+        return found
+
     def lengths(self) -> Tensor:
         """The length of each sequence, (B,)."""
         return self.remembered("lengths", self.offsets.diff)
@@ -107,6 +118,8 @@ class JaggedPattern(StoredPattern):
 
     def shape(self, values: Tensor) -> torch.Size:
         """The whole shape, each dimension at its place."""
+        if self.is_canonical and not self.is_flat:  # asked for often
+            return self.frame.shape + values.shape[1:]
         sizes: list[int] = list(values.shape[1:])
         own = self.sizes
         for place in sorted(self.at):
@@ -144,7 +157,6 @@ def same_lengths(a: JaggedPattern, b: JaggedPattern) -> bool:
         return True
     if torch.compiler.is_compiling():
         return False
-    return (
-        a.frame.shape == b.frame.shape
-        and a.remembered(("same", id(b.offsets)), lambda: (b.offsets, torch.equal(a.offsets, b.offsets)))[1]
+    return a.frame.shape == b.frame.shape and a.remembered_beside(
+        "same", b, lambda: torch.equal(a.offsets, b.offsets)
     )

@@ -58,6 +58,10 @@ class StoredPattern(Pattern):
             memory[key] = compute()
         return cast("T", memory[key])
 
+    def forget(self, key: Hashable) -> None:
+        """Remember nothing under ``key``."""
+        getattr(self, "_memory", {}).pop(key, None)
+
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
         kept = [n for n in names if n != "_memory" and not isinstance(getattr(type(self), n), property)]

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import maskgrad as mg
-from maskgrad.optim.dense import FUSED
+from maskgrad.optim import whole_groups
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.whole_groups import FUSED
 from tests.unit.optim.optimizers import OPTIONS, PAPERS, bits, same_way
 
 SHAPES = [(4, 3), (5,), (), (2, 3, 2), (0, 3)]
@@ -123,6 +124,10 @@ def other_memory(optimizer: Any, param: Tensor) -> None:
     param.data = param.data.clone()
 
 
+def count_in_other_memory(optimizer: Any, param: Tensor) -> None:
+    optimizer.state[param]["step"].data = torch.tensor(40.0)
+
+
 def loaded(optimizer: Any, param: Tensor) -> None:
     state = copy.deepcopy(optimizer.state_dict())
     state["state"][1]["exp_avg"] += 1
@@ -139,8 +144,8 @@ def one_more(optimizer: Any, param: Tensor) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [replace_a_tensor, replace_a_state, forget, forget_all, other_rate, amsgrad, other_memory, loaded,
-     rate_in_a_tensor, one_more],
+    [replace_a_tensor, replace_a_state, forget, forget_all, other_rate, amsgrad, other_memory,
+     count_in_other_memory, loaded, rate_in_a_tensor, one_more],
 )  # fmt: skip
 def test_what_has_changed_since_is_noticed(change: Callable[[Any, Tensor], None]) -> None:
     mine, reference = pairs()
@@ -153,6 +158,41 @@ def test_what_has_changed_since_is_noticed(change: Callable[[Any, Tensor], None]
         for optimizer in (a, b):
             optimizer.param_groups[0]["lr"].fill_(0.01)
         run(a, b, mine, reference)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adagrad", "Adam", "AdamW"])
+def test_pytorchs_kernels_are_called_directly_if_they_are_those_that_are_known(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = FUSED[getattr(torch.optim, kind)]
+    assert kernel.is_known
+    assert not kernel._replace(options=(*kernel.options, "new")).is_known
+    assert not kernel._replace(name="_fused_nothing_").is_known
+    options = {"momentum": 0.9, "lr": 0.1} if kind == "SGD" else {}
+    monkeypatch.setattr(whole_groups, "_kernel", lambda *_: None)  # as in another PyTorch
+    mine, reference = pairs()
+    a = getattr(mg.optim, kind)(mine, **options)
+    run(a, getattr(torch.optim, kind)(reference, fused=True, **options), mine, reference, 4)
+
+
+def test_counts_are_those_of_the_optimizer() -> None:
+    """They are raised where they lie: who holds one of them sees it."""
+    mine, reference = pairs()
+    optimizer = adam(mine)
+    give(mine, reference)
+    optimizer.step()
+    held = optimizer.state[mine[1]]["step"]
+    for step in range(2, 6):
+        give(mine, reference)
+        optimizer.step()
+        assert held is optimizer.state[mine[1]]["step"]
+        assert held == step
+    torch.set_default_dtype(torch.float64)
+    try:
+        mine, reference = pairs()
+        run(adam(mine), torch_adam(reference), mine, reference, 5)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_another_way_from_now_on() -> None:

@@ -131,7 +131,7 @@ def _one(x: Jagged, dim: int, part: Any) -> Any:
     if type(part) is int:
         if not -size <= part < size:
             raise IndexError(f"index {part} is out of bounds for dimension {dim} with size {size}")
-        return None
+        return sequence(x, part % size)
     return of_sequences(x, torch.arange(size, device=pattern.offsets.device)[part])
 
 
@@ -172,6 +172,18 @@ def divided(operation: Operation, fallback: Callable[..., Any]) -> Callable[...,
 def _between(line: Tensor) -> slice:
     start = int(line[0]) if line.numel() else 0
     return slice(start, start + line.numel())
+
+
+def sequence(x: Jagged, number: int) -> Entries:
+    """One sequence, ``x[b]`` as on a mask; nothing is made of the others."""
+    pattern = x.pattern
+    start, stop = pattern.offsets[number : number + 2].tolist()
+    behind = (0, 0) * (x.values.ndim - 1) + (0, pattern.longest - (stop - start))
+    values = torch.nn.functional.pad(x.values[start:stop], behind)
+    known = torch.arange(pattern.longest, device=values.device) < stop - start
+    mask = known.reshape(-1, *(1,) * (values.ndim - 1)).expand(values.shape)
+    place = pattern.at[1] - (pattern.at[1] > pattern.at[0])
+    return Entries(values.movedim(0, place), mask.movedim(0, place))
 
 
 def at_position(x: Jagged, position: int) -> Entries:

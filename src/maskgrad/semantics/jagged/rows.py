@@ -124,9 +124,8 @@ class Aligned(NamedTuple):
 
 
 def shared_pattern(a: JaggedPattern, b: JaggedPattern) -> JaggedPattern:
-    """The sequences up to the end of the shorter of each pair; the same object every time."""
-    key = ("shared", id(b))  # which stays b's, for b is remembered with it
-    return a.remembered(key, lambda: (b, _shorter(a, b)))[1]
+    """The sequences up to the end of the shorter of each pair; the same object as the last time."""
+    return a.remembered_beside("shared", b, lambda: _shorter(a, b))
 
 
 def _shorter(a: JaggedPattern, b: JaggedPattern) -> JaggedPattern:

@@ -1,4 +1,4 @@
-"""Parts of the sequences, and of the positions, of a jagged batch."""
+"""Single sequences of a jagged batch, and what a batch remembers of others."""
 
 from __future__ import annotations
 
@@ -6,63 +6,62 @@ import pytest
 import torch
 
 import maskgrad as mg
+from maskgrad.patterns import JaggedPattern
 
-LENGTHS = torch.tensor([1, 3, 0, 2])
-
-CUTS = [
-    ("narrow", (0, 1, 2), {}),
-    ("narrow", (-3, -1, 1), {}),
-    ("narrow", (1, 0, 0), {}),
-    ("narrow", (), {"dim": 1, "start": 0, "length": 2}),
-    ("split", (2,), {}),
-    ("split", ([1, 0, 3],), {}),
-    ("split", (2, 1), {}),
-    ("split_with_sizes", ([1, 3],), {}),
-    ("unsafe_split", (2,), {"dim": 1}),
-    ("chunk", (3,), {}),
-    ("chunk", (2, 1), {}),
-    ("tensor_split", (3,), {}),
-    ("tensor_split", ((1, 2),), {"dim": 1}),
-]
+LENGTHS = torch.tensor([3, 0, 4])
+NAN = float("nan")
 
 
-@pytest.mark.parametrize(("name", "args", "options"), CUTS)
-@pytest.mark.parametrize("swapped", [False, True])
-def test_parts_stay_rows(name, args, options, swapped) -> None:
-    values = torch.randn(4, 4, 5, dtype=torch.float64, requires_grad=True)
-    where = torch.arange(4) < LENGTHS[:, None]
-    padded = torch.where(where[..., None], values, torch.nan)
-    found = []
-    for layout in (torch.jagged, torch.strided):
-        x = mg.from_lengths(padded, LENGTHS, layout=layout)
-        parts = getattr(x.transpose(1, 2).transpose(2, 1) if not swapped else x.transpose(0, 1), name)(
-            *args, **options
-        )
-        found.append(list(parts) if isinstance(parts, (tuple, list)) else [parts])
-    gradients = []
-    for part, expected in zip(*found, strict=True):
-        assert part.layout == torch.jagged
-        assert part.shape == expected.shape
-        assert torch.equal(part.mask, expected.mask)
-        assert torch.equal(part.filled(0.0), expected.filled(0.0))
-        sums = [p.square().sum() for p in (part, expected)]
-        gradients.append([torch.autograd.grad(s, values, retain_graph=True)[0] for s in sums])
-    for one, other in gradients:
-        torch.testing.assert_close(one, other, equal_nan=False)
+def batch(*features: int) -> tuple[mg.MaskedTensor, mg.MaskedTensor, torch.Tensor]:
+    """The same data jagged and with a Boolean mask, NaN in the padding, and the leaf of both."""
+    torch.manual_seed(0)
+    data = torch.randn(3, 4, *features, dtype=torch.float64)
+    data[0, 3:], data[1] = NAN, NAN
+    data.requires_grad_()
+    return mg.from_lengths(data, LENGTHS, layout=torch.jagged), mg.from_lengths(data, LENGTHS), data
 
 
-def test_errors_are_those_of_torch() -> None:
-    x = mg.from_lengths(torch.ones(4, 3, 2), LENGTHS, layout=torch.jagged)
-    with pytest.raises(RuntimeError, match=r"start \(3\) \+ length \(2\) exceeds dimension size \(4\)"):
-        x.narrow(0, 3, 2)
-    with pytest.raises(RuntimeError, match="split_sizes to sum exactly to 3"):
-        x.split([1, 1], 1)
+@pytest.mark.parametrize("features", [(), (2,), (2, 3), (0,)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_sequence_is_what_it_is_on_a_mask(features: tuple[int, ...], turned: bool) -> None:
+    rows, masked, data = batch(*features)
+    for number in (0, 1, -1):
+        found, expected = ((x.transpose(0, -1)[..., number] if turned else x[number]) for x in (rows, masked))
+        assert found.shape == expected.shape
+        assert torch.equal(found.mask, expected.mask)
+        torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+        gradients = [
+            torch.autograd.grad((x * x).sum(), data, retain_graph=True)[0] for x in (found, expected)
+        ]
+        assert not gradients[0].isnan().any()
+        torch.testing.assert_close(*gradients)
+    with pytest.raises(IndexError, match="index 3 is out of bounds for dimension 0 with size 3"):
+        rows[3]
 
 
-def test_in_a_graph() -> None:
-    def run(x):
-        first, second = x.split(2, 1)
-        return first.sum() + 2 * second.sum()
+def test_iteration_gives_each_sequence() -> None:
+    rows, masked, data = batch(2)
+    for found, expected in zip(rows, masked, strict=True):
+        assert torch.equal(found.mask, expected.mask)
+        torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+    sum((x * x).sum() for x in rows).backward()  # type: ignore[union-attr]
+    torch.testing.assert_close(data.grad, torch.where(data.isnan(), 0, 2 * data.detach()))
+    assert list(rows[:0]) == []
+    assert len(list(rows[:1])) == 1
+    assert [part.shape for part in rows.transpose(0, 1)] == [(3, 2)] * 4
 
-    x = mg.from_lengths(torch.arange(24.0).view(4, 3, 2), LENGTHS, layout=torch.jagged)
-    assert torch.compile(run, backend="eager", fullgraph=True)(x) == run(x)
+
+def test_only_the_last_of_other_batches_is_remembered() -> None:
+    """A table of positions lives long, and meets batches of all lengths."""
+    table = mg.from_lengths(torch.ones(3, 4), LENGTHS, layout=torch.jagged)
+    pattern = table._pattern
+    assert isinstance(pattern, JaggedPattern)
+    sizes = []
+    for _ in range(3):
+        for lengths in ([3, 0, 4], [1, 2, 3]):
+            other = mg.from_lengths(torch.ones(3, 4), torch.tensor(lengths), layout=torch.jagged)
+            common = torch.minimum(torch.tensor(lengths), LENGTHS)
+            assert torch.equal((table + other).lengths(), common)
+            assert torch.equal((table * other).lengths(), common)
+        sizes.append(len(pattern._memory))
+    assert sizes[0] == sizes[1] == sizes[2]
