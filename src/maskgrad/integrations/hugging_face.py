@@ -244,7 +244,9 @@ def _nothing(loss: Any, outputs: Any, ranks: int) -> Tensor:
     zero = torch.zeros((), device=loss.device)
     if ranks == 1 or not torch.is_grad_enabled():
         return zero.requires_grad_()
-    values = [x for name, x in outputs.items() if name != "loss"] if isinstance(outputs, dict) else outputs[1:]
+    values = (
+        [x for name, x in outputs.items() if name != "loss"] if isinstance(outputs, dict) else outputs[1:]
+    )
     plain = [x.filled(0) if isinstance(x, MaskedTensor) else x for x in values]
     found = [x for x in plain if isinstance(x, Tensor) and x.requires_grad] or [loss]
     return sum((torch.where(torch.zeros_like(x, dtype=torch.bool), x, 0).sum() for x in found), zero)
