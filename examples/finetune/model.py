@@ -47,5 +47,5 @@ class StressReader(nn.Module):
         scores = self.head(hidden.mean(1))  # over the letters of each word; there is no padding
         if labels is None:
             return {"logits": scores}
-        known = mg.masked(labels, labels != IGNORED)
+        known: Any = mg.masked(labels, labels != IGNORED)
         return {"loss": F.cross_entropy(scores, known, reduction=self.reduction), "logits": scores}

@@ -26,7 +26,7 @@ class Speller(nn.Module):
 
     def __init__(self, letters: int, sounds: int, width: int = 128, layers: int = 2) -> None:
         super().__init__()
-        shape = {"d_model": width, "nhead": 4, "dim_feedforward": 4 * width}
+        shape: dict[str, Any] = {"d_model": width, "nhead": 4, "dim_feedforward": 4 * width}
         style: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": True}
         self.letters = nn.Embedding(letters, width)
         self.sounds = nn.Embedding(sounds, width)
@@ -64,7 +64,9 @@ class Speller(nn.Module):
             tgt_mask=later, tgt_is_causal=True,
             tgt_key_padding_mask=no_sound, memory_key_padding_mask=no_letter,
         )  # fmt: skip
-        return self.scores(heard)
+        scores: Tensor = self.scores(heard)
+        return scores
 
     def _embedded(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
-        return table(numbers) + self.places(torch.arange(numbers.shape[1]))
+        embedded: Tensor = table(numbers) + self.places(torch.arange(numbers.shape[1]))
+        return embedded

@@ -23,7 +23,8 @@ def collate(samples: list[Sample]) -> dict[str, Tensor]:
 def _following(model: Speller, batch: dict[str, Tensor]) -> Tensor:
     letters, before = batch["letters"], batch["sounds"][:, :-1]
     # The last sound of a shorter word stays in `before`; its score is for padding, which is not counted.
-    return model(letters, before, no_letter=letters == PADDING, no_sound=before == PADDING)
+    scores: Tensor = model(letters, before, no_letter=letters == PADDING, no_sound=before == PADDING)
+    return scores
 
 
 def loss(model: Speller, batch: dict[str, Tensor]) -> Tensor:

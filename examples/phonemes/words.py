@@ -70,4 +70,6 @@ def _numbers(word: str) -> list[int]:
 
 def _parts(sequences: list[list[int]]) -> Sequence[Tensor]:
     """Each as a tensor: views of one, which are made sooner than a hundred thousand small ones."""
-    return torch.tensor([*chain.from_iterable(sequences)]).split([len(sequence) for sequence in sequences])
+    together = torch.tensor([*chain.from_iterable(sequences)])
+    parts: Sequence[Tensor] = together.split([len(sequence) for sequence in sequences])
+    return parts
