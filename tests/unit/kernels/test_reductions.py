@@ -123,7 +123,7 @@ def test_any_strides(layout):
 
 
 @pytest.mark.parametrize(
-    "shape", [(3, 40_000), (40_000, 3), (2, 20_000, 5), (1, 1_300_001), (5000, 300), (257, 2053)]
+    "shape", [(3, 40_000), (40_000, 3), (2, 20_000, 5), (1, 1_300_001), (5000, 300), (257, 2053), (23, 4200)]
 )
 def test_sums_cut_into_pieces_and_over_threads(shape):
     values, mask = torch.randn(shape), torch.rand(shape) < 0.5
