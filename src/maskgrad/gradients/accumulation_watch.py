@@ -62,6 +62,12 @@ class AccumulationWatch(StepObserver):
         return RuntimeError(_SILENCED) if self._silenced else None
 
     def before_step(self, optimizer: Optimizer) -> None:
+        """A closure may complete what was begun, so that gradients are looked at when they are ready."""
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """A closure may accumulate."""
+
+    def gradients_ready(self, optimizer: Optimizer) -> None:
         """Refuse a step over sums, and over gradients that nobody has exchanged."""
         if not (self.accumulating or self._silenced) or not any(
             id(param) in self._ids for param in parameters_of(optimizer)
@@ -73,13 +79,6 @@ class AccumulationWatch(StepObserver):
         if refusal is not None:
             self.touched.clear()
             raise refusal
-
-    def before_closure(self, optimizer: Optimizer) -> None:
-        """A closure may accumulate."""
-
-    def gradients_ready(self, optimizer: Optimizer) -> None:
-        """What the closure accumulated must be finished."""
-        self.before_step(optimizer)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Nothing to do."""

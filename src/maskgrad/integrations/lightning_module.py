@@ -84,6 +84,8 @@ class LightningMixin:
                 "entries; use self.log for anything else"
             )
         value, number = mean_and_number(losses, count)
+        if options.get("sync_dist"):  # Lightning divides weights by the number of ranks, rounding down
+            number *= self.trainer.world_size  # type: ignore[attr-defined]
         self.log(name, value, batch_size=number, on_step=False, on_epoch=True, **options)  # type: ignore[attr-defined]
 
     # what Lightning calls

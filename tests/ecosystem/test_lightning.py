@@ -1,0 +1,221 @@
+"""Lightning: LightningMixin in Lightning's own loop, against one pass over the whole batch."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import maskgrad as mg
+from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass
+from tests.ecosystem.rows import one_line
+from tests.ranks import run_on_ranks
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:GPU available"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.*LeafSpec"),
+]
+STEPS = 3
+
+
+class Net(mg.integrations.LightningMixin, lightning.LightningModule):
+    """As the page says."""
+
+    def __init__(self, form: str = "masked", sparse: bool = False) -> None:
+        super().__init__()
+        self.tagger, self.form = Tagger(sparse), form
+
+    def training_step(self, pair: Any, batch_idx: int) -> Any:
+        losses, count = losses_of(self.tagger, *pair, self.form)
+        self.log_mean("train_loss", losses, count)
+        return self.losses(losses, count)
+
+    def validation_step(self, pair: Any, batch_idx: int) -> None:
+        self.log_mean("val_loss", *losses_of(self.tagger, *pair, self.form), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def loader(micro_batches: list[Any]) -> Any:
+    return torch.utils.data.DataLoader(micro_batches, batch_size=None)
+
+
+def fit(net: Any, micro_batches: list[Any], pieces: int, **options: Any) -> Any:
+    given = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "max_epochs": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "accumulate_grad_batches": pieces,
+        "gradient_clip_val": 0.3,
+        "num_sanity_val_steps": 0,
+    }
+    trainer = lightning.Trainer(**given | options)
+    trainer.fit(net, loader(micro_batches), loader(micro_batches))
+    return trainer
+
+
+@one_line("lightning", "`Trainer(accumulate_grad_batches=…)`", "`mg.integrations.LightningMixin`")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_step_is_one_pass(form: str, sparse: bool) -> None:
+    batches, truth = [batch(seed) for seed in range(STEPS)], Tagger()
+    means = one_pass(truth, batches)
+    micro = [piece for seed, whole in enumerate(batches) for piece in cut(seed, *whole, 4)]
+    net = Net(form, sparse)
+    trainer = fit(net, micro, 4)
+    assert moved(net.tagger, truth) < 1e-6
+    counts = [int((y != -100).sum()) for _, y in batches]
+    epoch = sum(m * n for m, n in zip(means, counts, strict=True)) / sum(counts)
+    assert abs(float(trainer.callback_metrics["train_loss"]) - epoch) < 0.1  # parameters move within an epoch
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    whole = F.cross_entropy(truth(x)[y != -100], y[y != -100]).item()
+    assert float(trainer.callback_metrics["val_loss"]) == pytest.approx(whole, abs=1e-6)
+
+
+def test_the_epoch_mean_of_training_counts_entries() -> None:
+    micro = cut(1, *batch(1), 4)
+    net = Net()
+    net.configure_optimizers = lambda: torch.optim.SGD(net.parameters(), lr=0.0)  # type: ignore[method-assign]
+    trainer = fit(net, micro, 2)
+    x, y = batch(1)
+    truth = F.cross_entropy(Tagger()(x)[y != -100], y[y != -100]).item()
+    assert float(trainer.callback_metrics["train_loss"]) == pytest.approx(truth, abs=1e-6)
+
+
+def test_the_last_step_of_an_epoch_has_what_is_left() -> None:
+    micro = cut(2, *batch(2), 5)
+    net, truth = Net(), Tagger()
+    fit(net, micro, 3, max_epochs=2)
+    parts = [tuple(torch.cat(t) for t in zip(*some, strict=True)) for some in (micro[:3], micro[3:])]
+    one_pass(truth, parts * 2)  # type: ignore[arg-type]
+    assert moved(net.tagger, truth) < 1e-6
+
+
+def test_several_losses_and_clipping_by_value() -> None:
+    class Two(Net):
+        def training_step(self, pair: Any, batch_idx: int) -> Any:
+            losses, _ = losses_of(self.tagger, *pair)
+            return self.losses(
+                {"main": losses, "aux": self.tagger.out.weight.square().sum()},
+                {"aux": 1},
+                weights={"aux": 0.1},
+            )
+
+    x, y = batch(3)
+    net, truth = Two(), Tagger()
+    fit(net, cut(3, x, y, 3), 3, gradient_clip_val=0.01, gradient_clip_algorithm="value")
+    known = y != -100
+    (F.cross_entropy(truth(x)[known], y[known]) + 0.1 * truth.out.weight.square().sum()).backward()
+    nn.utils.clip_grad_value_(truth.parameters(), 0.01)
+    torch.optim.SGD(truth.parameters(), lr=0.5).step()
+    assert moved(net.tagger, truth) < 1e-6
+
+
+def test_metrics_are_logged_as_metrics() -> None:
+    import torchmetrics
+
+    class WithMetric(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.accuracy = mg.metrics.wrap(
+                torchmetrics.classification.MulticlassAccuracy(4, average="micro")
+            )
+
+        def validation_step(self, pair: Any, batch_idx: int) -> None:
+            x, y = pair
+            self.accuracy(self.tagger(x).movedim(-1, 1), mg.masked(y.clamp(min=0), y != -100))
+            self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+
+    x, y = batch(4)
+    net = WithMetric()
+    trainer = fit(net, cut(4, x, y, 4), 4)
+    known = y != -100
+    truth = (net.tagger(x).argmax(-1)[known] == y[known]).float().mean()
+    assert float(trainer.callback_metrics["accuracy_epoch"]) == pytest.approx(float(truth))
+
+
+def test_mistakes_are_named() -> None:
+    class Forgets(Net):
+        def training_step(self, pair: Any, batch_idx: int) -> Any:
+            return self.tagger(pair[0]).mean()
+
+    micro = cut(0, *batch(0), 2)
+    with pytest.raises(RuntimeError, match=r"Forgets.training_step.*write return self\.losses\(losses\)"):
+        fit(Forgets(), micro, 2)
+
+    class Replaces(Net):
+        def on_train_start(self) -> None:
+            pass
+
+    with pytest.raises(RuntimeError, match=r"call super\(\)\.on_train_start\(\)"):
+        fit(Replaces(), micro, 2)
+
+    class Manual(Net):
+        automatic_optimization = False
+
+    with pytest.raises(RuntimeError, match=r"automatic_optimization=False.*mg\.GradientAccumulator"):
+        fit(Manual(), micro, 1, gradient_clip_val=None)
+    with pytest.raises(ValueError, match=r"log_mean: batch_size cannot be given"):
+        Net().log_mean("x", mg.masked(torch.ones(1)), batch_size=3)
+    with pytest.raises(ValueError, match="how many entries count is unknown"):
+        Net().log_mean("x", torch.ones(1))
+
+
+def _on_ranks(rank: int, world_size: int) -> tuple[list[Tensor], float]:
+    import os
+
+    warnings.simplefilter("ignore")
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ.update({key: str(value) for key, value in places.items()})
+    micro = [piece for seed in range(STEPS) for piece in cut(seed, *batch(seed), 6)[rank::2]]
+    net = Net()
+    trainer = fit(
+        net,
+        micro,
+        3,
+        strategy=lightning.pytorch.strategies.DDPStrategy(
+            cluster_environment=_Started(), process_group_backend="gloo"
+        ),
+        devices=world_size,
+        use_distributed_sampler=False,
+    )
+    return [param.detach() for param in net.tagger.parameters()], float(trainer.callback_metrics["val_loss"])
+
+
+class _Started(lightning.fabric.plugins.environments.TorchElasticEnvironment):
+    """Processes in a group that is there already."""
+
+    @property
+    def main_address(self) -> str:
+        return "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        return 29500
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        pass
+
+
+def test_two_ranks() -> None:
+    truth = Tagger()
+    batches = [batch(seed) for seed in range(STEPS)]
+    one_pass(truth, batches)
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    whole = F.cross_entropy(truth(x)[y != -100], y[y != -100]).item()
+    for params, loss in run_on_ranks(_on_ranks, 2):
+        for mine, theirs in zip(params, truth.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs.detach(), atol=1e-6, rtol=0)
+        assert loss == pytest.approx(whole, abs=1e-5)
