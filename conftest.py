@@ -32,7 +32,7 @@ def _names_in_docstrings(doctest_namespace: dict[str, Any]) -> None:
 
 pytest_plugins = ["tests.effort"]
 
-collect_ignore = ["docs/conf.py"]
+collect_ignore = ["docs/conf.py", "tests/ecosystem/programs"]
 if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environment of its own
     collect_ignore.append("tests/xla")
 if find_spec("torch_geometric") is None:  # nor would `make test` find what `make test-ecosystem` installs
@@ -78,7 +78,7 @@ pytest_collect_file = Sybil(
         PythonCodeBlockParser(doctest_optionflags=ELLIPSIS | NORMALIZE_WHITESPACE),
         SkipParser(),
     ],
-    patterns=["README.md", "docs/*.md", "docs/families/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/families/*.md", "docs/trainers/*.md"],
     excludes=["docs/coverage_table.md", "docs/ecosystem_table.md"],
     setup=_begin_page,
 ).pytest()

@@ -1,0 +1,55 @@
+"""Lightning: micro-batches of four sequences, eight of them a step, one denominator."""
+
+import lightning
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import maskgrad as mg
+
+torch.manual_seed(0)
+tokens = torch.randint(1, 50, (64, 12))
+lengths = torch.randint(1, 13, (64, 1))
+labels = torch.where(torch.arange(12) < lengths, tokens % 7, -100)  # -100: nothing to learn there
+data = list(zip(tokens, labels, strict=True))
+
+
+class Net(mg.integrations.LightningMixin, lightning.LightningModule):
+    """The mixin comes first."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 7))
+
+    def unreduced(self, batch):
+        x, y = batch
+        return F.cross_entropy(self.layers(x).transpose(1, 2), mg.masked(y, y != -100), reduction="none")
+
+    def training_step(self, batch, batch_idx):
+        losses = self.unreduced(batch)
+        self.log_mean("train_loss", losses)  # over all labels of the epoch
+        return self.losses(losses)
+
+    def validation_step(self, batch, batch_idx):
+        self.log_mean("val_loss", self.unreduced(batch), sync_dist=True)
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.1)
+
+
+trainer = lightning.Trainer(
+    accelerator="cpu",
+    devices=1,
+    max_epochs=20,
+    accumulate_grad_batches=8,
+    gradient_clip_val=1.0,
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+)
+trainer.fit(
+    Net(),
+    torch.utils.data.DataLoader(data, batch_size=4, shuffle=True),
+    torch.utils.data.DataLoader(data, batch_size=16),
+)
+assert trainer.callback_metrics["val_loss"] < 0.5
