@@ -57,6 +57,13 @@ class TokenCollator:
                 raise KeyError(
                     f"TokenCollator: each sample must have 'input_ids', found {', '.join(map(repr, one)) or 'none'}"
                 )
+        for name in samples[0]:  # an empty list says nothing of its dtype
+            told = [
+                one[name].dtype for one in samples if isinstance(one.get(name), Tensor) and one[name].numel()
+            ]
+            for one in samples:
+                if isinstance(one.get(name), Tensor) and not one[name].numel():
+                    one[name] = one[name].to(told[0] if told else torch.int64)
         names = [name for name in samples[0] if _of_tokens(name, samples)]
         rest = [name for name in samples[0] if name not in names]
         if MASK in names:  # padding of samples that were padded already
