@@ -21,7 +21,7 @@ def ignite_training_step(
     max_norm: float | None = None,
     scaler: Any = None,
     mean: Mean = "entry",
-    prepare_batch: Callable[[Any], tuple[Any, Any]] = tuple,  # type: ignore[assignment]
+    prepare_batch: Callable[[Any], tuple[Any, Any]] = tuple,
     output_transform: Callable[[Any, Any, Any, Any], Any] = lambda x, y, y_pred, loss: loss.item(),  # noqa: ARG005
 ) -> Callable[[Any, Any], Any]:
     """The function of an ``ignite.engine.Engine`` that trains on masked targets, in micro-batches.

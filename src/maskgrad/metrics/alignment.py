@@ -12,7 +12,8 @@ from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
-from maskgrad.patterns.stored import keys_of
+from maskgrad.patterns.pattern import Pattern
+from maskgrad.patterns.stored import StoredPattern, keys_of
 from maskgrad.semantics.stored.entries import exploded
 
 __all__ = ["align"]
@@ -70,18 +71,20 @@ def align(
                 [0., 0., 1.]]), tensor([0, 2]))
     """
     tensors = (prediction, target, *others)
-    for place, x in enumerate(tensors):
-        _check(x, _called(place))
-    dim = _class_dim(prediction, target, class_dim)
-    shape = _positions(prediction, dim)
-    if dim is not None and (target.dtype.is_floating_point or target.dtype.is_complex):
-        raise ValueError(
-            f"target of shape {_sizes(target)} beside a prediction {_sizes(prediction)} must be labels, which are "
-            f"integers, found {target.dtype}; for pairs of numbers give both one shape: prediction.squeeze(1)"
-        )
-    for place, x in enumerate(tensors[1:], start=1):
-        if x.shape != shape:
-            raise ValueError(_SHAPES.format(_called(place), _sizes(x), _sizes(prediction), _remedy(x, dim)))
+    shapes = [_shape(x, place) for place, x in enumerate(tensors)]
+    dim = _class_dim(shapes[0], shapes[1], class_dim, isinstance(_pattern(prediction), JaggedPattern))
+    positions = shapes[0]
+    if dim is not None:
+        positions = torch.Size([*positions[:dim], *positions[dim + 1 :]])
+        dtype = _values(target).dtype
+        if dtype.is_floating_point or dtype.is_complex:
+            raise ValueError(
+                f"target of shape {tuple(shapes[1])} beside a prediction {tuple(shapes[0])} must be labels, which are "
+                f"integers, found {dtype}; for pairs of numbers give both one shape: prediction.squeeze(1)"
+            )
+    for place, shape in enumerate(shapes[1:], start=1):
+        if shape != positions:
+            raise ValueError(_SHAPES.format(_called(place), tuple(shape), tuple(shapes[0]), _remedy(dim)))
     return aligned(tensors, dim)
 
 
@@ -92,13 +95,14 @@ def aligned(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...]
         return together
     read = [_read(x, dim if place == 0 else None, _called(place)) for place, x in enumerate(tensors)]
     listed = [one for one in read if isinstance(one, Listed)]
+    spread = [one for one in read if isinstance(one, Spread)]
     if not listed:
-        return _from_spread(read)  # type: ignore[arg-type]
+        return _from_spread(spread)
     keys = listed[0].keys
-    for one in listed[1:]:
-        keys = keys[find(keys, one.keys)[0]]
-    for one in read:
-        if isinstance(one, Spread) and one.known is not None:
+    for other in listed[1:]:
+        keys = keys[find(keys, other.keys)[0]]
+    for one in spread:
+        if one.known is not None:
             keys = keys[one.known[keys]]
     return tuple(_at(one, keys) for one in read)
 
@@ -130,22 +134,17 @@ def _at(one: Spread | Listed, keys: Tensor) -> Tensor:
 
 def _same_rows(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...] | None:
     """What jagged tensors of the same lengths hold is aligned already."""
-    first = tensors[0]
-    pattern = first._pattern if isinstance(first, MaskedTensor) else None
-    if not isinstance(pattern, JaggedPattern):
+    first = _pattern(tensors[0])
+    if not isinstance(first, JaggedPattern) or (dim is not None and _values(tensors[0]).ndim != 2):
         return None
-    found = []
-    for place, x in enumerate(tensors):
-        own = x._pattern if isinstance(x, MaskedTensor) else None
-        if not isinstance(own, JaggedPattern) or not own.is_canonical or own.is_flat != pattern.is_flat:
+    for own in map(_pattern, tensors):
+        if not isinstance(own, JaggedPattern) or not own.is_canonical or own.is_flat != first.is_flat:
             return None
-        if own.frame.shape != pattern.frame.shape or not same_lengths(pattern, own):
+        if own is not first and (own.frame.shape != first.frame.shape or not same_lengths(first, own)):
             return None
-        classes = dim is not None and place == 0
-        if classes and x._values.ndim != 2:  # type: ignore[union-attr]
-            return None
-        found.append(x._values if classes else x._values.reshape(-1))  # type: ignore[union-attr]
-    return tuple(found)
+    rest = [_values(x).reshape(-1) for x in tensors[1:]]
+    values = _values(tensors[0])
+    return (values if dim is not None else values.reshape(-1), *rest)
 
 
 def _read(x: Operand, dim: int | None, name: str) -> Spread | Listed:
@@ -189,54 +188,60 @@ def _flat(values: Tensor, dim: int | None) -> Tensor:
     return moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1])
 
 
-def _class_dim(prediction: Operand, target: Operand, class_dim: int | None) -> int | None:
+def _class_dim(
+    prediction: torch.Size, target: torch.Size, class_dim: int | None, is_jagged: bool
+) -> int | None:
     """Where the classes are, counted from the front; None if there are none."""
-    if prediction.ndim != target.ndim + 1:
-        if class_dim is not None and prediction.ndim == target.ndim:
+    ndim = len(prediction)
+    if ndim != len(target) + 1:
+        if class_dim is not None and ndim == len(target):
             raise ValueError(
-                f"class_dim is for scores, which have one dimension more than their labels, found {_sizes(prediction)} "
-                f"and {_sizes(target)}; leave it out"
+                f"class_dim is for scores, which have one dimension more than their labels, found {tuple(prediction)} "
+                f"and {tuple(target)}; leave it out"
             )
         return None
     if class_dim is None:
-        jagged = prediction.layout == torch.jagged
-        return prediction.ndim - 1 if jagged else min(1, prediction.ndim - 1)
-    if not -prediction.ndim <= class_dim < prediction.ndim:
-        raise ValueError(f"class_dim must be a dimension of scores {_sizes(prediction)}, found {class_dim}")
-    return class_dim % prediction.ndim
-
-
-def _positions(prediction: Operand, dim: int | None) -> torch.Size:
-    sizes = list(prediction.shape)
-    if dim is not None:
-        del sizes[dim]
-    return torch.Size(sizes)
+        return ndim - 1 if is_jagged else min(1, ndim - 1)
+    if not -ndim <= class_dim < ndim:
+        raise ValueError(
+            f"class_dim must be a dimension of scores {tuple(prediction)}, found {class_dim}; use 1, or -1 for the last"
+        )
+    return class_dim % ndim
 
 
 _SHAPES = "{} must have the shape of the prediction, without classes if it has some; found {} beside {}; {}"
 
 
-def _remedy(x: Operand, dim: int | None) -> str:
+def _remedy(dim: int | None) -> str:
     if dim is None:
         return "nothing is broadcast, because pairs are meant: use .expand_as, or .squeeze(1) for a column"
     return f"classes were looked for in dimension {dim}: say where they are with class_dim=, -1 if they come last"
 
 
-def _check(x: Any, name: str) -> None:
-    if not isinstance(x, (Tensor, MaskedTensor)):
-        raise TypeError(f"{name} must be a tensor or a MaskedTensor, found {type(x).__name__}")
-    if isinstance(x, Tensor) and (x.is_nested or x.layout != torch.strided):
+def _shape(x: Any, place: int) -> torch.Size:
+    """The shape of what is a tensor; read once, because a property of a MaskedTensor is a call of its own."""
+    if isinstance(x, MaskedTensor):
+        pattern = x._pattern
+        return pattern.shape(x._values) if isinstance(pattern, StoredPattern) else x._values.shape
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{_called(place)} must be a tensor or a MaskedTensor, found {type(x).__name__}")
+    if x.is_nested or x.layout != torch.strided:
         layout = "nested" if x.is_nested else f"of layout {x.layout}"
         way = "mg.from_nested(x)" if x.is_nested else "mg.from_sparse(x)"
         raise TypeError(
-            f"{name} is a tensor of PyTorch that is {layout}, and whether it lacks entries or means zeros cannot be "
-            f"known; use {way}, or x.to_dense()"
+            f"{_called(place)} is a tensor of PyTorch that is {layout}, and whether it lacks entries or means zeros "
+            f"cannot be known; use {way}, or x.to_dense()"
         )
+    return x.shape
 
 
 def _called(place: int) -> str:
     return ("prediction", "target")[place] if place < 2 else f"argument {place + 1}"
 
 
-def _sizes(x: Operand) -> tuple[int, ...]:
-    return tuple(x.shape)
+def _values(x: Operand) -> Tensor:
+    return x._values if isinstance(x, MaskedTensor) else x
+
+
+def _pattern(x: Operand) -> Pattern | None:
+    return x._pattern if isinstance(x, MaskedTensor) else None

@@ -31,15 +31,19 @@ class MaskedMetric(Metric):  # type: ignore[misc]
         """Update the metric with ``(y_pred, y)``, or ``(y_pred, y, options)``, unless they have nothing in common."""
         if not isinstance(output, (tuple, list)):
             found = aligned_arguments((output,), {}, None)
-            if found is None or found[0][0] is output:
-                return None if found is None else self.metric.update(output)
+            if found is None:
+                return
+            if found[0][0] is output:
+                self.metric.update(output)
+                return
             raise TypeError(
                 f"{FUNCTION}: {type(self.metric).__name__} takes a single tensor for a sample, and a MaskedTensor's "
                 "entries would be one of many dimensions; give x.compressed().unsqueeze(1), one sample each"
             )
         tensors, options = tuple(output[:2]), tuple(output[2:])
         found = aligned_arguments(tensors, {}, self.class_dim)
-        return None if found is None else self.metric.update((*found[0], *options))
+        if found is not None:
+            self.metric.update((*found[0], *options))
 
     def compute(self) -> Any:
         """The metric's value, over all ranks."""

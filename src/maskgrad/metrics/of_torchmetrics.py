@@ -22,16 +22,17 @@ class MaskedMetric(WrapperMetric):  # type: ignore[misc]
     def __init__(self, metric: Any, class_dim: int | None = None) -> None:
         super().__init__()
         self.metric, self.class_dim = metric, class_dim
+        self._needs_pairs = _needs_pairs(metric)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Update the metric, unless there is nothing."""
-        found = _aligned(self, args, kwargs, self.class_dim)
+        found = _aligned(args, kwargs, self.class_dim, self._needs_pairs)
         if found is not None:
             self.metric.update(*found[0], **found[1])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Update the metric, and give its value for this batch; None if there is nothing."""
-        found = _aligned(self, args, kwargs, self.class_dim)
+        found = _aligned(args, kwargs, self.class_dim, self._needs_pairs)
         self._forward_cache = None if found is None else self.metric(*found[0], **found[1])
         return self._forward_cache
 
@@ -66,16 +67,17 @@ class MaskedCollection(MetricCollection):  # type: ignore[misc]
     """A collection of torchmetrics over what all tensors have in common, which is found out once for all of them."""
 
     _class_dim: int | None = None
+    _needs_pairs: str | None = None
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Update the metrics, unless there is nothing."""
-        found = _aligned(self, args, kwargs, self._class_dim)
+        found = _aligned(args, kwargs, self._class_dim, self._needs_pairs)
         if found is not None:
             super().update(*found[0], **found[1])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Update the metrics, and give their values for this batch; None if there is nothing."""
-        found = _aligned(self, args, kwargs, self._class_dim)
+        found = _aligned(args, kwargs, self._class_dim, self._needs_pairs)
         return None if found is None else super().forward(*found[0], **found[1])
 
 
@@ -94,7 +96,7 @@ def wrap_collection(collection: Any, class_dim: int | None) -> MaskedCollection:
     _check(collection)
     wrapped = MaskedCollection.__new__(MaskedCollection)
     wrapped.__dict__ = collection.__dict__
-    wrapped._class_dim = class_dim
+    wrapped._class_dim, wrapped._needs_pairs = class_dim, _needs_pairs(collection)
     return wrapped
 
 
@@ -147,21 +149,23 @@ def _check(metric: Any) -> None:
                 )
 
 
+def _needs_pairs(metric: Any) -> str | None:
+    """The name of a metric in it that must not be given what were matrices."""
+    names = (type(part).__name__ for part in metric.modules())
+    return next((name for name in names if name in READS_MATRICES), None)
+
+
 def _aligned(
-    metric: Any, args: tuple[Any, ...], kwargs: dict[str, Any], class_dim: int | None
+    args: tuple[Any, ...], kwargs: dict[str, Any], class_dim: int | None, needs_pairs: str | None
 ) -> Arguments | None:
     found = aligned_arguments(args, kwargs, class_dim)
-    if found is None or found[0] is args:  # nothing, or plain tensors alone
+    if needs_pairs is None or found is None or found[0] is args:  # nothing, or plain tensors alone
         return found
     given = [x for x in (*args, *kwargs.values()) if isinstance(x, (Tensor, MaskedTensor)) and x.ndim]
-    rows = given[1:2] or given[:1]  # labels, or the other half of pairs
-    if rows[0].ndim < 2 or rows[0].shape[0] == rows[0].numel():
-        return found
-    for part in metric.modules():
-        if type(part).__name__ in READS_MATRICES:
-            raise ValueError(
-                f"{FUNCTION}: {type(part).__name__} reads the columns of a matrix, found {tuple(rows[0].shape)}, and "
-                f"aligned tensors are flat (K,); {COLUMNS}; or give it pairs: "
-                "metric.update(*mg.align(prediction, target))"
-            )
+    rows = (given[1:2] or given)[0]  # labels, or the other half of pairs
+    if rows.ndim > 1 and rows.shape[0] != rows.numel():
+        raise ValueError(
+            f"{FUNCTION}: {needs_pairs} reads the columns of a matrix, found {tuple(rows.shape)}, and aligned tensors "
+            f"are flat (K,); {COLUMNS}; or give it pairs: metric.update(*mg.align(prediction, target))"
+        )
     return found
