@@ -6,6 +6,7 @@ from benchmarks.families import (
     batched,
     coalescing,
     compiled,
+    denominators,
     elementwise,
     filling,
     growth,
@@ -45,4 +46,5 @@ FAMILIES: tuple[Family, ...] = (
     ragged.FAMILY,
     batched.FAMILY,
     per_sample.FAMILY,
+    denominators.FAMILY,
 )

@@ -117,6 +117,11 @@ def aligned_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], class_dim: int | None
 ) -> Arguments | None:
     """The arguments of ``update``, all tensors among them aligned; None if they have nothing in common."""
+    if not kwargs and len(args) == 2 and all(map(_is_tensor, args)):  # as most often
+        if not any(isinstance(x, MaskedTensor) for x in args):
+            return args, kwargs
+        pair = align(*args, class_dim=class_dim)
+        return (pair, kwargs) if pair[0].shape[0] else None
     given = [*args, *kwargs.values()]
     if not any(type(x) is MaskedTensor for x in given) and not any(map(_holds_masked, given)):
         return args, kwargs
