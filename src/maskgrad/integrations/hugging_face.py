@@ -81,7 +81,7 @@ class TrainerMixin:
         if not self._loss_is_mean():
             name = type(_bare(self.model)).__name__  # type: ignore[attr-defined]
             raise ValueError(_UNKNOWN.format(found=f"the model is a {name}"))
-        if "shift_labels" not in inputs and getattr(self, "_loss_shifts_labels", False):
+        if "shift_labels" not in inputs and self._shifts():
             labels = labels[..., 1:]
         if not isinstance(labels, (Tensor, MaskedTensor)):
             raise ValueError(_UNKNOWN.format(found=f"labels are a {type(labels).__name__}"))
@@ -195,6 +195,13 @@ class TrainerMixin:
         if self.compute_loss_func is not None or not _is_of_transformers(bare):  # type: ignore[attr-defined]
             return True
         return type(bare).__name__.endswith(MEANS)
+
+    def _shifts(self) -> bool:
+        """Whether the model compares position i with label i + 1, as the Trainer says since transformers 5."""
+        told = getattr(self, "_loss_shifts_labels", None)
+        if told is not None:
+            return bool(told)
+        return type(_bare(self.model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))  # type: ignore[attr-defined]
 
     def _check_ranks(self) -> None:
         args: Any = self.args  # type: ignore[attr-defined]
