@@ -104,7 +104,7 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
 
     Returns:
         Nested tensor of ``torch.jagged`` layout, ragged at ``dim``. Gradient: reaches the specified entries of ``x``,
-        exactly 0 elsewhere; once, as for :func:`from_nested`.
+        exactly 0 elsewhere; once, as for :func:`maskgrad.from_nested`.
 
     Zero copy:
         Values and offsets of a jagged tensor are shared. Of a padded batch none; the padding has to be left out.
