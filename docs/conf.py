@@ -23,10 +23,11 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.mathjax",
+    "mathematics",
     "sphinx.ext.napoleon",
 ]
 exclude_patterns = ["_build", "coverage_table.md", "ecosystem_table.md", "decisions/0000-template.md"]
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"maskgrad {release}"
 

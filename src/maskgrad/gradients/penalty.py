@@ -32,7 +32,7 @@ def gradient_penalty(
 ) -> Operand:
     r"""A function of the norm of a gradient, to be added to a loss and differentiated.
 
-    .. math:: n = \Big(\sum_i \lVert \partial\,\text{loss} / \partial\,\text{params}_i \rVert^2\Big)^{1/2}, \qquad
+    .. math:: n = \left(\sum_i \lVert \partial\,\text{loss} / \partial\,\text{params}_i \rVert^2\right)^{1/2}, \qquad
               n^p \;\text{ or }\; \lvert n - \text{target} \rvert^p \;\text{ or }\; \max(0,\, n - \text{target})^p
 
     The graph is made and kept; nobody has to think of ``create_graph``. Where the gradient is zero, so is that of its

@@ -127,7 +127,7 @@ def per_sample_grad_norms(
 ) -> Tensor:
     r"""The 2-norm of every sample's gradient over all parameters, without forming the gradients where that is possible.
 
-    .. math:: n_b = \Big(\sum_\theta \lVert G_b^\theta \rVert^2\Big)^{1/2}, \qquad
+    .. math:: n_b = \left(\sum_\theta \lVert G_b^\theta \rVert^2\right)^{1/2}, \qquad
               \lVert g a^T \rVert^2 = \lVert g \rVert^2 \lVert a \rVert^2
 
     Args:
@@ -185,7 +185,7 @@ def clipped_backward(
 ) -> Tensor:
     r"""Backward with every sample's gradient clipped: DP-SGD's gradient, before noise is added.
 
-    .. math:: \text{grad} \mathrel{+}= \sum_b \min\Big(1, \frac{\text{max\_norm}}{n_b + 10^{-6}}\Big)\, G_b
+    .. math:: \text{grad} +\!= \sum_b \min\left(1, \frac{\text{max\_norm}}{n_b + 10^{-6}}\right)\, G_b
 
     No more than ``max_norm`` of the sum comes from any one sample. Gradients per sample are not formed where there is a
     shorter way, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass do both.

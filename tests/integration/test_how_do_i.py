@@ -1,0 +1,59 @@
+"""The programs of docs/how_do_i print what their pages show."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGES = Path(__file__).parents[2] / "docs" / "how_do_i"
+PROGRAMS = sorted((PAGES / "programs").glob("*.py"))
+# Their processes import the program again, under its own name.
+WITH_RANKS = {path for path in PROGRAMS if "multiprocessing.spawn" in path.read_text(encoding="utf-8")}
+
+
+def _shown(program: Path) -> str:
+    return program.with_suffix(".txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.every
+@pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p not in WITH_RANKS], ids=lambda path: path.stem)
+def test_a_program_prints_what_its_page_shows(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(program), run_name="__main__")
+    assert capsys.readouterr().out == _shown(program)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("program", sorted(WITH_RANKS), ids=lambda path: path.stem)
+def test_a_program_with_processes_prints_what_its_page_shows(program: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == _shown(program)
+
+
+def test_every_program_has_a_page_and_every_page_a_program() -> None:
+    pages = {
+        path.stem: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md") if path.stem != "index"
+    }
+    assert len(pages) >= 25
+    assert set(pages) == {path.stem for path in PROGRAMS}
+    listed = re.findall(r"^\w+$", (PAGES / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(pages)
+    for name, page in pages.items():
+        assert page.startswith("# How do I "), name
+        assert f"{{literalinclude}} programs/{name}.py" in page
+        assert f"{{literalinclude}} programs/{name}.txt" in page
