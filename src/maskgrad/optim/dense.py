@@ -248,11 +248,12 @@ class DenseGroup:
 
     def _step_by_pytorch(self, options: dict[str, Any], lists: _Lists, grads: list[Tensor]) -> None:
         """Let PyTorch's optimizer step a group of ``options``."""
-        optimizer: Any = object.__new__(_prepared_kind(self.kind))
+        kind: Any = self.kind
+        optimizer: Any = object.__new__(_prepared_kind(kind))
         optimizer.__dict__.update(
             param_groups=[options], state=self.state, defaults=self.defaults, lists=lists, grads=grads
         )
-        _bare_step(self.kind)(optimizer)
+        _bare_step(kind)(optimizer)
 
 
 @functools.cache
