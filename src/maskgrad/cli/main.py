@@ -11,7 +11,7 @@ require("typer", "the command line", "cli")
 import typer  # noqa: E402  (after it is known to be there)
 
 import maskgrad  # noqa: E402
-from maskgrad.cli import info, programs, warmup  # noqa: E402
+from maskgrad.cli import doctor, info, programs, warmup  # noqa: E402
 
 __all__ = ["app"]
 
@@ -25,6 +25,14 @@ app = typer.Typer(
 )
 app.command(context_settings=programs.PASSED_ON)(programs.demo)
 app.command(context_settings=programs.PASSED_ON | {"help_option_names": []})(programs.bench)
+# What follows the script belongs to the script.
+app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+    }
+)(doctor.doctor)
 app.command()(info.info)
 app.command()(warmup.warmup)
 

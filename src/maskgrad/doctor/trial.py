@@ -17,7 +17,7 @@ from maskgrad.doctor.twins import Guarded, tensors_in
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "Trial"]
+__all__ = ["Outcome", "Trial", "reached"]
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Trial:
     def _outcome(self, loss: Tensor | None, kept: _Kept) -> Outcome:
         names = {id(parameter): name for name, parameter in self.parameters()}
         gradients, leaves = {}, {}
-        for place, leaf in enumerate((*kept.leaves(), *_reached(loss))):
+        for place, leaf in enumerate((*kept.leaves(), *reached(loss))):
             if leaf.grad is not None and id(leaf) not in {id(known) for known in leaves.values()}:
                 name = names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}")
                 gradients[name], leaves[name] = leaf.grad, leaf
@@ -117,7 +117,7 @@ class Trial:
                 self.rows.append(next((t.shape[0] for t in tensors_in(args) if t.ndim), 0))
             inside.append(module)
 
-        def leave(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
             if inside:
                 inside.pop()
 
@@ -149,7 +149,8 @@ def _loss_of(returned: Any) -> Tensor | None:
         return None  # allowed to a step that calls backward itself
     if not isinstance(loss, Tensor):
         raise ExaminationError(
-            f"step: expected the loss, a tensor with one entry, found {type(returned).__name__}; end it with `return loss`"
+            f"step: expected the loss, a tensor with one entry, found {type(returned).__name__}; "
+            f"end it with `return loss`"
         )
     if loss.numel() != 1:
         raise ExaminationError(
@@ -172,7 +173,7 @@ def _backward(loss: Tensor | None) -> None:
     loss.backward()
 
 
-def _reached(loss: Tensor | None) -> list[Tensor]:
+def reached(loss: Tensor | None) -> list[Tensor]:
     """Leaves of the graph of a loss: some were made by the step itself."""
     found: list[Tensor] = []
     seen: set[Any] = set()
