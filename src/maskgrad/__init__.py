@@ -59,7 +59,7 @@ from maskgrad.optim import attach_gradient, train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:
-    from maskgrad import distributed, plot
+    from maskgrad import distributed, doctor, plot, testing
     from maskgrad.export import onnx
 
 __version__ = "0.2.0"
@@ -87,6 +87,7 @@ __all__ = [
     "clipped_backward",
     "count_recompiles",
     "distributed",
+    "doctor",
     "errors",
     "find_coupling",
     "from_arrow",
@@ -118,6 +119,7 @@ __all__ = [
     "plot",
     "reverse_gradient",
     "sparse",
+    "testing",
     "train_only",
     "unspecified",
     "use_kernels",
@@ -138,7 +140,13 @@ _let_ranks_be_found(_ranks_of)  # type: ignore[arg-type]
 
 def __getattr__(name: str) -> object:
     # matplotlib is imported by those who draw, and so on; several processes are not everybody's
-    lazy = {"distributed": "maskgrad.distributed", "onnx": "maskgrad.export.onnx", "plot": "maskgrad.plot"}
+    lazy = {
+        "distributed": "maskgrad.distributed",
+        "doctor": "maskgrad.doctor",
+        "onnx": "maskgrad.export.onnx",
+        "plot": "maskgrad.plot",
+        "testing": "maskgrad.testing",
+    }
     module = lazy.get(name)
     if module is not None:
         import importlib

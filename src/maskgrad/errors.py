@@ -6,6 +6,7 @@
 - :class:`ExportMismatchError`: what was to be written gives other results than the model.
 - :class:`UnspecifiedValueError`: a plain number was asked of an entry that has none.
 - :class:`CoupledSamplesError`: a gradient for each sample was asked of samples that influence each other.
+- :class:`ExaminationError`: the doctor cannot examine a program: which argument or property of it is in the way.
 - :class:`LostRankError`: another process has ended or does not answer.
 - :class:`MissingDependencyError`: an optional package is absent, broken, too old or too new; it names what works.
 - :class:`TorchPatchWarning`: a PyTorch that is not known yet; ``maskgrad info`` says what is off.
@@ -20,6 +21,7 @@ from __future__ import annotations
 __all__ = [
     "CoupledSamplesError",
     "DependsOnNumbersError",
+    "ExaminationError",
     "ExportMismatchError",
     "LostRankError",
     "MaskgradError",
@@ -72,6 +74,10 @@ class NotExportableError(UnsupportedOperationError):
 
 class DependsOnNumbersError(NotExportableError):
     """The course of the computation, not only its results, depends on numbers that are known in a run only."""
+
+
+class ExaminationError(MaskgradError, ValueError):
+    """The doctor cannot examine a program: which argument or property of it is in the way, and what to do."""
 
 
 class ExportMismatchError(MaskgradError, RuntimeError):

@@ -1,0 +1,7 @@
+"""The doctor: where does padding leak, in any PyTorch program? See the page "Is my masking right?"."""
+
+from maskgrad.doctor.examination import examine
+from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.report import Experiment, Report
+
+__all__ = ["Experiment", "Finding", "Note", "Report", "examine"]

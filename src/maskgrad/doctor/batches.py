@@ -1,0 +1,87 @@
+"""Batches of any form: the tensors in them by key, and the same batch with other tensors."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Hashable, Mapping, MutableMapping
+from typing import Any
+
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from maskgrad.masked_tensor import MaskedTensor
+
+__all__ = ["Key", "fields", "replaced", "tensor_of"]
+
+Key = Hashable
+
+
+def fields(batch: Any) -> dict[Key, Tensor | MaskedTensor]:
+    """The tensors of a batch by key: names of a mapping or a dataclass, positions of a tuple or list.
+
+    A batch that is a tensor has the key 0. What lies deeper has the keys on its way, joined by dots.
+    """
+    if isinstance(batch, (Tensor, MaskedTensor)):
+        return {0: batch}
+    found: dict[Key, Tensor | MaskedTensor] = {}
+    for key, part in _parts(batch):
+        if isinstance(part, (Tensor, MaskedTensor)):
+            found[key] = part
+        else:
+            for deeper, leaf in fields(part).items():
+                found[f"{key}.{deeper}"] = leaf
+    return found
+
+
+def replaced(batch: Any, new: Mapping[Key, Any], *, above: str = "") -> Any:
+    """The batch with the tensors at the keys of ``new`` replaced; everything else is shared."""
+    if isinstance(batch, (Tensor, MaskedTensor)):
+        return new.get(f"{above}0" if above else 0, batch)
+    changed: dict[Any, Any] = {}
+    for key, part in _parts(batch):
+        place: Key = f"{above}{key}" if above else key
+        if isinstance(part, (Tensor, MaskedTensor)):
+            if place in new:
+                changed[key] = new[place]
+        else:
+            other = replaced(part, new, above=f"{place}.")
+            if other is not part:
+                changed[key] = other
+    return _with(batch, changed) if changed else batch
+
+
+def tensor_of(field: Tensor | MaskedTensor) -> Tensor:
+    """The plain tensor whose memory the field uses."""
+    return field._values if isinstance(field, MaskedTensor) else field
+
+
+def _parts(batch: Any) -> list[tuple[Any, Any]]:
+    if isinstance(batch, PackedSequence):
+        return []
+    if isinstance(batch, Mapping):
+        return list(batch.items())
+    if isinstance(batch, (tuple, list)):
+        return list(enumerate(batch))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return [(field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch)]
+    return []
+
+
+def _with(batch: Any, changed: dict[Any, Any]) -> Any:
+    if isinstance(batch, MutableMapping):
+        other = copy.copy(batch)
+        if getattr(other, "data", None) is getattr(batch, "data", other):
+            # a mapping of another library that keeps its items in an attribute
+            other.data = dict(batch.data)  # type: ignore[attr-defined]
+        other.update(changed)
+        return other
+    if isinstance(batch, Mapping):
+        return {**batch, **changed}
+    if isinstance(batch, (tuple, list)):
+        parts = [changed.get(place, part) for place, part in enumerate(batch)]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    other = copy.copy(batch)
+    for name, part in changed.items():
+        object.__setattr__(other, name, part)
+    return other

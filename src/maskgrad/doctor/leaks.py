@@ -1,0 +1,140 @@
+"""The experiments that write other garbage over the padding and leave all shapes as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.findings import Finding
+from maskgrad.doctor.garbage import KINDS, other_contents
+from maskgrad.doctor.recognition import Padding
+from maskgrad.doctor.remedies import remedy_for
+from maskgrad.doctor.trail import Event, Recorder
+from maskgrad.doctor.trial import Outcome, Trial
+from maskgrad.doctor.twins import Twins, differing
+
+__all__ = ["Difference", "compare", "garble", "locate"]
+
+
+@dataclass
+class Difference:
+    """What differs between a run and its twin."""
+
+    loss: tuple[float, float] | None = None
+    gradients: dict[str, float] = field(default_factory=dict)
+    nan: bool = False
+
+    def __bool__(self) -> bool:
+        return self.loss is not None or bool(self.gradients)
+
+    def words(self) -> str:
+        """The difference as part of a sentence."""
+        parts = []
+        if self.loss is not None:
+            parts.append(f"the loss is {self.loss[0]:.6g}, and {self.loss[1]:.6g} with other padding")
+        if self.gradients:
+            worst = max(self.gradients, key=lambda name: _size(self.gradients[name]))
+            others = f" and {len(self.gradients) - 1} more" if len(self.gradients) > 1 else ""
+            parts.append(f"the gradient of {worst}{others} changes by up to {self.gradients[worst]:.3g}")
+        return "; ".join(parts)
+
+    def numbers(self) -> dict[str, Any]:
+        """The difference as plain data."""
+        return {
+            "loss": None if self.loss is None else list(self.loss),
+            "gradients": dict(self.gradients),
+        }
+
+
+def _size(number: float) -> float:
+    return float("inf") if number != number else number  # noqa: PLR0124  (NaN)
+
+
+def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0) -> list[Key]:
+    """Give the padded tensors of a batch twins with other garbage; the keys of those that have one."""
+    inside, done = fields(batch), []
+    for padding in paddings:
+        tensor = tensor_of(inside[padding.key]).detach()
+        real = padding.entries(tensor)
+        other = other_contents(tensor, real, kind, seed)
+        if other is None:
+            continue
+        mode.set_twin(tensor, other, marker=_is_marker(tensor, real))
+        if isinstance(mode, Recorder):
+            mode.begin(tensor, real)
+        done.append(padding.key)
+    return done
+
+
+def _is_marker(tensor: Tensor, real: Tensor) -> bool:
+    """Integers, and numbers that are all the same: a program may test for what stands there."""
+    if not tensor.is_floating_point():
+        return True
+    padded = tensor[~real]
+    return padded.numel() > 0 and bool((padded == padded[0]).all())
+
+
+def compare(mode: Twins, outcome: Outcome, trial: Trial, paddings: list[Padding]) -> Difference:
+    """Loss and gradients beside their twins; gradients of the batch itself where it is real."""
+    difference = Difference()
+    inside = {id(tensor_of(field)): key for key, field in fields(trial.batch).items()}
+    real = {padding.key: padding for padding in paddings}
+    if outcome.loss is not None:
+        twin = mode.twin(outcome.loss)
+        if twin is not None and bool(differing(outcome.loss, twin).any()):
+            difference.loss = (float(outcome.loss), float(twin))
+            difference.nan |= bool(twin.isnan().any()) and not bool(outcome.loss.isnan().any())
+    for name, gradient in outcome.gradients.items():
+        twin = mode.twin(gradient)
+        if twin is None:
+            continue
+        unequal = differing(gradient, twin)
+        padding = real.get(inside.get(id(outcome.leaves[name]), None))
+        if padding is not None:
+            unequal &= padding.entries(unequal)
+        if bool(unequal.any()):
+            dense, other = (t.to_dense() if t.layout is not torch.strided else t for t in (gradient, twin))
+            gap = (dense - other)[unequal].abs()
+            difference.gradients[name] = float(gap.max())
+            difference.nan |= bool(other.isnan().any()) and not bool(dense.isnan().any())
+    return difference
+
+
+def locate(
+    trial: Trial, paddings: list[Padding], kind: str, seed: int, finding_kind: str, difference: Difference
+) -> tuple[list[Finding], Recorder]:
+    """Repeat a run with records, and say where the difference enters."""
+    recorder = Recorder([padding.mask for padding in paddings], trial.modules())
+    garble(recorder, trial.batch, paddings, kind, seed)
+
+    def events(outcome: Outcome) -> list[Event]:
+        if difference.loss is not None and outcome.loss is not None:
+            return list(recorder.mixing([outcome.loss]))
+        return list(
+            recorder.mixing(
+                [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
+            )
+        )
+
+    found = trial.run(recorder, after=events)
+    changed = ", ".join(str(padding.key) for padding in paddings)
+    message = f"with {KINDS[kind]} in the padding of {changed}, {difference.words()}"
+    if not found:
+        return [Finding(finding_kind, message, affected=difference.numbers())], recorder
+    unique = {(event.place, event.module if event.place is None else ""): event for event in reversed(found)}
+    return [
+        Finding.at(
+            event.place,
+            finding_kind,
+            f"{event.operation} mixes padding into what is real: {message}",
+            remedy=remedy_for(finding_kind, event),
+            module=event.module,
+            operation=event.operation,
+            affected={**difference.numbers(), "share": event.share},
+        )
+        for event in reversed(unique.values())
+    ], recorder

@@ -1,0 +1,71 @@
+"""Facts about operations of PyTorch that their schemas do not say."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["COMPARISONS", "EMPTY", "SEES_NAN", "Facts", "facts_of", "name_of"]
+
+#: outputs that share memory with an input although no annotation says so, or change shapes and strides only
+_VIEWS = {
+    "_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "transpose_", "t_", "squeeze_",
+    "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "_reshape_alias", "lift_fresh", "detach_",
+}  # fmt: skip
+#: what is not written yet: two runs find other garbage there
+EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
+#: position of arguments that are written without an annotation
+_WRITES = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
+#: position of outputs that are working memory: two runs with the same inputs may leave other garbage there
+_WORKSPACES = {
+    "mkldnn_rnn_layer": (3,), "_cudnn_rnn": (3,), "miopen_rnn": (4,), "cudnn_batch_norm": (3,),
+    "_thnn_fused_lstm_cell": (2,), "_thnn_fused_gru_cell": (1,),
+}  # fmt: skip
+#: what tests a marker (a label of -100, the id of a padding token) for what it is
+COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "nll_loss_forward", "nll_loss2d_forward", "isin"}
+#: what treats NaN as a marker
+SEES_NAN = {"isnan", "isfinite", "isinf", "nansum", "nanmedian", "eq", "ne"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the doctor asks of an operation before it runs."""
+
+    name: str
+    view: bool
+    #: positions and names of the arguments that are written
+    writes: tuple[int | str, ...]
+    random: bool
+    workspaces: tuple[int, ...]
+    pointwise: bool
+    collective: bool
+
+
+def name_of(func: Any) -> str:
+    """The name without namespace and overload: ``aten::add.Tensor`` is ``add``."""
+    return str(func._schema.name).partition("::")[2]
+
+
+@functools.cache
+def facts_of(func: Any) -> Facts:
+    """All facts about one overload."""
+    name = name_of(func)
+    arguments = func._schema.arguments
+    written: list[int | str] = [
+        argument.name if argument.kwarg_only else position
+        for position, argument in enumerate(arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    view = func.is_view or name in _VIEWS
+    return Facts(
+        name=name,
+        view=view,
+        writes=() if view else (*written, *_WRITES.get(name, ())),
+        random=torch.Tag.nondeterministic_seeded in func.tags,
+        workspaces=_WORKSPACES.get(name, ()),
+        pointwise=torch.Tag.pointwise in func.tags,
+        collective=str(func._schema.name).startswith(("c10d::", "_c10d_functional::")),
+    )

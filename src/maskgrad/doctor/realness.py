@@ -1,0 +1,288 @@
+"""Which entries of an intermediate tensor belong to real entries of the batch.
+
+Each memory has a Boolean shadow, so that views need no rule. What an operation makes gets its shadow by the first rule
+that fits: copies run on the shadow, pointwise operations take the intersection, products ask for one real pair,
+reductions for one real entry; what keeps leading dimensions takes their shadow over; what has the shape of the
+batch's mask takes the mask; everything else is real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_map_only
+
+from maskgrad.doctor.operations import Facts
+from maskgrad.doctor.twins import COPIES, key_of, tensors_in
+
+__all__ = ["Shadows"]
+
+_PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
+_REDUCTIONS = {"sum", "mean", "amax", "amin", "max", "min", "logsumexp", "prod", "any", "all", "std", "var", "var_mean", "argmax",
+               "argmin", "norm", "linalg_vector_norm", "median", "nansum", "std_mean", "kthvalue", "mode", "topk_"}  # fmt: skip
+#: the first argument decides which positions of the result are real
+_QUERIES = (
+    "_scaled_dot_product",
+    "_flash_attention",
+    "_efficient_attention",
+    "convolution",
+    "gather",
+    "embedding",
+)
+_RESHAPERS = {"slice_backward", "select_backward", "unfold_backward", "_reshape_copy", "view_copy", "expand_copy", "as_strided_copy",
+              "as_strided_scatter", "slice_scatter", "select_scatter"}  # fmt: skip
+
+
+class Shadows:
+    """The shadow of every memory that has one."""
+
+    def __init__(self, masks: list[Tensor]) -> None:
+        self._storages: dict[int, tuple[StorageWeakRef, Tensor]] = {}
+        self._slices: dict[tuple[Any, ...], StorageWeakRef] = {}
+        #: distinct masks of the batch, by which shapes are recognised
+        self.masks = [mask for place, mask in enumerate(masks) if not _known(mask, masks[:place])]
+
+    # one tensor
+
+    def get(self, tensor: Tensor) -> Tensor | None:
+        """The shadow of a tensor, None if all of it is real."""
+        key = key_of(tensor)
+        if key is None or _place(tensor) in self._slices:
+            return None
+        entry = self._storages.get(key)
+        if entry is None or entry[0].expired() or _entries(tensor) != len(entry[1]):
+            return None
+        return entry[1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def set(self, tensor: Tensor, shadow: Tensor | None) -> None:
+        """Write the shadow of a tensor into that of its memory."""
+        key = key_of(tensor)
+        if key is None:
+            return
+        self._slices.pop(_place(tensor), None)
+        whole = self._storages.get(key)
+        if whole is None or whole[0].expired() or len(whole[1]) != _entries(tensor):
+            if shadow is None:
+                return
+            flat = torch.ones(_entries(tensor), dtype=torch.bool, device=tensor.device)
+            whole = (StorageWeakRef(tensor.untyped_storage()), flat)
+            self._storages[key] = whole
+        place = whole[1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        if shadow is None:
+            place.fill_(True)
+        else:
+            _write(place, shadow)
+
+    def slice(self, tensor: Tensor) -> None:
+        """From here on all of this view is real: its position in the sequence is lost."""
+        self._slices[_place(tensor)] = StorageWeakRef(tensor.untyped_storage())
+
+    def is_slice(self, tensor: Tensor) -> bool:
+        """Whether the tensor is a view that lost its position."""
+        reference = self._slices.get(_place(tensor)) if key_of(tensor) is not None else None
+        return reference is not None and not reference.expired()
+
+    # what operations make
+
+    def of_result(
+        self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, result: Any
+    ) -> list[Tensor | None]:
+        """The shadow of each tensor that an operation made, None where all is real."""
+        outputs = list(tensors_in(result))
+        inputs = list(tensors_in((args, kwargs)))
+        shadows = [self.get(tensor) for tensor in inputs]
+        if facts.name in COPIES | _RESHAPERS:
+            copied = self._copied(func, args, kwargs)
+            if copied is not None and len(copied) == len(outputs):
+                return copied
+        return [self._of_one(facts, args, kwargs, inputs, shadows, output) for output in outputs]
+
+    def _of_one(
+        self,
+        facts: Facts,
+        args: Any,
+        kwargs: Any,
+        inputs: list[Tensor],
+        shadows: list[Tensor | None],
+        output: Tensor,
+    ) -> Tensor | None:
+        if facts.pointwise or facts.name == "masked_fill":
+            return _intersection(shadows, output.shape)
+        if facts.name in _PRODUCTS:
+            return self._product(args, _PRODUCTS[facts.name])
+        if facts.name in _REDUCTIONS:
+            return _reduced(args, kwargs, shadows[0] if shadows else None, output)
+        if facts.name.startswith(_QUERIES):
+            query = 1 if facts.name == "embedding" else 0
+            if "backward" in facts.name:
+                query = 0
+            shadow = shadows[query] if query < len(shadows) else None
+            return (
+                self._leading(shadow, output)
+                if shadow is not None
+                else self._by_own_shape(facts, shadow, output)
+            )
+        same_shape = [
+            shadow
+            for tensor, shadow in zip(inputs, shadows, strict=True)
+            if tensor.shape == output.shape and shadow is not None
+        ]
+        if same_shape:
+            return _intersection(list(same_shape), output.shape)
+        for shadow in shadows:
+            taken = self._leading(shadow, output)
+            if taken is not None:
+                return taken
+        return self.by_shape(output)
+
+    def _by_own_shape(self, facts: Facts, shadow: Tensor | None, output: Tensor) -> Tensor | None:
+        """Attention over keys of another sequence makes real rows only."""
+        if shadow is None and facts.name.startswith(("_scaled", "_flash", "_efficient")):
+            return None
+        return self.by_shape(output)
+
+    def _copied(self, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor | None] | None:
+        """Run a copy on the shadows: constants are real, indices stay what they are."""
+        indices = {id(tensor) for tensor in tensors_in((args, kwargs)) if not _carries(tensor, args)}
+
+        def shadow_of(tensor: Tensor) -> Tensor:
+            if id(tensor) in indices:
+                return tensor
+            shadow = self.get(tensor)
+            return (
+                torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device) if shadow is None else shadow
+            )
+
+        shadow_args, shadow_kwargs = tree_map_only(Tensor, shadow_of, (args, kwargs))
+        if "dtype" in shadow_kwargs:
+            shadow_kwargs = {**shadow_kwargs, "dtype": torch.bool}
+        name = func._schema.name  # type: ignore[attr-defined]
+        if name.endswith("::constant_pad_nd"):
+            shadow_args = (*shadow_args[:2], True)
+        if name.endswith("::copy_"):
+            return [shadow_args[1].expand(args[0].shape)]
+        try:
+            return [output.bool() for output in tensors_in(func(*shadow_args, **shadow_kwargs))]
+        except (RuntimeError, NotImplementedError):
+            return None
+
+    def _product(self, args: Any, places: tuple[int, int]) -> Tensor | None:
+        factors = [args[place] for place in places]
+        shadows = [self.get(factor) for factor in factors]
+        if all(shadow is None for shadow in shadows):
+            return None
+        filled = [
+            (shadow if shadow is not None else torch.ones_like(factor, dtype=torch.bool)).float()
+            for factor, shadow in zip(factors, shadows, strict=True)
+        ]
+        return torch.matmul(*filled) > 0
+
+    def _leading(self, shadow: Tensor | None, output: Tensor) -> Tensor | None:
+        """The shadow, if it depends only on leading dimensions that the output shares."""
+        if shadow is None or shadow.ndim == 0:
+            return None
+        depth = shadow.ndim
+        while (
+            depth and bool((shadow == shadow.select(depth - 1, 0).unsqueeze(depth - 1)).all())
+            if shadow.numel()
+            else False
+        ):
+            shadow = shadow.select(depth - 1, 0)
+            depth -= 1
+        if depth == 0 or output.ndim < depth or output.shape[:depth] != shadow.shape:
+            return None
+        return shadow.reshape(*shadow.shape, *(1,) * (output.ndim - depth)).expand(output.shape)
+
+    def by_shape(self, output: Tensor) -> Tensor | None:
+        """The mask, if an axis has the size of the batch and others that of the sequence."""
+        for mask in self.masks:
+            shadow = _shaped(mask, output)
+            if shadow is not None:
+                return shadow
+        return None
+
+
+def _shaped(mask: Tensor, output: Tensor) -> Tensor | None:
+    if mask.ndim != 2 or output.ndim < 2 or not output.numel():
+        return None
+    rows, steps = mask.shape
+    mask = mask.to(output.device)
+    shape = list(output.shape)
+    if shape[0] == rows * steps:
+        return mask.reshape(-1, *(1,) * (output.ndim - 1)).expand(output.shape)
+    batch = next((axis for axis, size in enumerate(shape) if size == rows), None)
+    heads = 1
+    if batch is None:
+        if not shape[0] or shape[0] % rows or steps not in shape[1:]:
+            return None
+        batch, heads = 0, shape[0] // rows
+    axes = [axis for axis, size in enumerate(shape) if size == steps and axis != batch]
+    if not axes:
+        return None
+    shadow = torch.ones(shape, dtype=torch.bool, device=output.device)
+    spread = mask.repeat_interleave(heads, 0)
+    for axis in axes[:2] if len(axes) > 1 and axes[1] == axes[0] + 1 else axes[:1]:
+        view = [1] * len(shape)
+        view[batch], view[axis] = shape[batch], steps
+        shadow &= (spread if batch < axis else spread.t()).reshape(view)
+    return shadow
+
+
+def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:
+    if shadow is None or output.ndim == 0:
+        return None
+    axes = kwargs.get(
+        "dim", args[1] if len(args) > 1 and not isinstance(args[1], (torch.dtype, float)) else None
+    )
+    if axes is None:
+        return None
+    axes = [axes] if isinstance(axes, int) else list(axes)
+    if not all(isinstance(axis, int) for axis in axes):
+        return None
+    shadow = shadow.clone()
+    for axis in axes:
+        shadow = shadow.any(axis, keepdim=True)
+    if output.ndim == shadow.ndim:
+        return shadow.expand(output.shape)
+    kept = [axis for axis in range(shadow.ndim) if axis not in {a % shadow.ndim for a in axes}]
+    return shadow.permute(*kept, *[a for a in range(shadow.ndim) if a not in kept]).reshape(output.shape)
+
+
+def _intersection(shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
+    shadow: Tensor | None = None
+    for other in shadows:
+        if other is not None:
+            shadow = other if shadow is None else shadow & other
+    return shadow if shadow is None else shadow.expand(shape)
+
+
+def _carries(tensor: Tensor, args: Any) -> bool:
+    """Whether a copy takes entries from this argument, and not positions or a mask."""
+    first = args[0] if args else None
+    return any(tensor is member for member in ([first] if isinstance(first, Tensor) else first or ()))
+
+
+def _entries(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return key_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+
+
+def _known(mask: Tensor, others: list[Tensor]) -> bool:
+    return any(mask.shape == other.shape and torch.equal(mask, other) for other in others)
+
+
+def _write(place: Tensor, shadow: Tensor) -> None:
+    if 0 in place.stride() and place.numel():
+        # one entry of an expanded view stands for many: it is real if one of them is
+        for axis, stride in enumerate(place.stride()):
+            if stride == 0:
+                shadow = shadow.any(axis, keepdim=True)
+                place = place.narrow(axis, 0, 1)
+    place.copy_(shadow)

@@ -1,0 +1,345 @@
+"""Every tensor may have a twin that is computed from other garbage: whatever differs depends on the garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from maskgrad.doctor import randomness
+from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts, facts_of
+
+__all__ = ["Guarded", "Twins", "key_of", "same", "tensors_in"]
+
+
+def key_of(tensor: Tensor) -> int | None:
+    """What is the same for all views of one memory; None for what has several memories, such as sparse tensors."""
+    if tensor.layout is not torch.strided:
+        return None
+    key: int = tensor.untyped_storage()._cdata
+    return key
+
+
+def tensors_in(tree: Any) -> Iterator[Tensor]:
+    """The tensors among arguments or results."""
+    if isinstance(tree, Tensor):
+        yield tree
+    else:
+        yield from (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor))
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal entry for entry; NaN equals NaN."""
+    if a.layout is not torch.strided:
+        if a.layout is torch.sparse_coo:
+            a, b = a.coalesce(), b.coalesce()
+            return same(a._indices(), b._indices()) and same(a._values(), b._values())
+        return same(a.to_dense(), b.to_dense())
+    if a.shape != b.shape:
+        return False
+    if torch.equal(a, b):
+        return True
+    if not (a.is_floating_point() or a.is_complex()):
+        return False
+    return not bool(differing(a, b).any())
+
+
+def differing(a: Tensor, b: Tensor) -> Tensor:
+    """Boolean tensor: True where entries differ; NaN equals NaN."""
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    unequal = a != b
+    if a.is_floating_point() or a.is_complex():
+        unequal &= ~(a.isnan() & b.isnan())
+    return unequal
+
+
+class Guarded(TorchDispatchMode):
+    """Remembers what a run writes into memory that was there before it, so that it can be undone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: set[int] = set()
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        kwargs = kwargs or {}
+        facts = facts_of(func)
+        for tensor in self._written(facts, args, kwargs):
+            self._keep(tensor)
+        result = self.run(func, facts, args, kwargs)
+        if not facts.view:
+            for tensor in tensors_in(result):
+                key = key_of(tensor)
+                if key is not None and key not in self._kept:
+                    self._made.add(key)
+        return result
+
+    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
+        """The operation itself; subclasses do more."""
+        return func(*args, **kwargs)
+
+    def restore(self) -> None:
+        """Write back what was there before."""
+        with torch.no_grad():
+            for tensor, before in self._kept.values():
+                tensor.untyped_storage().copy_(before.untyped_storage())
+        self._kept.clear()
+        self._made.clear()
+
+    @staticmethod
+    def _written(facts: Facts, args: Any, kwargs: Any) -> Iterator[Tensor]:
+        for place in facts.writes:
+            if isinstance(place, str):
+                argument = kwargs.get(place)
+            else:
+                argument = args[place] if place < len(args) else None
+            yield from tensors_in(argument)
+
+    def _keep(self, tensor: Tensor) -> None:
+        key = key_of(tensor)
+        if key is None or key in self._made or key in self._kept:
+            return
+        whole = _on(tensor.untyped_storage(), tensor)
+        # the tensor is held too, so that its memory is not given to another one
+        self._kept[key] = (tensor.detach(), _on(whole.untyped_storage().clone(), whole))
+
+
+def _on(storage: torch.UntypedStorage, like: Tensor) -> Tensor:
+    """A tensor of the geometry of ``like`` on other memory."""
+    made = torch.empty(0, dtype=like.dtype, device=like.device)
+    made.set_(storage, like.storage_offset(), like.shape, like.stride())  # type: ignore[call-overload]
+    if like.is_conj():
+        made = torch._conj(made)
+    return torch._neg_view(made) if like.is_neg() else made
+
+
+class Twins(Guarded):
+    """Runs each operation a second time on the twins of its inputs, views, writes and backward pass included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
+        self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._markers: set[int] = set()
+        self._workspaces: set[int] = set()
+        #: operations that could not be run on garbage, or gave a result of another shape: name and error
+        self.refusals: list[tuple[str, str, Any]] = []
+
+    # twins of single tensors
+
+    def twin(self, tensor: Tensor) -> Tensor | None:
+        """The twin, or None if it is the tensor itself."""
+        key = key_of(tensor)
+        if key is None:
+            other: Tensor | None = self._others.get(tensor)
+            return other
+        entry = self._storages.get(key)
+        if entry is None:
+            return None
+        if entry[0].expired():
+            self.forget(key)
+            return None
+        return _on(entry[1], tensor)
+
+    def set_twin(self, tensor: Tensor, twin: Tensor, *, marker: bool = False) -> None:
+        """Let ``twin`` stand for ``tensor`` in the second run.
+
+        Args:
+            tensor: tensor of the program.
+            twin: tensor of the same shape and dtype.
+            marker: comparisons with numbers and losses that ignore a label see the tensor itself.
+        """
+        key = key_of(tensor)
+        if key is None:
+            self._others[tensor] = twin
+            return
+        entry = self._storages.get(key)
+        if entry is None or entry[0].expired():
+            if twin.layout is torch.strided and _same_geometry(tensor, twin):
+                storage = twin.untyped_storage()
+            else:
+                storage = tensor.untyped_storage().clone()
+                _on(storage, tensor).copy_(twin)
+            self.forget(key)
+            self._storages[key] = (StorageWeakRef(tensor.untyped_storage()), storage)
+        else:
+            _on(entry[1], tensor).copy_(twin)
+        if marker:
+            self._markers.add(key)
+
+    def forget(self, key: int) -> None:
+        """The tensor is its own twin again."""
+        self._storages.pop(key, None)
+        self._markers.discard(key)
+        self._workspaces.discard(key)
+
+    # operations
+
+    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        if facts.view or facts.name in EMPTY or facts.collective:
+            result = func(*args, **kwargs)
+            self._follow(func, facts, args, kwargs, result)
+            return result
+        inputs = [tensor for tensor in tensors_in((args, kwargs)) if self.twin(tensor) is not None]
+        if not inputs:
+            for tensor in self._written(facts, args, kwargs):
+                self._markers.discard(key_of(tensor) or 0)
+            result = func(*args, **kwargs)
+            self.untwinned(func, facts, args, kwargs, result)
+            return result
+        return self._run_both(func, facts, args, kwargs, inputs)
+
+    def _run_both(
+        self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, inputs: list[Tensor]
+    ) -> Any:
+        written = list(self._written(facts, args, kwargs))
+        for tensor in written:
+            if self.twin(tensor) is None and key_of(tensor) is not None:
+                self.set_twin(tensor, _on(tensor.untyped_storage().clone(), tensor))
+        seen = self._seen(facts, args, kwargs, inputs)
+        twin_args, twin_kwargs = tree_map_only(Tensor, seen, (args, kwargs))
+        marked = self._copies_a_marker(facts, inputs)
+        before = self.before(func, facts, args, kwargs, written)
+        state = randomness.state(kwargs) if facts.random else None
+        result = func(*args, **kwargs)
+        if state is not None:
+            after = randomness.state(kwargs)
+            randomness.restore(state, kwargs)
+        try:
+            twins = func(*twin_args, **twin_kwargs)
+        except Exception as error:  # noqa: BLE001  (garbage may be refused in any way)
+            self.refused(facts.name, str(error))
+            return result
+        finally:
+            if state is not None:
+                randomness.restore(after, kwargs)
+        outputs, twin_outputs = _flat(result), _flat(twins)
+        targets = {key_of(tensor) for tensor in written}
+        for place, (output, twin) in enumerate(zip(outputs, twin_outputs, strict=False)):
+            if not isinstance(output, Tensor):
+                if output != twin and output == output:  # noqa: PLR0124  (NaN)
+                    self.refused(facts.name, "a Python number depends on the padding")
+                continue
+            key = key_of(output)
+            if key is not None and key in targets:
+                continue
+            if output.shape != twin.shape:
+                self.refused(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
+            elif place in facts.workspaces or not same(output, twin):
+                self.set_twin(output, twin, marker=marked)
+                if place in facts.workspaces and key is not None:
+                    self._workspaces.add(key)
+        for tensor in written:
+            self._heal(tensor)
+        self.twinned(func, facts, args, kwargs, result, before)
+        return result
+
+    def _seen(self, facts: Facts, args: Any, kwargs: Any, inputs: list[Tensor]) -> Callable[[Tensor], Tensor]:
+        """What the second run is given for each tensor; tests of a marker see the marker."""
+        tests = facts.name in COMPARISONS and _is_a_test(facts, args, kwargs)
+        itself = len(inputs) == 2 and inputs[0] is inputs[1]
+
+        def seen(tensor: Tensor) -> Tensor:
+            twin = self.twin(tensor)
+            if twin is None:
+                return tensor
+            if tests and key_of(tensor) in self._markers:
+                return tensor
+            if (
+                facts.name in SEES_NAN
+                and tensor.is_floating_point()
+                and (tests or itself or facts.name not in COMPARISONS)
+            ):
+                return torch.where(tensor.isnan(), tensor, twin)
+            return twin
+
+        return seen
+
+    def _copies_a_marker(self, facts: Facts, inputs: list[Tensor]) -> bool:
+        return facts.name in COPIES and any(key_of(tensor) in self._markers for tensor in inputs)
+
+    def _heal(self, tensor: Tensor) -> None:
+        """Drop a twin that equals its tensor in the whole memory."""
+        key = key_of(tensor)
+        twin = self.twin(tensor)
+        if key is None or twin is None:
+            return
+        whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+        if whole and same(tensor, twin):
+            self.forget(key)
+
+    # what recorders add
+
+    def before(self, func: Any, facts: Facts, args: Any, kwargs: Any, written: list[Tensor]) -> Any:  # noqa: ARG002
+        """Called before both runs of an operation; the result is passed on to :meth:`twinned`."""
+        return None
+
+    def twinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any, before: Any) -> None:
+        """An operation ran twice."""
+
+    def untwinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
+        """An operation ran once: none of its inputs has a twin."""
+
+    def refused(self, name: str, error: str) -> None:
+        """An operation could not be followed."""
+        self.refusals.append((name, error, None))
+
+    def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
+        """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
+        for tensor in tensors_in((args, kwargs)):
+            if key_of(tensor) is None and tensor in self._others and facts.view:
+                twin_args, twin_kwargs = tree_map_only(Tensor, lambda t: _or(self.twin(t), t), (args, kwargs))
+                twins = func(*twin_args, **twin_kwargs)
+                for output, twin in zip(_flat(result), _flat(twins), strict=False):
+                    if isinstance(output, Tensor):
+                        self.set_twin(output, twin)
+                return
+
+
+#: operations whose results hold the entries of an input unchanged
+COPIES = {
+    "clone", "copy", "copy_", "_to_copy", "cat", "stack", "index_select", "index", "gather", "flip", "roll", "repeat",
+    "constant_pad_nd", "contiguous", "slice_backward", "take", "masked_select", "tril", "triu",
+}  # fmt: skip
+
+
+def _is_a_test(facts: Facts, args: Any, kwargs: Any) -> bool:
+    """Whether something is compared with a number (or a label with the one that is ignored)."""
+    if facts.name.startswith("nll_loss"):
+        return True
+    if facts.name == "isin":
+        return True
+    other = args[1] if len(args) > 1 else kwargs.get("other")
+    return not isinstance(other, Tensor) or other.numel() == 1
+
+
+def _or(first: Tensor | None, second: Tensor) -> Tensor:
+    return second if first is None else first
+
+
+def _flat(result: Any) -> list[Any]:
+    return list(tree_iter(result))
+
+
+def _same_geometry(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.dtype == b.dtype
+        and a.device == b.device
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.storage_offset() == b.storage_offset()
+        and a.untyped_storage().nbytes() == b.untyped_storage().nbytes()
+        and not a.is_conj()
+        and not b.is_conj()
+    )

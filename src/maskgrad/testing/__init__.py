@@ -1,0 +1,9 @@
+"""Assertions for tests of programs that use masks; each runs an experiment of the doctor."""
+
+from maskgrad.testing.invariance import (
+    assert_accumulation_invariant,
+    assert_garbage_invariant,
+    assert_padding_invariant,
+)
+
+__all__ = ["assert_accumulation_invariant", "assert_garbage_invariant", "assert_padding_invariant"]
