@@ -25,7 +25,10 @@ _WORKSPACES = {
     "_thnn_fused_lstm_cell": (2,), "_thnn_fused_gru_cell": (1,),
 }  # fmt: skip
 #: what tests a marker (a label of -100, the id of a padding token) for what it is
-COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "nll_loss_forward", "nll_loss2d_forward", "isin"}
+COMPARISONS = {
+    "eq", "ne", "lt", "le", "gt", "ge", "isin",
+    "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
+}  # fmt: skip
 #: what treats NaN as a marker
 SEES_NAN = {"isnan", "isfinite", "isinf", "nansum", "nanmedian", "eq", "ne"}
 
