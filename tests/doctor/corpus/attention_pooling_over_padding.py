@@ -19,7 +19,7 @@ padding = {"hidden": "attention_mask"}
 
 
 def wrong(batch):
-    hidden = batch["hidden"] * batch["attention_mask"][..., None]
+    hidden = batch["hidden"]
     weights = score(hidden).softmax(1)  # leak
     return F.cross_entropy(head((weights * hidden).sum(1)), batch["y"])
 
