@@ -8,7 +8,7 @@ require("typer", "the command line", "cli")
 
 import typer  # noqa: E402  (after it is known to be there)
 
-from maskgrad.cli import bench, demo, info  # noqa: E402
+from maskgrad.cli import bench, demo, doctor, info  # noqa: E402
 
 __all__ = ["app"]
 
@@ -22,6 +22,14 @@ app = typer.Typer(
 )
 app.add_typer(demo.app, name="demo")
 app.command()(bench.bench)
+# What follows the script belongs to the script.
+app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+    }
+)(doctor.doctor)
 app.command()(info.info)
 
 

@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
-from maskgrad.doctor.leaks import compare, garble, locate
-from maskgrad.doctor.recognition import Padding, recognised
-from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.trial import Trial
-from maskgrad.doctor.twins import Guarded, Twins
+from maskgrad.doctor.coupling import sample_coupling
+from maskgrad.doctor.experiments import Examination, nan_under_mask, padding_leak
+from maskgrad.doctor.origins import has_nan
+from maskgrad.doctor.recognition import recognised
+from maskgrad.doctor.recorded import recorded_step
+from maskgrad.doctor.report import Report
+from maskgrad.doctor.reshaped import denominator, empty_row, order, padding_length
+from maskgrad.doctor.sanity import check_step
+from maskgrad.doctor.trial import Outcome, Trial
+from maskgrad.doctor.twins import Guarded
+from maskgrad.errors import ExaminationError
 
-__all__ = ["examine"]
+__all__ = ["EXPERIMENTS", "examine"]
+
+#: name, what is done, whether it needs padding; in this order
+EXPERIMENTS: dict[str, tuple[Callable[[Examination], None], bool]] = {
+    "padding-leak": (padding_leak, True),
+    "nan-under-mask": (nan_under_mask, True),
+    "padding-length": (padding_length, True),
+    "empty-row": (empty_row, True),
+    "denominator": (denominator, False),
+    "order": (order, False),
+    "sample-coupling": (sample_coupling, False),
+    "recorded-step": (recorded_step, False),
+}
+_OF_THE_RECORDED_STEP = (
+    "densified-gradient", "silent-hook", "unused-parameter", "zero-gradient", "stale-rows",
+)  # fmt: skip
 
 
 def examine(
@@ -28,24 +50,103 @@ def examine(
     parts: Any = None,
     required: bool = False,
 ) -> Report:
-    """Look for places where padding reaches what counts."""
-    del experiments, quick, progress, parts, required
+    r"""Look for places in a program where padding reaches what counts, and for what goes with it.
+
+    The step is run several times, each time from the same state, with other contents where the batch has padding, with
+    one more column of padding, with its samples in another order. Where nothing but padding changed, loss and
+    gradients must be what they were. If they are not, the line is named at which real entries first depend on padding.
+    Parameters, gradients, buffers, states of optimizers and of random number generators are afterwards what they were.
+    ``torch.compile`` is off inside.
+
+    Args:
+        step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls
+            ``backward`` itself. With a keyword ``parts`` it is told the sizes of the parts to split the batch into.
+        batch: dict or other mapping, tuple, list, dataclass or tensor.
+        padding: for each key of the batch (position in a tuple) a Boolean mask, True where entries are real, of the
+            leading dimensions of the tensor; or the key of such a mask in the batch. By default it is recognised: from
+            MaskedTensors, masks, lengths, labels of -100, and NaN.
+        model: module whose parameters and layers are named; by default those that the step calls.
+        experiments: names of experiments; all by default. ``nan-under-mask`` by name makes a fault of any way that a
+            NaN could take, not only where padding holds such values.
+        quick: make the experiment ``padding-leak`` alone.
+        progress: called with the name of each experiment, its number, and how many there are.
+        parts: how the batch is split for ``denominator``: a number of parts, or their sizes.
+        required: raise if padding is needed and none is known, instead of noting it.
+
+    Returns:
+        the report; it is true if nothing was found.
+
+    Raises:
+        ExaminationError: the step does not depend on the batch, is not deterministic, or returns no scalar; a mask
+            does not fit; an experiment is unknown.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> layer = torch.nn.Linear(2, 1)
+        >>> def step(batch):
+        ...     return layer(batch["x"]).mean()
+        >>> batch = {"x": torch.ones(2, 3, 2), "mask": torch.tensor([[True, True, True], [True, False, False]])}
+        >>> report = mg.doctor.examine(step, batch, quick=True)
+        >>> report.ok, report.findings[0].kind, report.findings[0].code
+        (False, 'padding-leak', 'return layer(batch["x"]).mean()')
+    """
+    chosen = _chosen(experiments, quick=quick)
     trial = Trial(step, batch, model)
-    trial.run(Guarded())
+    base, again = (trial.run(Guarded(), after=_values) for _ in range(2))
     paddings = recognised(batch, padding)
-    report = Report(padding={str(found.key): found.source for found in paddings})
-    _padding_leak(trial, paddings, report)
-    return report
+    check_step(trial, base, again)
+    case = Examination(
+        trial,
+        paddings,
+        Report(padding={str(found.key): found.source for found in paddings}),
+        frozenset() if experiments is None else frozenset(chosen),
+        parts,
+        {"nan": any(has_nan(tensor) for tensor in base.values() if tensor.is_floating_point())},
+    )
+    if not paddings and any(EXPERIMENTS[name][1] for name in chosen):
+        _nothing_is_padded(case, required=required)
+        chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
+    _note_compilation(case)
+    for number, name in enumerate(chosen):
+        if progress is not None:
+            progress(name, number, len(chosen))
+        EXPERIMENTS[name][0](case)
+    if progress is not None:
+        progress("", len(chosen), len(chosen))
+    return case.report
 
 
-def _padding_leak(trial: Trial, paddings: list[Padding], report: Report) -> None:
-    for seed, kind in enumerate(("numbers", "large")):
-        mode = Twins()
-        garble(mode, trial.batch, paddings, kind, seed)
-        difference = trial.run(mode, after=lambda outcome, mode=mode: compare(mode, outcome, trial, paddings))
-        if difference:
-            findings, _ = locate(trial, paddings, kind, seed, "padding-leak", difference)
-            report.add(findings)
-        report.experiments.append(Experiment("padding-leak", kind, difference.words() or "nothing changed"))
-        if difference:
+def _chosen(experiments: Iterable[str] | None, *, quick: bool) -> list[str]:
+    if experiments is None:
+        return ["padding-leak"] if quick else list(EXPERIMENTS)
+    if isinstance(experiments, str):
+        experiments = [experiments]
+    wanted = ["recorded-step" if name in _OF_THE_RECORDED_STEP else name for name in experiments]
+    for name in wanted:
+        if name not in EXPERIMENTS:
+            known = ", ".join([*EXPERIMENTS, *_OF_THE_RECORDED_STEP])
+            raise ExaminationError(f"experiments: {name!r} is none of {known}")
+    return [name for name in EXPERIMENTS if name in wanted]
+
+
+def _values(outcome: Outcome) -> dict[str, torch.Tensor]:
+    """Loss and gradients, before memory is restored."""
+    values = {f"the gradient of {name}": gradient.clone() for name, gradient in outcome.gradients.items()}
+    return values if outcome.loss is None else {"the loss": outcome.loss.clone(), **values}
+
+
+def _nothing_is_padded(case: Examination, *, required: bool) -> None:
+    message = (
+        "padding: none was recognised in the batch; say which entries are real with padding={key: mask} "
+        "(True = real) or padding={key: key_of_the_mask}"
+    )
+    if required:
+        raise ExaminationError(message)
+    case.note("padding", message)
+
+
+def _note_compilation(case: Examination) -> None:
+    for root in case.trial.roots:
+        if any(type(module).__name__ == "OptimizedModule" for module in root.modules()):
+            case.note("torch.compile", "is off during the examination: the program is run as it is written")
             return

@@ -11,13 +11,14 @@ from torch import Tensor
 from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.garbage import KINDS, other_contents
+from maskgrad.doctor.origins import Origin, Origins, stands_at_padding
 from maskgrad.doctor.recognition import Padding
 from maskgrad.doctor.remedies import remedy_for
 from maskgrad.doctor.trail import Event, Recorder
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins, differing
 
-__all__ = ["Difference", "compare", "garble", "locate"]
+__all__ = ["Difference", "compare", "compare_tensors", "findings_of", "garble", "locate"]
 
 
 @dataclass
@@ -26,7 +27,6 @@ class Difference:
 
     loss: tuple[float, float] | None = None
     gradients: dict[str, float] = field(default_factory=dict)
-    nan: bool = False
 
     def __bool__(self) -> bool:
         return self.loss is not None or bool(self.gradients)
@@ -79,28 +79,36 @@ def _is_marker(tensor: Tensor, real: Tensor) -> bool:
 
 
 def compare(mode: Twins, outcome: Outcome, trial: Trial, paddings: list[Padding]) -> Difference:
-    """Loss and gradients beside their twins; gradients of the batch itself where it is real."""
-    difference = Difference()
+    """Loss and gradients of a trial beside their twins; gradients of the batch itself where it is real."""
     inside = {id(tensor_of(field)): key for key, field in fields(trial.batch).items()}
-    real = {padding.key: padding for padding in paddings}
-    if outcome.loss is not None:
-        twin = mode.twin(outcome.loss)
-        if twin is not None and bool(differing(outcome.loss, twin).any()):
-            difference.loss = (float(outcome.loss), float(twin))
-            difference.nan |= bool(twin.isnan().any()) and not bool(outcome.loss.isnan().any())
-    for name, gradient in outcome.gradients.items():
+    by_key = {padding.key: padding for padding in paddings}
+    real = {}
+    for name, leaf in outcome.leaves.items():
+        padding = by_key.get(inside.get(id(leaf)))
+        if padding is not None:
+            real[name] = padding
+    return compare_tensors(mode, outcome.loss, outcome.gradients, real)
+
+
+def compare_tensors(
+    mode: Twins, loss: Tensor | None, gradients: dict[str, Tensor], real: dict[str, Padding] | None = None
+) -> Difference:
+    """A loss and gradients by name beside their twins, some only where they are real."""
+    difference = Difference()
+    if loss is not None:
+        twin = mode.twin(loss)
+        if twin is not None and bool(differing(loss, twin).any()):
+            difference.loss = (float(loss), float(twin))
+    for name, gradient in gradients.items():
         twin = mode.twin(gradient)
         if twin is None:
             continue
         unequal = differing(gradient, twin)
-        padding = real.get(inside.get(id(outcome.leaves[name]), None))
-        if padding is not None:
-            unequal &= padding.entries(unequal)
+        if real and name in real:
+            unequal &= real[name].entries(unequal)
         if bool(unequal.any()):
             dense, other = (t.to_dense() if t.layout is not torch.strided else t for t in (gradient, twin))
-            gap = (dense - other)[unequal].abs()
-            difference.gradients[name] = float(gap.max())
-            difference.nan |= bool(other.isnan().any()) and not bool(dense.isnan().any())
+            difference.gradients[name] = float((dense - other)[unequal].abs().max())
     return difference
 
 
@@ -114,17 +122,51 @@ def locate(
     def events(outcome: Outcome) -> list[Event]:
         if difference.loss is not None and outcome.loss is not None:
             return list(recorder.mixing([outcome.loss]))
-        return list(
-            recorder.mixing(
-                [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
-            )
+        ends = [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
+        return list(recorder.mixing(ends))
+
+    found: list[Event] = trial.run(recorder, after=events)
+    findings = findings_of(found, paddings, kind, finding_kind, difference)
+    if difference.loss is None and found:
+        findings = _at_the_gradient(trial, paddings, finding_kind, difference) or findings
+    return findings, recorder
+
+
+def _at_the_gradient(
+    trial: Trial, paddings: list[Padding], finding_kind: str, difference: Difference
+) -> list[Finding]:
+    """The loss is right and gradients are not: where a gradient first stands at padding."""
+    trace = Origins(stands_at_padding([padding.mask for padding in paddings]), backward_only=True)
+
+    def read(outcome: Outcome) -> list[Origin]:
+        return trace.origins(
+            outcome.gradients[name] for name in difference.gradients if name in outcome.gradients
         )
 
-    found = trial.run(recorder, after=events)
+    origins: list[Origin] = trial.run(trace, after=read)
+    return [
+        Finding.at(
+            origin.place,
+            finding_kind,
+            f"the backward pass of this line ({origin.operation}) gives a gradient to padding: the loss is right, but "
+            f"{difference.words()}",
+            remedy=remedy_for(finding_kind, origin),
+            operation=origin.operation,
+            affected=difference.numbers(),
+        )
+        for origin in {origin.place: origin for origin in origins}.values()
+        if origin.place is not None
+    ]
+
+
+def findings_of(
+    found: list[Event], paddings: list[Padding], kind: str, finding_kind: str, difference: Difference
+) -> list[Finding]:
+    """One finding for each line at which padding is mixed into what is real; one without a line if none is known."""
     changed = ", ".join(str(padding.key) for padding in paddings)
     message = f"with {KINDS[kind]} in the padding of {changed}, {difference.words()}"
     if not found:
-        return [Finding(finding_kind, message, affected=difference.numbers())], recorder
+        return [Finding(finding_kind, message, affected=difference.numbers())]
     unique = {(event.place, event.module if event.place is None else ""): event for event in reversed(found)}
     return [
         Finding.at(
@@ -137,4 +179,4 @@ def locate(
             affected={**difference.numbers(), "share": event.share},
         )
         for event in reversed(unique.values())
-    ], recorder
+    ]

@@ -17,7 +17,7 @@ from maskgrad.doctor.twins import Guarded, tensors_in
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "Trial"]
+__all__ = ["Outcome", "Trial", "reached"]
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Trial:
     def _outcome(self, loss: Tensor | None, kept: _Kept) -> Outcome:
         names = {id(parameter): name for name, parameter in self.parameters()}
         gradients, leaves = {}, {}
-        for place, leaf in enumerate((*kept.leaves(), *_reached(loss))):
+        for place, leaf in enumerate((*kept.leaves(), *reached(loss))):
             if leaf.grad is not None and id(leaf) not in {id(known) for known in leaves.values()}:
                 name = names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}")
                 gradients[name], leaves[name] = leaf.grad, leaf
@@ -172,7 +172,7 @@ def _backward(loss: Tensor | None) -> None:
     loss.backward()
 
 
-def _reached(loss: Tensor | None) -> list[Tensor]:
+def reached(loss: Tensor | None) -> list[Tensor]:
     """Leaves of the graph of a loss: some were made by the step itself."""
     found: list[Tensor] = []
     seen: set[Any] = set()

@@ -1,0 +1,116 @@
+"""Where something comes from that travels from tensor to tensor: a NaN, or a gradient that stands at padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.doctor.frames import Place, backward_place, here
+from maskgrad.doctor.operations import EMPTY, Facts
+from maskgrad.doctor.realness import Shadows
+from maskgrad.doctor.twins import Guarded, key_of, tensors_in
+
+__all__ = ["Origin", "Origins", "has_nan", "stands_at_padding"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The operation whose results have the mark while no input has it."""
+
+    operation: str
+    place: Place | None
+    backward: bool
+
+
+class Origins(Guarded):
+    """Each marked tensor knows the operations that its mark comes from.
+
+    In the backward pass only gradients count as inputs: what the forward pass saved may be marked, and a product with
+    it is where a clean gradient gets the mark.
+
+    Args:
+        marked: whether a tensor has the mark; None if its shape does not say, then it has it if an input has.
+        backward_only: the forward pass is not looked at.
+    """
+
+    def __init__(self, marked: Callable[[Tensor], bool | None], *, backward_only: bool = False) -> None:
+        super().__init__()
+        self._marked, self._backward_only = marked, backward_only
+        self._origins: dict[int, dict[Origin, None]] = {}
+        self._gradients: set[int] = set()
+
+    def __enter__(self) -> Origins:
+        self._anomaly = torch.autograd.set_detect_anomaly(True, check_nan=False)
+        self._anomaly.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._anomaly.__exit__(*error)
+
+    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        backward = torch._C._current_autograd_node() is not None
+        if facts.view or facts.name in EMPTY or (self._backward_only and not backward):
+            return func(*args, **kwargs)
+        before: dict[Origin, None] = {}
+        for tensor in tensors_in((args, kwargs)):
+            if tensor.is_floating_point() and not (backward and _key(tensor) not in self._gradients):
+                # the batch itself is an origin without an operation
+                unknown = {} if backward else {Origin("", None, backward=False): None}
+                if self._marked(tensor) is not False:
+                    before |= self._origins.get(_key(tensor), unknown if self._marked(tensor) else {})
+        result = func(*args, **kwargs)
+        for tensor in tensors_in(result):
+            if not tensor.is_floating_point():
+                continue
+            key = _key(tensor)
+            if backward:
+                self._gradients.add(key)
+            else:
+                self._gradients.discard(key)
+            marked = self._marked(tensor)
+            if marked or (marked is None and before):
+                self._origins[key] = before or {self._origin(facts, backward=backward): None}
+            else:
+                self._origins.pop(key, None)
+        return result
+
+    @staticmethod
+    def _origin(facts: Facts, *, backward: bool) -> Origin:
+        return Origin(facts.name, here() or (backward_place() if backward else None), backward)
+
+    def origins(self, tensors: Iterable[Tensor]) -> list[Origin]:
+        """Where the mark of these tensors comes from."""
+        found: dict[Origin, None] = {}
+        for tensor in tensors:
+            if self._marked(tensor) is not False:
+                found |= self._origins.get(_key(tensor), {})
+        return list(found)
+
+
+def has_nan(tensor: Tensor) -> bool:
+    """Whether there is a NaN among the entries."""
+    if tensor.layout is not torch.strided:
+        tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    return bool(tensor.isnan().any())
+
+
+def stands_at_padding(masks: list[Tensor]) -> Callable[[Tensor], bool | None]:
+    """The mark of a gradient that is not zero where the mask is False; unknown for other shapes."""
+    shadows = Shadows(masks)
+
+    def marked(tensor: Tensor) -> bool | None:
+        real = shadows.by_shape(tensor) if tensor.layout is torch.strided else None
+        return None if real is None else bool((tensor[~real] != 0).any())
+
+    return marked
+
+
+def _key(tensor: Tensor) -> int:
+    key = key_of(tensor)
+    return -id(tensor) if key is None else key

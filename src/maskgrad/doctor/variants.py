@@ -1,0 +1,143 @@
+"""The same batch in another form: one more column of padding, other rows, rows that are all padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.doctor.batches import Key, fields, replaced, tensor_of
+from maskgrad.doctor.recognition import Padding
+from maskgrad.masked_tensor import MaskedTensor, masked
+
+__all__ = ["emptied", "pads_left", "rows_of", "selected", "widened"]
+
+
+def rows_of(batch: Any, paddings: Sequence[Padding]) -> int:
+    """The number of samples: the first dimension of the masks, else of most tensors; 0 if there is none."""
+    sizes = [padding.mask.shape[0] for padding in paddings if padding.mask.ndim]
+    sizes = sizes or [
+        tensor.shape[0] for field in fields(batch).values() if (tensor := tensor_of(field)).ndim
+    ]
+    return max(set(sizes), key=sizes.count) if sizes else 0
+
+
+def selected(batch: Any, rows: Tensor, count: int) -> Any:
+    """The batch with the given rows, in their order, of all tensors with ``count`` of them."""
+    new: dict[Key, Any] = {}
+    for key, field in fields(batch).items():
+        if tensor_of(field).ndim and field.shape[0] == count:
+            if isinstance(field, MaskedTensor) and field.layout is torch.strided:
+                new[key] = masked(tensor_of(field).detach()[rows], field.mask[rows])
+            else:
+                new[key] = _like(field, field[rows.to(tensor_of(field).device)])
+    return replaced(batch, new)
+
+
+def pads_left(paddings: Sequence[Padding]) -> bool:
+    """Whether padding is at the beginning of the sequences, and nowhere at their end."""
+    masks = [padding.mask for padding in paddings if padding.mask.ndim == 2 and padding.mask.numel()]
+    return (
+        bool(masks)
+        and all(bool(mask[:, -1].all()) for mask in masks)
+        and not all(bool(mask[:, 0].all()) for mask in masks)
+    )
+
+
+def widened(batch: Any, paddings: Sequence[Padding], *, left: bool) -> tuple[Any, tuple[int, int]] | None:
+    """The batch with one more column of padding, and the number of rows and columns before; None if it has no columns."""
+    masks = [padding for padding in paddings if padding.mask.ndim >= 2]
+    if not masks:
+        return None
+    rows, columns = masks[0].mask.shape[:2]
+    inside = fields(batch)
+    by_key = {padding.key: padding for padding in paddings}
+    mask_keys = {padding.mask_key: padding.inverted for padding in paddings if padding.mask_key is not None}
+    new: dict[Key, Any] = {}
+    for key, field in inside.items():
+        tensor = tensor_of(field).detach()
+        if tensor.ndim < 2 or tensor.layout is not torch.strided or tensor.shape[:2] != (rows, columns):
+            continue
+        axes = (
+            [1, 2] if tensor.ndim > 2 and tensor.shape[2] == columns and tensor.dtype == torch.bool else [1]
+        )
+        wide = tensor
+        for axis in axes:
+            column = _column(wide, axis, key, by_key, mask_keys)
+            wide = torch.cat([column, wide] if left else [wide, column], axis)
+        if isinstance(field, MaskedTensor):
+            mask = field.mask
+            blank = torch.zeros_like(mask.narrow(1, 0, 1))
+            new[key] = masked(wide, torch.cat([blank, mask] if left else [mask, blank], 1))
+        else:
+            new[key] = _like(field, wide)
+    return replaced(batch, new), (rows, columns)
+
+
+def _column(
+    tensor: Tensor, axis: int, key: Key, paddings: dict[Key, Padding], masks: dict[Key | None, bool]
+) -> Tensor:
+    """A column of padding: what the tensor has there already, else zeros, or for a mask what means padding."""
+    edge = tensor.narrow(axis, tensor.shape[axis] - 1, 1)
+    if key in masks:
+        return torch.full_like(edge, int(masks[key]))
+    if tensor.dtype == torch.bool:
+        return torch.zeros_like(edge)
+    padding = paddings.get(key)
+    if padding is None:
+        return edge.clone()
+    content = _content(tensor, padding)
+    return torch.zeros_like(edge) if content is None else content.expand_as(edge).clone()
+
+
+def _content(tensor: Tensor, padding: Padding) -> Tensor | None:
+    """What stands at the first padded position of a tensor."""
+    mask = padding.mask
+    if mask.ndim >= 2 and mask.shape[:2] == tensor.shape[:2]:
+        mask = mask.reshape(*mask.shape[:2], -1).any(-1)
+        places = (~mask).nonzero()
+        if len(places):
+            row, column = places[0].tolist()
+            return tensor[row, column]
+        return None
+    return None
+
+
+def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
+    """The batch with one row that is all padding; None if the batch cannot say so by itself."""
+    new: dict[Key, Any] = {}
+    inside = fields(batch)
+    said = False
+    for padding in paddings:
+        field = inside[padding.key]
+        tensor = tensor_of(field).detach().clone()
+        if padding.mask.ndim == 0 or tensor.shape[0] != padding.mask.shape[0]:
+            continue
+        own = padding.source == "NaN" or padding.source.startswith("labels")
+        content = _any_content(tensor, padding)
+        tensor[row] = 0 if content is None else content
+        if isinstance(field, MaskedTensor):
+            mask = field.mask.clone()
+            mask[row] = False
+            new[padding.key], said = masked(tensor, mask), True
+            continue
+        new[padding.key] = _like(field, tensor)
+        if padding.mask_key is not None:
+            mask = tensor_of(inside[padding.mask_key]).clone()
+            mask[row] = int(padding.inverted)
+            new[padding.mask_key], said = mask, True
+        said |= own
+    return replaced(batch, new) if said else None
+
+
+def _any_content(tensor: Tensor, padding: Padding) -> Tensor | None:
+    padded = tensor[~padding.entries(tensor)]
+    return padded[0] if padded.numel() else None
+
+
+def _like(old: Tensor | MaskedTensor, new: Any) -> Any:
+    if isinstance(old, Tensor) and old.requires_grad and isinstance(new, Tensor):
+        return new.detach().requires_grad_()
+    return new

@@ -1,0 +1,224 @@
+"""Programs as they are: their first training steps are run on twins while they happen."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from maskgrad.doctor.batches import fields
+from maskgrad.doctor.findings import Finding
+from maskgrad.doctor.leaks import Difference, compare_tensors, findings_of, garble
+from maskgrad.doctor.recognition import Padding, recognised
+from maskgrad.doctor.report import Experiment, Report
+from maskgrad.doctor.trail import Recorder
+from maskgrad.doctor.trial import reached
+
+__all__ = ["Watch", "watch"]
+
+#: what is written over the padding of the first step, the second, and so on
+_KINDS = ("numbers", "large", "nan")
+
+
+class Watch:
+    """What :func:`watch` sees.
+
+    Attributes:
+        report: findings of the steps that are complete.
+        steps: how many steps were watched.
+        unpadded: how many batches came in which no padding was recognised.
+    """
+
+    def __init__(
+        self, padding: Mapping[Any, Any] | None = None, steps: int = 2, *, stop: bool = False
+    ) -> None:
+        self.report, self.steps, self.unpadded = Report(), 0, 0
+        self._padding, self._wanted, self._stop = padding, steps, stop
+        self._recorder: Recorder | None = None
+        self._paddings: list[Padding] = []
+        self._changed: list[Any] = []
+        self._busy = False
+        self._roots: list[nn.Module] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether as many steps were watched as were wanted, or something was found."""
+        return self.steps >= self._wanted or not self.report.ok
+
+    def batch(self, batch: Any) -> None:
+        """A batch came from a data loader, or to a model: from here on its padding has twins."""
+        if self._busy or self.done or self._recorder is not None:
+            return
+        self._busy = True
+        try:
+            self._begin(batch)
+        finally:
+            self._busy = False
+
+    def _begin(self, batch: Any) -> None:
+        inside = fields(batch)
+        told = self._padding
+        if told is not None:
+            told = {key: mask for key, mask in told.items() if key in inside}
+            if not told:
+                return
+        paddings = [found for found in recognised(batch, told) if not bool(found.mask.all())]
+        if not paddings:
+            self.unpadded += bool(inside)
+            return
+        names = {id(module): name for root in self._roots for name, module in root.named_modules()}
+        recorder = Recorder([padding.mask for padding in paddings], names)
+        kind = _KINDS[self.steps % len(_KINDS)]
+        self._changed = garble(recorder, batch, paddings, kind, self.steps)
+        if not self._changed:
+            self.steps += 1  # nothing of this kind can be written there, such as NaN among ids
+            return
+        self._paddings, self._recorder = paddings, recorder
+        self.report.padding |= {str(padding.key): padding.source for padding in paddings}
+        recorder.__enter__()
+
+    def called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A module is called; if no loader gave a batch, its arguments are the batch."""
+        if self._busy or self.done:
+            return
+        if module not in self._roots and not any(module is m for root in self._roots for m in root.modules()):
+            self._roots.append(module)
+        if self._recorder is None and any(parameter.requires_grad for parameter in module.parameters()):
+            try:
+                bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+            except (TypeError, ValueError):
+                bound = dict(enumerate(args)) | kwargs
+            self.batch(dict(bound))
+
+    def differentiated(self, losses: Any) -> None:
+        """A backward pass is over: loss and gradients are compared with their twins."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        loss = losses if isinstance(losses, Tensor) else losses[0]
+        self._leave()
+        names = {id(p): name for root in self._roots for name, p in root.named_parameters()}
+        leaves = {
+            names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}"): leaf
+            for place, leaf in enumerate(reached(loss))
+            if leaf.grad is not None
+        }
+        gradients = {name: leaf.grad for name, leaf in leaves.items()}
+        detached = loss.detach()
+        difference = compare_tensors(recorder, detached, gradients)  # type: ignore[arg-type]
+        kind = _KINDS[self.steps % len(_KINDS)]
+        self.steps += 1
+        changed = ", ".join(map(str, self._changed))
+        result = difference.words() or "nothing else changed"
+        self.report.experiments.append(
+            Experiment("padding-leak", f"{kind} in {changed}, step {self.steps}", result)
+        )
+        if difference:
+            self._found(recorder, detached, gradients, kind, difference)
+
+    def _found(
+        self, recorder: Recorder, loss: Tensor, gradients: dict[str, Any], kind: str, difference: Difference
+    ) -> None:
+        ends = [loss] if difference.loss is not None else [gradients[name] for name in difference.gradients]
+        name = "nan-under-mask" if kind == "nan" else "padding-leak"
+        findings: list[Finding] = findings_of(
+            list(recorder.mixing(ends)), self._paddings, kind, name, difference
+        )
+        if kind == "nan" and not self._padding_holds_nan():
+            return
+        self.report.add(findings)
+        for (file, line), what in recorder.lines.items():
+            self.report.trail.setdefault(file, {})[line] = what
+
+    def _padding_holds_nan(self) -> bool:
+        return any(padding.source in ("NaN", "the pattern of the MaskedTensor") for padding in self._paddings)
+
+    def _leave(self) -> None:
+        if self._recorder is not None:
+            recorder, self._recorder = self._recorder, None
+            recorder.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """The program is over, perhaps in the middle of a step."""
+        self._leave()
+
+
+class _Stopped(BaseException):
+    """Enough was seen: ends the program if that was asked for."""
+
+
+@contextlib.contextmanager
+def watch(padding: Mapping[Any, Any] | None = None, *, steps: int = 2, stop: bool = False) -> Iterator[Watch]:
+    """Run the first training steps inside the block on twins, while they happen.
+
+    A batch that a ``DataLoader`` gives, or with which a model is called, gets other garbage in its padding in a second
+    computation beside the first; after the backward pass loss and gradients are compared. The program gets its own
+    numbers. Only what keeps all shapes is tried; :func:`examine` tries more.
+
+    Args:
+        padding: as in :func:`examine`; keys are those of the batches, or the names of the model's arguments.
+        steps: how many steps are watched; the first with other numbers, the second with large ones.
+        stop: leave the block as soon as these steps are over.
+
+    Yields:
+        an object whose ``report`` has the findings.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> class Pooled(torch.nn.Linear):
+        ...     def forward(self, x, mask):
+        ...         return super().forward(x).mean(1)
+        >>> model, x = Pooled(2, 1), torch.ones(2, 3, 2)
+        >>> mask = torch.tensor([[True, True, True], [True, False, False]])
+        >>> with mg.doctor.watch() as watched:
+        ...     model(x, mask).sum().backward()
+        >>> [finding.code for finding in watched.report.findings]
+        ['return super().forward(x).mean(1)']
+    """
+    watched = Watch(padding, steps, stop=stop)
+    following, backward = _BaseDataLoaderIter.__next__, torch.autograd.backward
+
+    @functools.wraps(following)
+    def next_batch(loader: Any) -> Any:
+        batch = following(loader)
+        watched.batch(batch)
+        return batch
+
+    @functools.wraps(backward)
+    def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        backward(tensors, *args, **kwargs)
+        watched.differentiated(tensors)
+        if stop and watched.done:
+            raise _Stopped
+
+    handle = nn.modules.module.register_module_forward_pre_hook(_with_keywords(watched))
+    _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
+    torch.autograd.backward = run_backward
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield watched
+    except _Stopped:
+        pass
+    finally:
+        watched.close()
+        torch.autograd.backward = backward
+        _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
+        handle.remove()
+
+
+def _with_keywords(watched: Watch) -> Callable[[nn.Module, Any], None]:
+    """A hook for all modules is not given keywords: they are read from the frame of the call."""
+
+    def called(module: nn.Module, args: Any) -> None:
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame is not None else None
+        kwargs = caller.f_locals.get("kwargs", {}) if caller is not None else {}
+        watched.called(module, args, kwargs)
+
+    return called

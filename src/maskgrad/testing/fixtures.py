@@ -1,0 +1,50 @@
+"""A plug-in for pytest: ``pytest -p maskgrad.testing.fixtures``, or ``pytest_plugins = ["maskgrad.testing.fixtures"]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from maskgrad.doctor import Watch, examine, watch
+from maskgrad.testing.invariance import (
+    assert_accumulation_invariant,
+    assert_garbage_invariant,
+    assert_padding_invariant,
+)
+
+__all__ = ["accumulation_invariant", "garbage_invariant", "mask_doctor", "padding_invariant", "watched_steps"]
+
+
+@pytest.fixture
+def mask_doctor() -> Callable[..., Any]:
+    """:func:`maskgrad.doctor.examine`."""
+    return examine
+
+
+@pytest.fixture
+def padding_invariant() -> Callable[..., None]:
+    """:func:`maskgrad.testing.assert_padding_invariant`."""
+    return assert_padding_invariant
+
+
+@pytest.fixture
+def garbage_invariant() -> Callable[..., None]:
+    """:func:`maskgrad.testing.assert_garbage_invariant`."""
+    return assert_garbage_invariant
+
+
+@pytest.fixture
+def accumulation_invariant() -> Callable[..., None]:
+    """:func:`maskgrad.testing.assert_accumulation_invariant`."""
+    return assert_accumulation_invariant
+
+
+@pytest.fixture
+def watched_steps() -> Iterator[Watch]:
+    """Watch the training steps of the test, and fail it if padding leaked in one of them."""
+    with watch() as watched:
+        yield watched
+    if not watched.report.ok:
+        pytest.fail(str(watched.report), pytrace=False)
