@@ -26,7 +26,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
 ]
-exclude_patterns = ["_build", "coverage_table.md", "decisions/0000-template.md"]
+exclude_patterns = ["_build", "coverage_table.md", "doctor_table.md", "decisions/0000-template.md"]
 html_theme = "furo"
 html_title = f"maskgrad {release}"
 
@@ -77,11 +77,15 @@ for name in sites:
 write_api_pages(generated / "api")
 
 
-def _insert_coverage_table(_app: Any, page: str, source: list[str]) -> None:
-    """Put the table that the conformance tests write into the page that explains it, once there is one."""
-    table = HERE / "coverage_table.md"
-    if page == "coverage" and table.exists():
-        source[0] = source[0].replace("<!-- coverage table -->", table.read_text(encoding="utf-8"))
+#: Tables that tests write, by the page that explains each.
+TABLES = {"coverage": "coverage", "is_my_masking_right": "doctor"}
+
+
+def _insert_table(_app: Any, page: str, source: list[str]) -> None:
+    """Put the table that the tests write into the page that explains it, once there is one."""
+    table = HERE / f"{TABLES.get(page, page)}_table.md"
+    if page in TABLES and table.exists():
+        source[0] = source[0].replace(f"<!-- {TABLES[page]} table -->", table.read_text(encoding="utf-8"))
 
 
 def _skip_derived_methods(
@@ -93,5 +97,5 @@ def _skip_derived_methods(
 
 def setup(app: Any) -> None:
     """Register what happens while pages are read."""
-    app.connect("source-read", _insert_coverage_table)
+    app.connect("source-read", _insert_table)
     app.connect("autodoc-skip-member", _skip_derived_methods)

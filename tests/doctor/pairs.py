@@ -21,7 +21,7 @@ import torch
 
 from maskgrad import doctor
 
-__all__ = ["CORPUS", "Outcome", "Pair", "diagnose", "pairs"]
+__all__ = ["CORPUS", "Outcome", "Pair", "described", "diagnose", "examine", "load", "pairs"]
 
 CORPUS = Path(__file__).parent / "corpus"
 THREAD = re.compile(r"^Thread: (.+)$", re.MULTILINE)
@@ -51,6 +51,10 @@ class Outcome:
     at_the_line: bool
     named: tuple[str, ...]
     alarms: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        return "missed" if not self.found else "found at its line" if self.at_the_line else "found at another line"
 
 
 def pairs() -> list[Pair]:

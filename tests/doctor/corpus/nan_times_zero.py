@@ -14,6 +14,7 @@ batch = {
     "y": torch.randn(3, 4),
     "mask": torch.arange(4) < torch.tensor([[4], [2], [3]]),
 }
+batch["y"][~batch["mask"]] = float("nan")
 padding = {"x": "mask", "y": "mask"}
 
 

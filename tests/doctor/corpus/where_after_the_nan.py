@@ -13,6 +13,7 @@ batch = {
     "x": torch.randn(4, 5, 3),
     "mask": torch.arange(5) < torch.tensor([[5], [2], [3], [1]]),
 }
+batch["x"][~batch["mask"]] = float("inf")
 padding = {"x": "mask"}
 
 
