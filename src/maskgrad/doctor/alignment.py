@@ -57,7 +57,7 @@ def _differs(a: Tensor, b: Tensor, align: Aligned) -> bool:
 
 def cropped(shape: tuple[int, int], masks: list[Tensor], *, left: bool) -> Aligned:
     """Outputs of a run with one more column: cut it off, and compare what the mask has."""
-    rows, columns = shape
+    columns = shape[1]
     shadows = Shadows(masks)
 
     def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:

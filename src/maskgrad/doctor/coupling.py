@@ -125,8 +125,8 @@ def _judge(case: Examination, part: _Part, events: list[Event]) -> None:
                 Finding.at(
                     event.place,
                     "sample-coupling",
-                    f"{event.operation} mixes samples: with other contents in {part.words}, {event.share:.0%} of the entries "
-                    f"of other samples change here",
+                    f"{event.operation} mixes samples: with other contents in {part.words}, {event.share:.0%} of the "
+                    f"entries of other samples change here",
                     remedy=remedy_for("sample-coupling", event),
                     module=event.module,
                     operation=event.operation,

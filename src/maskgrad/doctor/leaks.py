@@ -51,7 +51,7 @@ class Difference:
 
 
 def _size(number: float) -> float:
-    return float("inf") if number != number else number  # noqa: PLR0124  (NaN)
+    return float("inf") if number != number else number
 
 
 def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0) -> list[Key]:

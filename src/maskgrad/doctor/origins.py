@@ -54,6 +54,7 @@ class Origins(Guarded):
         self._anomaly.__exit__(*error)
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        """The operation, and whose mark its results have."""
         backward = torch._C._current_autograd_node() is not None
         if facts.view or facts.name in EMPTY or (self._backward_only and not backward):
             return func(*args, **kwargs)

@@ -10,9 +10,11 @@ from maskgrad.doctor.report import Report
 __all__ = ["page"]
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; }
-pre { background: #f6f6f6; padding: .5em; overflow-x: auto; } .finding { border-left: 4px solid #c33; padding-left: 1em; }
-table.code { border-collapse: collapse; font: 13px/1.4 monospace; width: 100%; } table.code td { padding: 0 .6em; white-space: pre; }
+body { color: #222; font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }
+pre { background: #f6f6f6; padding: .5em; overflow-x: auto; }
+.finding { border-left: 4px solid #c33; padding-left: 1em; }
+table.code { border-collapse: collapse; font: 13px/1.4 monospace; width: 100%; }
+table.code td { padding: 0 .6em; white-space: pre; }
 td.number { color: #888; text-align: right; } tr.padding { background: #fff3cd; } tr.real { background: #f8d7da; }
 tr.mixed { background: #c33; color: #fff; } .key span { padding: 0 .6em; margin-right: .6em; }
 """

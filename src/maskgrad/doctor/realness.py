@@ -22,8 +22,10 @@ from maskgrad.doctor.twins import COPIES, key_of, tensors_in
 __all__ = ["Shadows"]
 
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
-_REDUCTIONS = {"sum", "mean", "amax", "amin", "max", "min", "logsumexp", "prod", "any", "all", "std", "var", "var_mean", "argmax",
-               "argmin", "norm", "linalg_vector_norm", "median", "nansum", "std_mean", "kthvalue", "mode", "topk_"}  # fmt: skip
+_REDUCTIONS = {
+    "sum", "mean", "amax", "amin", "max", "min", "logsumexp", "prod", "any", "all", "std", "var", "var_mean",
+    "std_mean", "argmax", "argmin", "norm", "linalg_vector_norm", "median", "nansum", "kthvalue", "mode",
+}  # fmt: skip
 #: the first argument decides which positions of the result are real
 _QUERIES = (
     "_scaled_dot_product",
@@ -33,8 +35,10 @@ _QUERIES = (
     "gather",
     "embedding",
 )
-_RESHAPERS = {"slice_backward", "select_backward", "unfold_backward", "_reshape_copy", "view_copy", "expand_copy", "as_strided_copy",
-              "as_strided_scatter", "slice_scatter", "select_scatter"}  # fmt: skip
+_RESHAPERS = {
+    "slice_backward", "select_backward", "unfold_backward", "_reshape_copy", "view_copy", "expand_copy",
+    "as_strided_copy", "as_strided_scatter", "slice_scatter", "select_scatter",
+}  # fmt: skip
 
 
 class Shadows:
@@ -164,11 +168,21 @@ class Shadows:
         if name.endswith("::constant_pad_nd"):
             shadow_args = (*shadow_args[:2], True)
         if name.endswith("::copy_"):
-            return [shadow_args[1].expand(args[0].shape)]
+            shadow = self.get(args[1])
+            return [None if shadow is None else shadow.expand(args[0].shape)]
         try:
-            return [output.bool() for output in tensors_in(func(*shadow_args, **shadow_kwargs))]
+            copied = [output.bool() for output in tensors_in(func(*shadow_args, **shadow_kwargs))]
         except (RuntimeError, NotImplementedError):
             return None
+        return [self._chosen_by(args, shadow) for shadow in copied]
+
+    def _chosen_by(self, args: Any, shadow: Tensor) -> Tensor:
+        """An entry that was chosen by an index that is not real is not real either."""
+        for tensor in tensors_in(args[1:]):
+            own = self.get(tensor)
+            if own is not None and shadow.shape[: own.ndim] == own.shape:
+                shadow = shadow & own.reshape(*own.shape, *(1,) * (shadow.ndim - own.ndim))
+        return shadow
 
     def _product(self, args: Any, places: tuple[int, int]) -> Tensor | None:
         factors = [args[place] for place in places]
@@ -207,7 +221,11 @@ class Shadows:
 
 
 def _shaped(mask: Tensor, output: Tensor) -> Tensor | None:
-    if mask.ndim != 2 or output.ndim < 2 or not output.numel():
+    if not output.ndim or not output.numel():
+        return None
+    if mask.ndim == 1:
+        return _by_rows(mask.to(output.device), output)
+    if mask.ndim != 2 or output.ndim < 2:
         return None
     rows, steps = mask.shape
     mask = mask.to(output.device)
@@ -230,6 +248,19 @@ def _shaped(mask: Tensor, output: Tensor) -> Tensor | None:
         view[batch], view[axis] = shape[batch], steps
         shadow &= (spread if batch < axis else spread.t()).reshape(view)
     return shadow
+
+
+def _by_rows(mask: Tensor, output: Tensor) -> Tensor | None:
+    """The mask of whole samples, along the first axis of their number, or of a multiple in front."""
+    rows, shape = len(mask), list(output.shape)
+    axis = next((axis for axis, size in enumerate(shape) if size == rows), None)
+    if axis is None:
+        if shape[0] < rows or shape[0] % rows:
+            return None
+        axis, mask = 0, mask.repeat_interleave(shape[0] // rows)
+    view = [1] * len(shape)
+    view[axis] = shape[axis]
+    return mask.reshape(view).expand(shape)
 
 
 def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Padding", "recognised"]
+__all__ = ["IGNORED", "Padding", "recognised"]
 
 #: the label that PyTorch's losses ignore
 IGNORED = -100

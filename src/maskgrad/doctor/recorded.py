@@ -24,7 +24,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class _Step(Origins):
-    """Notes where sparse tensors become dense, where embeddings look up, and which gradients are zero by their inputs."""
+    """Notes where sparse tensors become dense, where and which gradients are zero because an input was."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: False, backward_only=True)
@@ -123,8 +123,8 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
                 yield Finding.at(
                     place,
                     "zero-gradient",
-                    f"the gradient of {name} is exactly zero: all that reached it in {operation} was zero, as it is where "
-                    f"a mask lets nothing through",
+                    f"the gradient of {name} is exactly zero: all that reached it in {operation} was zero, as it is "
+                    f"where a mask lets nothing through",
                     remedy=remedy_for("zero-gradient"),
                     module=name.rpartition(".")[0],
                     operation=operation,

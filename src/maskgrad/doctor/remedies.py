@@ -61,7 +61,7 @@ _BY_OPERATION = {
     ),
 }
 _BY_KIND = {
-    "padding-leak": ("x = mg.masked(x, mask)", "x = x.masked_fill(~mask, 0.)   # and divide by mask.sum(), not by the size"),
+    "padding-leak": ("x = mg.masked(x, mask)", "x = x.masked_fill(~mask, 0.)   # divide by mask.sum()"),
     "nan-under-mask": (
         "loss = F.mse_loss(prediction, mg.from_nan(target))",
         "safe = torch.where(mask, x, 1.)   # before the operation that makes NaN, not after it",
@@ -79,7 +79,7 @@ _BY_KIND = {
         "nn.MultiheadAttention(..., batch_first=True)   # or one mask per packed sequence",
         "mask = segments[:, :, None] == segments[:, None, :]",
     ),
-    "order": ("inverse = order.argsort(); outputs = outputs[inverse]", "inverse = order.argsort(); outputs = outputs[inverse]"),
+    "order": ("outputs = outputs[order.argsort()]   # back into the order of the batch",) * 2,
     "densified-gradient": (
         "mg.optim.Adam(model.parameters())   # takes sparse and dense gradients together",
         "keep the embedding of its own: untie the weight, no penalty on the whole table",

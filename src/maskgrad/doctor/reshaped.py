@@ -197,10 +197,7 @@ def denominator(case: Examination) -> None:
         return
     for sizes in _sizes(case.parts, count):
         words = f"with the batch of {count} in parts of {', '.join(map(str, sizes))}"
-        if own:
-            difference = _told(case, sizes, words)
-        else:
-            difference = _summed(case, sizes, count, words)
+        difference = _told(case, sizes, words) if own else _summed(case, sizes, count, words)
         if difference:
             entry = _last_division(case)
             case.report.add([_finding("denominator", entry, words, difference)])
@@ -266,9 +263,9 @@ def _summed(case: Examination, sizes: list[int], count: int, words: str) -> Diff
             "denominator", "left out: the program draws random numbers of its own, and would draw others"
         )
         return None
-    outcomes = []
-    for rows in torch.arange(count).split(sizes):
-        outcomes.append(_steady(case, selected(case.trial.batch, rows, count))[0])
+    outcomes = [
+        _steady(case, selected(case.trial.batch, rows, count))[0] for rows in torch.arange(count).split(sizes)
+    ]
     differences = [between(before, _combined(outcomes, factor)) for factor in (1 / len(sizes), 1.0)]
     best = next((difference for difference in differences if not difference), differences[0])
     case.tried("denominator", words, best.words().replace("with other padding", "so") or "nothing changed")

@@ -31,6 +31,7 @@ class Steady(Guarded):
         self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        """The operation; see the class."""
         if facts.random or facts.name in ("_cudnn_rnn",):
             if facts.name == "bernoulli_" and _in_dropout():
                 probability = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
@@ -92,6 +93,7 @@ class Log(Steady):
         self.entries: list[Entry] = []
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        """The operation; see the class."""
         result = super().run(func, facts, args, kwargs)
         if facts.view or facts.name in EMPTY or torch._C._current_autograd_node() is not None:
             return result

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from maskgrad.doctor.frames import Place, backward_place, here
 from maskgrad.doctor.operations import Facts
 from maskgrad.doctor.realness import Shadows
-from maskgrad.doctor.twins import COPIES, Twins, differing, key_of, tensors_in
+from maskgrad.doctor.twins import Twins, differing, key_of, tensors_in
 
 __all__ = ["Event", "Recorder"]
 
@@ -105,6 +105,7 @@ class Recorder(Twins):
     def twinned(
         self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, result: Any, before: Any
     ) -> None:
+        """Write down what differs, if anything does."""
         causes, bad_before, shapes = before
         shadows = self.shadows.of_result(func, facts, args, kwargs, result)
         outputs = list(tensors_in(result))

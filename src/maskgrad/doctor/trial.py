@@ -117,7 +117,7 @@ class Trial:
                 self.rows.append(next((t.shape[0] for t in tensors_in(args) if t.ndim), 0))
             inside.append(module)
 
-        def leave(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
             if inside:
                 inside.pop()
 
@@ -149,7 +149,8 @@ def _loss_of(returned: Any) -> Tensor | None:
         return None  # allowed to a step that calls backward itself
     if not isinstance(loss, Tensor):
         raise ExaminationError(
-            f"step: expected the loss, a tensor with one entry, found {type(returned).__name__}; end it with `return loss`"
+            f"step: expected the loss, a tensor with one entry, found {type(returned).__name__}; "
+            f"end it with `return loss`"
         )
     if loss.numel() != 1:
         raise ExaminationError(

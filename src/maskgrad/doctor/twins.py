@@ -70,9 +70,10 @@ class Guarded(TorchDispatchMode):
 
     @classmethod
     def is_infra_mode(cls) -> bool:
+        """An ordinary mode: it sees what users call."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         facts = facts_of(func)
         for tensor in self._written(facts, args, kwargs):
@@ -100,11 +101,8 @@ class Guarded(TorchDispatchMode):
     @staticmethod
     def _written(facts: Facts, args: Any, kwargs: Any) -> Iterator[Tensor]:
         for place in facts.writes:
-            if isinstance(place, str):
-                argument = kwargs.get(place)
-            else:
-                argument = args[place] if place < len(args) else None
-            yield from tensors_in(argument)
+            positional = args[place] if isinstance(place, int) and place < len(args) else None
+            yield from tensors_in(kwargs.get(place) if isinstance(place, str) else positional)
 
     def _keep(self, tensor: Tensor) -> None:
         key = key_of(tensor)
@@ -187,6 +185,7 @@ class Twins(Guarded):
     # operations
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        """The operation on the tensors of the program, and again on their twins if it has any."""
         if facts.view or facts.name in EMPTY or facts.collective:
             result = func(*args, **kwargs)
             self._follow(func, facts, args, kwargs, result)
@@ -218,7 +217,7 @@ class Twins(Guarded):
             randomness.restore(state, kwargs)
         try:
             twins = func(*twin_args, **twin_kwargs)
-        except Exception as error:  # noqa: BLE001  (garbage may be refused in any way)
+        except Exception as error:
             self.refused(facts.name, str(error))
             return result
         finally:
@@ -228,7 +227,7 @@ class Twins(Guarded):
         targets = {key_of(tensor) for tensor in written}
         for place, (output, twin) in enumerate(zip(outputs, twin_outputs, strict=False)):
             if not isinstance(output, Tensor):
-                if output != twin and output == output:  # noqa: PLR0124  (NaN)
+                if output != twin and output == output:
                     self.refused(facts.name, "a Python number depends on the padding")
                 continue
             key = key_of(output)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Key, fields, replaced, tensor_of
-from maskgrad.doctor.recognition import Padding
+from maskgrad.doctor.recognition import IGNORED, Padding
 from maskgrad.masked_tensor import MaskedTensor, masked
 
 __all__ = ["emptied", "pads_left", "rows_of", "selected", "widened"]
@@ -47,7 +47,7 @@ def pads_left(paddings: Sequence[Padding]) -> bool:
 
 
 def widened(batch: Any, paddings: Sequence[Padding], *, left: bool) -> tuple[Any, tuple[int, int]] | None:
-    """The batch with one more column of padding, and the number of rows and columns before; None if it has no columns."""
+    """The batch with one more column of padding, and the number of rows and columns before; None without columns."""
     masks = [padding for padding in paddings if padding.mask.ndim >= 2]
     if not masks:
         return None
@@ -87,9 +87,17 @@ def _column(
         return torch.zeros_like(edge)
     padding = paddings.get(key)
     if padding is None:
-        return edge.clone()
+        marker = _marker(tensor)
+        return edge.clone() if marker is None else torch.full_like(edge, marker)
     content = _content(tensor, padding)
     return torch.zeros_like(edge) if content is None else content.expand_as(edge).clone()
+
+
+def _marker(tensor: Tensor) -> float | None:
+    """What marks padding in a tensor of which nothing was told: a label that is ignored, or NaN."""
+    if tensor.is_floating_point():
+        return float("nan") if bool(tensor.isnan().any()) else None
+    return IGNORED if tensor.dtype == torch.int64 and bool((tensor == IGNORED).any()) else None
 
 
 def _content(tensor: Tensor, padding: Padding) -> Tensor | None:

@@ -1,4 +1,7 @@
-"""A plug-in for pytest: ``pytest -p maskgrad.testing.fixtures``, or ``pytest_plugins = ["maskgrad.testing.fixtures"]``."""
+"""A plug-in for pytest.
+
+``pytest -p maskgrad.testing.fixtures``, or ``pytest_plugins = ["maskgrad.testing.fixtures"]`` in ``conftest.py``.
+"""
 
 from __future__ import annotations
 

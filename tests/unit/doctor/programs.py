@@ -1,0 +1,142 @@
+"""Small steps with a known fault; the line with the fault ends in a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["batch", "line_of", "step_with"]
+
+
+def batch() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.arange(5) < torch.tensor([5, 3, 2, 4])[:, None]
+    x = torch.randn(4, 5, 3, generator=generator) * mask[..., None]
+    return {"x": x, "mask": mask, "y": torch.randn(4, generator=generator)}
+
+
+def line_of(comment: str, file: str = __file__) -> int:
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {comment}"))
+
+
+def _layer() -> nn.Linear:
+    torch.default_generator.manual_seed(1)
+    return nn.Linear(3, 3)
+
+
+def step_with(name: str) -> Callable[[dict[str, Tensor]], Any]:
+    return _STEPS[name](_layer())
+
+
+def mended(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = torch.tanh(layer(b["x"])).masked_fill(~b["mask"][..., None], 0.0)
+        return ((h.sum(1) / b["mask"].sum(1, keepdim=True)).sum(-1) - b["y"]).square().mean()
+
+    return step
+
+
+def mean(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = torch.tanh(layer(b["x"]))
+        pooled = h.mean(1)  # mean
+        return (pooled.sum(-1) - b["y"]).square().mean()
+
+    return step
+
+
+def last(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = torch.tanh(layer(b["x"]))
+        h = h[:, -1]  # last
+        return (h.sum(-1) - b["y"]).square().mean()
+
+    return step
+
+
+def in_place(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        out = torch.zeros(4, 5, 3)
+        for t in range(5):
+            out[:, t] = layer(b["x"][:, t : t + 1])[:, 0]
+        pooled = out.amax(1)  # in_place
+        return (pooled.sum(-1) - b["y"]).square().mean()
+
+    return step
+
+
+class _Forgetful(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, mask: Tensor) -> Tensor:
+        return h * mask
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient + 1.0, None  # gradient
+
+
+def gradient(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        kept: Tensor = _Forgetful.apply(layer(b["x"]), b["mask"][..., None])  # type: ignore[no-untyped-call]
+        return kept.masked_fill(~b["mask"][..., None], 0.0).sum() / b["mask"].sum()
+
+    return step
+
+
+def size(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = layer(b["x"]).masked_fill(~b["mask"][..., None], 0.0)
+        return h.mean()  # size
+
+    return step
+
+
+def nan(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        target = b["x"].sum(-1).masked_fill(~b["mask"], torch.nan)
+        error = (layer(b["x"]).sum(-1) - target).square()  # nan
+        return torch.where(b["mask"], error, 0.0).sum() / b["mask"].sum()
+
+    return step
+
+
+def order(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    right = mended(layer)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = layer(b["x"]).masked_fill(~b["mask"][..., None], 0.0).sum((1, 2))
+        return right(b) + (h * torch.arange(4)).mean()  # order
+
+    return step
+
+
+def coupled(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = layer(b["x"]).masked_fill(~b["mask"][..., None], 0.0).sum(1)
+        weights = h.softmax(0)  # coupled
+        return (weights * h).square().sum()
+
+    return step
+
+
+def parts(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        total = torch.zeros(())
+        for rows in (slice(0, 2), slice(2, 4)):
+            h, mask = layer(b["x"][rows]).sum(-1), b["mask"][rows]
+            loss = h.masked_fill(~mask, 0.0).sum() / mask.sum() / 2  # parts
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    return step
+
+
+_STEPS = {
+    make.__name__: make for make in (mended, mean, last, in_place, gradient, size, nan, order, coupled, parts)
+}

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from maskgrad.errors import ExaminationError
+from tests.unit.doctor.programs import batch, line_of, step_with
+
+KINDS = {
+    "mean": "padding-leak",
+    "last": "padding-leak",
+    "in_place": "padding-leak",
+    "gradient": "padding-leak",
+    "size": "padding-length",
+    "nan": "nan-under-mask",
+    "order": "order",
+    "coupled": "sample-coupling",
+    "parts": "denominator",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_a_fault_is_found_at_its_line(name: str, kind: str) -> None:
+    report = mg.doctor.examine(step_with(name), batch())
+    assert not report
+    found = [(finding.kind, finding.line) for finding in report.findings if finding.kind == kind]
+    assert found == [(kind, line_of(name))], str(report)
+    finding = next(finding for finding in report.findings if finding.kind == kind)
+    assert finding.code.endswith(f"# {name}")
+    assert finding.remedy
+    assert finding.file.endswith("programs.py")
+
+
+def test_nothing_is_found_in_a_right_program() -> None:
+    report = mg.doctor.examine(step_with("mended"), batch())
+    assert report.ok, str(report)
+    assert {tried.name for tried in report.experiments} >= {"padding-leak", "padding-length", "order"}
+
+
+def test_quick_makes_one_experiment() -> None:
+    report = mg.doctor.examine(step_with("mended"), batch(), quick=True)
+    assert {tried.name for tried in report.experiments} == {"padding-leak"}
+
+
+def test_masked_tensors_do_not_leak_even_nan() -> None:
+    layer, b = nn.Linear(3, 1), batch()
+
+    def step(given: dict[str, object]) -> Tensor:
+        h = layer(given["x"])
+        loss: Tensor = (h * h).mean()
+        return loss
+
+    report = mg.doctor.examine(step, {"x": mg.masked(b["x"], b["mask"][..., None])})
+    assert report.ok, str(report)
+    assert "nan-under-mask" in {tried.name for tried in report.experiments}
+
+
+def test_an_empty_row_is_a_note_unless_it_is_asked_for() -> None:
+    report = mg.doctor.examine(step_with("mended"), batch())
+    assert any(note.about == "empty-row" for note in report.notes)
+    report = mg.doctor.examine(step_with("mended"), batch(), experiments=["empty-row"])
+    assert report.kinds() == ["empty-row"]
+
+
+def test_batch_normalisation_is_a_note() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    report = mg.doctor.examine(lambda given: model(given).square().mean(), x)
+    assert report.ok, str(report)
+    assert any("BatchNorm" in note.message for note in report.notes)
+    assert any("padding" in note.about for note in report.notes)
+
+
+def test_dropout_and_other_seeded_numbers_are_no_findings() -> None:
+    layer = nn.Linear(3, 3)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = nn.functional.dropout(layer(b["x"]), 0.5) + torch.randn(3)
+        h = h.masked_fill(~b["mask"][..., None], 0.0)
+        return (h.sum(1) / b["mask"].sum(1, keepdim=True)).square().mean()
+
+    assert mg.doctor.examine(step, batch()).ok
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[str, int, int]] = []
+    mg.doctor.examine(step_with("mended"), batch(), quick=True, progress=lambda *now: seen.append(now))
+    assert seen == [("padding-leak", 0, 1), ("", 1, 1)]
+
+
+def test_a_report_as_json_and_html(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    report = mg.doctor.examine(step_with("mean"), batch(), quick=True)
+    plain = json.loads(report.to_json(tmp_path / "report.json"))
+    assert plain["ok"] is False
+    assert plain["findings"][0]["line"] == line_of("mean")
+    html = report.to_html(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == html
+    assert "<h2>padding-leak</h2>" in html
+    assert 'class="mixed"' in html
+    assert "pooled = h.mean(1)" in html
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "words"),
+    [
+        (lambda b: b["x"].sum() * 0, {}, "depends on nothing that requires a gradient"),
+        (lambda b: [b["x"].sum()], {}, "expected the loss, a tensor with one entry, found list"),
+        (lambda b: b["x"].sum(1), {}, r"expected a loss with one entry, found shape \(4, 3\)"),
+        (lambda _: None, {}, "it returned no loss"),
+        (lambda _: nn.Parameter(torch.ones(())) * 2, {}, "does not depend on the batch"),
+        (step_with("mended"), {"padding": {"z": "mask"}}, "'z' is no key of the batch; the batch has 'x', 'mask'"),
+        (step_with("mended"), {"padding": {"x": "y"}}, "a mask of shape|expected"),
+        (step_with("mended"), {"padding": {"x": torch.ones(4, 7) > 0}}, r"\(4, 7\) does not fit .* \(4, 5, 3\)"),
+        (step_with("mended"), {"padding": {"x": "nothing"}}, "expected a Boolean tensor or the key of one"),
+        (step_with("mended"), {"padding": "mask"}, "expected a mapping from keys"),
+        (step_with("mended"), {"experiments": ["leaks"]}, "'leaks' is none of padding-leak"),
+        (step_with("mended"), {"experiments": ["denominator"], "parts": 9}, "between 2 and 4"),
+        (step_with("mended"), {"experiments": ["denominator"], "parts": [1, 1]}, "add up to 2, and the batch has 4"),
+        (step_with("mended"), {"experiments": ["denominator"], "parts": "two"}, "expected a number of parts"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_examined(step, options, words) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ExaminationError, match=words):
+        mg.doctor.examine(step, batch(), **options)
+
+
+def test_a_step_that_is_not_deterministic_names_what_draws() -> None:
+    layer, calls = nn.Linear(3, 1), [0.0]
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        calls[0] += 1
+        return (layer(b["x"]) + calls[0]).square().mean()
+
+    with pytest.raises(ExaminationError, match=r"not deterministic.*first in add.*calls\[0\]"):
+        mg.doctor.examine(step, batch())

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.unit.doctor.programs import batch
+
+
+def test_the_program_is_afterwards_what_it_was_before() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.Linear(4, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(batch()["x"]).sum().backward()
+    optimizer.step()
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        optimizer.zero_grad()
+        b["x"].mul_(1.0)
+        loss: Tensor = model(b["x"]).mean(1).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        random.random()
+        np.random.rand()  # noqa: NPY002
+        return loss
+
+    b = batch()
+    before = _state(model, optimizer, b)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    assert not mg.doctor.examine(step, b).ok
+    for name, tensor in _state(model, optimizer, b).items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, msg=name)
+    assert all(
+        parameter.grad is known for parameter, known in zip(model.parameters(), gradients, strict=True)
+    )
+
+
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer, b: dict[str, Tensor]) -> dict[str, Tensor]:
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    kept |= {f"grad {n}": p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    for place, state in enumerate(optimizer.state.values()):
+        kept |= {f"{place} {name}": value.clone() for name, value in state.items()}
+    kept |= {f"batch {key}": tensor.clone() for key, tensor in b.items()}
+    kept["torch"] = torch.get_rng_state()
+    kept["random"] = torch.tensor(random.getstate()[1][-1])
+    kept["numpy"] = torch.tensor(np.random.get_state()[2])  # type: ignore[arg-type]  # noqa: NPY002
+    return kept

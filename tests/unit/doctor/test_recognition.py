@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import maskgrad as mg
+from maskgrad.doctor.recognition import recognised
+
+MASK = torch.arange(4) < torch.tensor([4, 2])[:, None]
+X = torch.ones(2, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "key"),
+    [
+        ({"x": X, "attention_mask": MASK.long()}, "x"),
+        ({"x": X, "src_key_padding_mask": ~MASK}, "x"),
+        ({"x": X, "lengths": torch.tensor([4, 2])}, "x"),
+        ((X, torch.tensor([4, 2])), 0),
+        ((X, MASK), 0),
+        ({"x": mg.masked(torch.ones(2, 4), MASK)}, "x"),
+        ({"labels": torch.ones(2, 4).long().masked_fill(~MASK, -100)}, "labels"),
+        ({"y": torch.ones(2, 4).masked_fill(~MASK, torch.nan)}, "y"),
+    ],
+)
+def test_padding_is_recognised(batch: Any, key: Any) -> None:
+    (padding,) = recognised(batch, None)
+    assert padding.key == key
+    assert torch.equal(padding.mask.expand(2, 4), MASK)
+
+
+def test_each_sequence_has_its_own_mask() -> None:
+    found = recognised(
+        {
+            "input_ids": torch.ones(2, 4).long(),
+            "attention_mask": MASK,
+            "decoder_input_ids": torch.ones(2, 4).long(),
+            "decoder_attention_mask": MASK.flip(0),
+        },
+        None,
+    )
+    assert {padding.key: padding.mask_key for padding in found} == {
+        "input_ids": "attention_mask",
+        "decoder_input_ids": "decoder_attention_mask",
+    }
+
+
+def test_nothing_is_recognised_where_nothing_is_padded() -> None:
+    assert recognised({"x": X, "mask": torch.ones(2, 4) > 0}, None) == []

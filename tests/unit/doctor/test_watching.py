@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from typer.testing import CliRunner
+
+import maskgrad as mg
+from maskgrad.cli.main import app
+
+SCRIPT = """
+import sys, torch
+layer = torch.nn.Linear(3, 1)
+data = [{"x": torch.ones(4, 3), "mask": torch.arange(4) < n} for n in (4, 2, 3, 1)]
+for batch in torch.utils.data.DataLoader(data, batch_size=2):
+    h = layer(batch["x"])
+    if "--right" in sys.argv:
+        h = h[batch["mask"]]
+    if "--fail" in sys.argv:
+        raise RuntimeError("the script's own")
+    if "--idle" in sys.argv:
+        continue
+    h.square().mean().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ([], 1, "h.square().mean().backward()"),
+        (["--right"], 0, "0 findings"),
+        (["--idle"], 2, "without a backward pass"),
+        (["--fail"], 2, "the script's own"),
+    ],
+)
+def test_the_command(tmp_path: Path, arguments: list[str], status: int, words: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    out = [tmp_path / "report.json", tmp_path / "report.html"]
+    done = CliRunner().invoke(
+        app, ["doctor", "--json", str(out[0]), "--html", str(out[1]), str(script), *arguments]
+    )
+    assert done.exit_code == status, done.output
+    assert words in done.output
+    assert all(path.exists() for path in out)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [(["--padding", "x"], "KEY=MASK"), ([], "there is no file")])
+def test_bad_arguments_of_the_command(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, ["doctor", *arguments, "absent.py"])
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_a_watch_gives_the_program_its_own_numbers_and_takes_itself_away() -> None:
+    layer = nn.Linear(3, 1)
+    x, mask = torch.ones(2, 4, 3), torch.arange(4) < torch.tensor([4, 2])[:, None]
+    layer(x).mean().backward()
+    assert layer.weight.grad is not None
+    expected, before = layer.weight.grad.clone(), torch.autograd.backward
+    layer.zero_grad()
+    with mg.doctor.watch({"x": "mask"}) as watched:
+        for batch in DataLoader(
+            [{"x": row, "mask": m} for row, m in zip(x, mask, strict=True)], batch_size=2
+        ):
+            layer(batch["x"]).mean().backward()
+    torch.testing.assert_close(layer.weight.grad, expected, rtol=0, atol=0)
+    assert torch.autograd.backward is before
+    assert watched.report.kinds() == ["padding-leak"]
+
+
+def test_a_watch_can_stop_when_it_has_seen_enough() -> None:
+    layer, steps = nn.Linear(3, 1), 0
+    batch = {"x": torch.ones(2, 4, 3), "mask": torch.arange(4) < torch.tensor([4, 2])[:, None]}
+    with mg.doctor.watch(steps=2, stop=True) as watched:
+        for given in DataLoader([batch] * 9, batch_size=None):
+            steps += 1
+            layer(given["x"])[given["mask"]].mean().backward()
+    assert (steps, watched.steps, watched.report.ok) == (2, 2, True)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from torch import Tensor, nn
+
+import maskgrad as mg
+from maskgrad.errors import ExaminationError
+from tests.unit.doctor.programs import batch, step_with
+
+pytest_plugins = ["maskgrad.testing.fixtures"]
+
+
+def test_padding() -> None:
+    mg.testing.assert_padding_invariant(step_with("mended"), batch(), padding={"x": "mask"})
+    for name in ("mean", "size"):
+        with pytest.raises(AssertionError, match=f"# {name}"):
+            mg.testing.assert_padding_invariant(step_with(name), batch())
+
+
+def test_garbage() -> None:
+    # what is masked after the product has met it: right for numbers, and NaN in a gradient
+    with pytest.raises(AssertionError, match="nan-under-mask"):
+        mg.testing.assert_garbage_invariant(step_with("mended"), batch())
+    layer = nn.Linear(3, 1)
+    mg.testing.assert_garbage_invariant(lambda b: layer(b["x"][b["mask"]]).mean(), batch())
+
+
+def test_accumulation() -> None:
+    mg.testing.assert_accumulation_invariant(step_with("mended"), batch(), parts=2)
+    with pytest.raises(AssertionError, match="denominator"):
+        mg.testing.assert_accumulation_invariant(step_with("parts"), batch())
+    layer = nn.Linear(3, 1)
+
+    def tokens(b: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = layer(b["x"][b["mask"]]).mean()
+        return loss
+
+    with pytest.raises(AssertionError, match="denominator"):
+        mg.testing.assert_accumulation_invariant(tokens, batch(), parts=[1, 3])
+
+
+def test_padding_must_be_known() -> None:
+    layer = nn.Linear(3, 1)
+    with pytest.raises(ExaminationError, match="none was recognised"):
+        mg.testing.assert_padding_invariant(lambda b: layer(b).mean(), batch()["x"])
+
+
+def test_fixtures(padding_invariant, garbage_invariant, mask_doctor, watched_steps) -> None:  # type: ignore[no-untyped-def]
+    layer = nn.Linear(3, 1)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = layer(b["x"][b["mask"]]).mean()
+        return loss
+
+    padding_invariant(step, batch())
+    garbage_invariant(step, batch())
+    assert mask_doctor(step, batch()).ok
+    assert watched_steps.report.ok
