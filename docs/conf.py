@@ -26,7 +26,13 @@ extensions = [
     "mathematics",
     "sphinx.ext.napoleon",
 ]
-exclude_patterns = ["_build", "coverage_table.md", "ecosystem_table.md", "decisions/0000-template.md"]
+exclude_patterns = [
+    "_build",
+    "coverage_table.md",
+    "doctor_table.md",
+    "ecosystem_table.md",
+    "decisions/0000-template.md",
+]
 html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"maskgrad {release}"
@@ -78,12 +84,15 @@ for name in sites:
 write_api_pages(generated / "api")
 
 
+#: Tables that tests write, by the page that explains each.
+TABLES = {"coverage": "coverage", "is_my_masking_right": "doctor", "with_other_libraries": "ecosystem"}
+
+
 def _insert_table(_app: Any, page: str, source: list[str]) -> None:
-    """Put a table that tests write into the page that explains it, once there is one."""
-    name = {"coverage": "coverage", "with_other_libraries": "ecosystem"}.get(page)
-    table = HERE / f"{name}_table.md"
-    if name and table.exists():
-        source[0] = source[0].replace(f"<!-- {name} table -->", table.read_text(encoding="utf-8"))
+    """Put the table that the tests write into the page that explains it, once there is one."""
+    table = HERE / f"{TABLES.get(page, page)}_table.md"
+    if page in TABLES and table.exists():
+        source[0] = source[0].replace(f"<!-- {TABLES[page]} table -->", table.read_text(encoding="utf-8"))
 
 
 def _skip_derived_methods(

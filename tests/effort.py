@@ -43,6 +43,7 @@ MULTIPLIED = {
     "demo": "whole programs of the command line",
     "processes": "in a fresh interpreter, which imports PyTorch again",
     "large": "on millions of entries",
+    "corpus": "programs that the doctor examines",
 }
 
 #: … and what carries one of them by the folder or file it is in, if the test says nothing else.

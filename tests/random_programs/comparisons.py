@@ -205,7 +205,15 @@ def vectorised(program: Program, first: Run) -> None:
     try:
         found = torch.func.vmap(everything)(*leaves, *masks)
     except (RuntimeError, NotImplementedError, mg.errors.MaskgradError) as error:
-        known = ("vmap", "clone() the tensor", "would not see it", "share one Boolean", "inplace", "in-place", "data-dependent")
+        known = (
+            "vmap",
+            "clone() the tensor",
+            "would not see it",
+            "share one Boolean",
+            "inplace",
+            "in-place",
+            "data-dependent",
+        )
         if any(words in str(error) for words in known):
             return
         raise

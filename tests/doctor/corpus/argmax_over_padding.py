@@ -1,0 +1,31 @@
+"""The start of an answer is looked for in the padding, too, and the state found there goes on into the loss.
+
+Thread: huggingface/transformers, answer spans predicted inside padding
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+kind = "padding-leak"
+
+encode, head = nn.Linear(4, 6), nn.Linear(6, 3)
+batch = {
+    "x": torch.randn(3, 5, 4),
+    "mask": torch.arange(5) < torch.tensor([[5], [1], [2]]),
+    "y": torch.tensor([0, 2, 1]),
+}
+padding = {"x": "mask"}
+
+
+def wrong(batch):
+    hidden = encode(batch["x"]).tanh()
+    found = hidden.sum(-1).argmax(1)  # leak
+    return F.cross_entropy(head(hidden[torch.arange(len(found)), found]), batch["y"])
+
+
+def mended(batch):
+    padded = ~batch["mask"]
+    hidden = encode(batch["x"].masked_fill(padded[..., None], 0)).tanh()
+    found = hidden.sum(-1).masked_fill(padded, -torch.inf).argmax(1)
+    return F.cross_entropy(head(hidden[torch.arange(len(found)), found]), batch["y"])

@@ -1,0 +1,32 @@
+"""A row that is padding altogether has no key to attend to: its softmax is NaN, and so is every gradient.
+
+Thread: unslothai/unsloth#9848
+"""
+
+import torch
+from torch import nn
+
+kind = "empty-row"
+
+encode = nn.Linear(4, 6)
+batch = {
+    "x": torch.randn(3, 5, 4),
+    "mask": torch.arange(5) < torch.tensor([[5], [3], [2]]),
+}
+padding = {"x": "mask"}
+
+
+def wrong(batch):
+    hidden = encode(batch["x"].masked_fill(~batch["mask"][..., None], 0))
+    scores = (hidden @ hidden.transpose(1, 2)).masked_fill(~batch["mask"][:, None], -torch.inf)
+    weights = scores.softmax(-1)  # leak
+    out = (weights @ hidden).masked_fill(~batch["mask"][..., None], 0)
+    return out.square().sum() / batch["mask"].sum()
+
+
+def mended(batch):
+    hidden = encode(batch["x"].masked_fill(~batch["mask"][..., None], 0))
+    lowest = torch.finfo(hidden.dtype).min
+    scores = (hidden @ hidden.transpose(1, 2)).masked_fill(~batch["mask"][:, None], lowest)
+    out = (scores.softmax(-1) @ hidden).masked_fill(~batch["mask"][..., None], 0)
+    return out.square().sum() / batch["mask"].sum()

@@ -1,0 +1,36 @@
+"""Rows of a table that wait for their decay are read past the optimizer: the penalty sees values of long ago.
+
+Thread: pytorch/pytorch#3137
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import maskgrad as mg
+
+kind = "stale-rows"
+
+users, items = nn.Embedding(9, 4, sparse=True), nn.Embedding(7, 4, sparse=True)
+optimizer = mg.optim.SGD([users.weight, items.weight], lr=0.1, momentum=0.9, unspecified="zero")
+batch = {
+    "user": torch.tensor([0, 3, 5, 8]),
+    "item": torch.tensor([1, 1, 6, 2]),
+    "rating": torch.tensor([4.0, 3.0, 5.0, 1.0]),
+}
+
+for _ in range(2):  # two steps on some rows leave others, moved by momentum, behind
+    (users(torch.tensor([_, 7])) * items(torch.tensor([_ + 2, 5]))).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def wrong(batch):
+    user = users.weight[batch["user"]]  # leak
+    return F.mse_loss((user * items.weight[batch["item"]]).sum(1), batch["rating"])
+
+
+def mended(batch):
+    optimizer.flush()
+    user = users.weight[batch["user"]]
+    return F.mse_loss((user * items.weight[batch["item"]]).sum(1), batch["rating"])

@@ -1,0 +1,29 @@
+"""Padded elements are zero, what the network makes of zero is not: the sum over the set counts its bias.
+
+Thread: manzilzaheer/DeepSets, padded sets
+"""
+
+import torch
+from torch import nn
+
+kind = "padding-length"
+
+element, whole = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 6)), nn.Linear(6, 1)
+batch = {
+    "set": torch.randn(3, 5, 3),
+    "mask": torch.arange(5) < torch.tensor([[5], [2], [3]]),
+    "y": torch.randn(3),
+}
+padding = {"set": "mask"}
+
+
+def wrong(batch):
+    clean = batch["set"].masked_fill(~batch["mask"][..., None], 0)
+    total = element(clean).sum(1)  # leak
+    return (whole(total).squeeze(-1) - batch["y"]).square().mean()
+
+
+def mended(batch):
+    clean = batch["set"].masked_fill(~batch["mask"][..., None], 0)
+    total = element(clean).masked_fill(~batch["mask"][..., None], 0).sum(1)
+    return (whole(total).squeeze(-1) - batch["y"]).square().mean()

@@ -1,0 +1,31 @@
+"""Targets are inputs shifted by one, the mask is not shifted: the last word of each text predicts padding.
+
+Thread: OpenNMT/OpenNMT-py, shifted targets
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+kind = "padding-leak"
+
+embed, rnn, head = nn.Embedding(12, 6), nn.GRU(6, 6, batch_first=True), nn.Linear(6, 12)
+batch = {
+    "ids": torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [11, 2, 0, 0, 0]]),
+    "mask": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]]).bool(),
+}
+padding = {"ids": "mask"}
+
+
+def wrong(batch):
+    ids, mask = batch["ids"], batch["mask"]
+    hidden, _ = rnn(embed(ids[:, :-1]))
+    losses = F.cross_entropy(head(hidden).transpose(1, 2), ids[:, 1:], reduction="none")  # leak
+    return losses[mask[:, :-1]].mean()
+
+
+def mended(batch):
+    ids, mask = batch["ids"], batch["mask"]
+    hidden, _ = rnn(embed(ids[:, :-1]))
+    losses = F.cross_entropy(head(hidden).transpose(1, 2), ids[:, 1:], reduction="none")
+    return losses[mask[:, 1:]].mean()

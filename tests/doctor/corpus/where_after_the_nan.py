@@ -1,0 +1,30 @@
+"""`where` keeps the value of a logarithm out; its gradient, 0 times infinity, comes in.
+
+Thread: tensorflow/tensorflow#11756
+"""
+
+import torch
+from torch import nn
+
+kind = "nan-under-mask"
+
+model = nn.Linear(3, 1)
+batch = {
+    "x": torch.randn(4, 5, 3),
+    "mask": torch.arange(5) < torch.tensor([[5], [2], [3], [1]]),
+}
+batch["x"][~batch["mask"]] = float("inf")
+padding = {"x": "mask"}
+
+
+def wrong(batch):
+    rate = model(batch["x"]).squeeze(-1).square()
+    information = torch.log(rate)  # leak
+    return -torch.where(batch["mask"], information, 0.0).sum() / batch["mask"].sum()
+
+
+def mended(batch):
+    x = batch["x"].masked_fill(~batch["mask"][..., None], 1)
+    rate = model(x).squeeze(-1).square()
+    information = torch.log(rate.masked_fill(~batch["mask"], 1))
+    return -torch.where(batch["mask"], information, 0.0).sum() / batch["mask"].sum()

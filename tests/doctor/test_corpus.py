@@ -1,0 +1,44 @@
+"""Each pair of the corpus: the mistake is found at its line, and nothing is found once it is mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from maskgrad.doctor.findings import KINDS
+from tests.doctor.pairs import Pair, diagnose, pairs
+from tests.doctor.table import KNOWN, PAGE, table
+
+PAIRS = pairs()
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_the_mistake_is_found_and_its_remedy_is_not(pair: Pair) -> None:
+    outcome = diagnose(pair)
+    assert outcome.verdict == KNOWN.get(pair.name, "found at its line"), outcome
+    assert not outcome.alarms
+
+
+def test_there_is_a_pair_for_every_kind_of_finding() -> None:
+    assert {pair.kind for pair in PAIRS} == set(KINDS)
+
+
+def test_a_pair_says_where_it_comes_from_and_what_is_to_be_named() -> None:
+    for pair in PAIRS:
+        assert pair.title.endswith("."), pair.name
+        assert pair.thread, pair.name
+        assert bool(pair.marked) != bool(pair.module), f"{pair.name}: mark a line, or declare the module"
+
+
+def test_at_least_38_of_40_are_found_and_34_with_their_line() -> None:
+    missed = sum(verdict == "missed" for verdict in KNOWN.values())
+    assert len(PAIRS) >= 40
+    assert set(KNOWN) <= {pair.name for pair in PAIRS}
+    assert (len(PAIRS) - missed) * 40 >= 38 * len(PAIRS)
+    assert (len(PAIRS) - len(KNOWN)) * 40 >= 34 * len(PAIRS)
+
+
+def test_the_committed_table_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == table(PAIRS), (
+        "write it anew with: python -m tests.doctor.table"
+    )
