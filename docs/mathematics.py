@@ -15,7 +15,9 @@ def _inline(writer: Any, node: nodes.Element) -> None:
 
 def _block(writer: Any, node: nodes.Element) -> None:
     formula = tex2mathml(" ".join(node.astext().split()), as_block=True)
-    writer.body.append(f'<div class="math" style="overflow-x: auto">{formula}</div>')
+    writer.body.append(
+        f'<div class="math" style="overflow-x: auto; overflow-y: hidden; padding: 0.3em 0">{formula}</div>'
+    )
     raise nodes.SkipNode
 
 

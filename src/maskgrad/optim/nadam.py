@@ -86,7 +86,7 @@ class NAdam(MaskedOptimizer):
     r"""Adam with Nesterov momentum, whose step costs what its gradient specifies, and which touches nothing else.
 
     .. math::
-        \mu_t = \beta_1 \left(1 - \tfrac12\, 0.96^{t \psi}\right), \qquad
+        \mu_t = \beta_1 \left(1 - \tfrac{1}{2}\, 0.96^{t \psi}\right), \qquad
         \hat m = \frac{\mu_{t+1}\, m}{1 - \prod_{i \le t+1} \mu_i} +
         \frac{(1 - \mu_t)\, g}{1 - \prod_{i \le t} \mu_i}, \qquad
         p \leftarrow p - \mathrm{lr}\; \frac{\hat m}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
