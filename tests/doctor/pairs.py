@@ -54,7 +54,13 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        return "missed" if not self.found else "found at its line" if self.at_the_line else "found at another line"
+        return (
+            "missed"
+            if not self.found
+            else "found at its line"
+            if self.at_the_line
+            else "found at another line"
+        )
 
 
 def pairs() -> list[Pair]:

@@ -39,4 +39,6 @@ def test_at_least_38_of_40_are_found_and_34_with_their_line() -> None:
 
 
 def test_the_committed_table_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == table(PAIRS), "write it anew with: python -m tests.doctor.table"
+    assert PAGE.read_text(encoding="utf-8") == table(PAIRS), (
+        "write it anew with: python -m tests.doctor.table"
+    )
