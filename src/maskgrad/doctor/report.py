@@ -54,9 +54,9 @@ class Report:
 
     def add(self, findings: Sequence[Finding]) -> None:
         """Take findings up, each kind at each line once."""
-        known = {(finding.kind, finding.file, finding.line, finding.module) for finding in self.findings}
+        known = {_identity(finding) for finding in self.findings}
         for finding in findings:
-            identity = (finding.kind, finding.file, finding.line, finding.module)
+            identity = _identity(finding)
             if identity not in known:
                 known.add(identity)
                 self.findings.append(finding)
@@ -105,3 +105,10 @@ class Report:
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    """Findings of one kind at one line are one; without a line it is the message that tells them apart."""
+    if finding.file:
+        return finding.kind, finding.file, finding.line, finding.module
+    return finding.kind, finding.message

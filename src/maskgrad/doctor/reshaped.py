@@ -256,7 +256,7 @@ def _told(case: Examination, sizes: list[int], words: str) -> Difference | None:
 
 
 def _summed(case: Examination, sizes: list[int], count: int, words: str) -> Difference | None:
-    """Parts run one by one; their mean, and their sum, beside the whole batch."""
+    """Parts run one by one; their sum, their mean, and the mean by samples beside the whole batch."""
     before, mode = _base(case)
     if any(shape for _, shape in mode.draws):
         case.note(
@@ -266,25 +266,28 @@ def _summed(case: Examination, sizes: list[int], count: int, words: str) -> Diff
     outcomes = [
         _steady(case, selected(case.trial.batch, rows, count))[0] for rows in torch.arange(count).split(sizes)
     ]
-    differences = [between(before, _combined(outcomes, factor)) for factor in (1 / len(sizes), 1.0)]
+    weights = ([1 / len(sizes)] * len(sizes), [1.0] * len(sizes), [size / count for size in sizes])
+    differences = [between(before, _combined(outcomes, factors)) for factors in weights]
     best = next((difference for difference in differences if not difference), differences[0])
     case.tried("denominator", words, best.words().replace("with other padding", "so") or "nothing changed")
     return best
 
 
-def _combined(outcomes: list[Outcome], factor: float) -> Outcome:
-    losses = [outcome.loss for outcome in outcomes if outcome.loss is not None]
+def _combined(outcomes: list[Outcome], factors: list[float]) -> Outcome:
+    losses = [
+        outcome.loss * factor
+        for outcome, factor in zip(outcomes, factors, strict=True)
+        if outcome.loss is not None
+    ]
     gradients: dict[str, Tensor] = {}
-    for outcome in outcomes:
+    for outcome, factor in zip(outcomes, factors, strict=True):
         for name, gradient in outcome.gradients.items():
             dense = (gradient if gradient.layout is torch.strided else gradient.to_dense()) * factor
             if name not in gradients:
                 gradients[name] = dense
             elif gradients[name].shape == dense.shape:
                 gradients[name] = gradients[name] + dense
-    return Outcome(
-        torch.stack([loss.reshape(()) for loss in losses]).sum() * factor if losses else None, gradients
-    )
+    return Outcome(torch.stack([loss.reshape(()) for loss in losses]).sum() if losses else None, gradients)
 
 
 def empty_row(case: Examination) -> None:

@@ -43,6 +43,8 @@ class Trial:
         self.roots: list[nn.Module] = [model] if model is not None else []
         self._found_roots = model is not None
         self._random = randomness.all_states()
+        # all objects of the process are looked through once; what a run makes is taken up when it is reached
+        self._leaves = _leaves()
         #: how many rows the outermost modules were given in the first run, call by call
         self.rows: list[int] = []
 
@@ -58,7 +60,7 @@ class Trial:
             what ``after`` returns, else the outcome.
         """
         randomness.restore_all(self._random)
-        kept = _Kept(self.roots, mode)
+        kept = _Kept(self.roots, self._leaves, mode)
         try:
             with (
                 kept,
@@ -81,8 +83,9 @@ class Trial:
     def _outcome(self, loss: Tensor | None, kept: _Kept) -> Outcome:
         names = {id(parameter): name for name, parameter in self.parameters()}
         gradients, leaves = {}, {}
-        for place, leaf in enumerate((*kept.leaves(), *reached(loss))):
-            if leaf.grad is not None and id(leaf) not in {id(known) for known in leaves.values()}:
+        kept.take_up(reached(loss))
+        for place, leaf in enumerate(kept.leaves()):
+            if leaf.grad is not None:
                 name = names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}")
                 gradients[name], leaves[name] = leaf.grad, leaf
         return Outcome(loss.detach() if loss is not None else None, gradients, leaves)
@@ -192,14 +195,19 @@ def reached(loss: Tensor | None) -> list[Tensor]:
 class _Kept:
     """What a run may change besides the memory of tensors: gradients, modes of modules, states of optimizers."""
 
-    def __init__(self, roots: list[nn.Module], mode: Guarded) -> None:
+    def __init__(self, roots: list[nn.Module], leaves: list[Tensor], mode: Guarded) -> None:
         self._mode = mode
-        self._gradients = [(leaf, leaf.grad) for leaf in _leaves()]
+        self._gradients = [(leaf, leaf.grad) for leaf in leaves]
         self._training = [(module, module.training) for root in roots for module in root.modules()]
         self._optimizers: dict[int, tuple[Any, dict[Any, Any], list[dict[str, Any]]]] = {}
 
     def leaves(self) -> list[Tensor]:
         return [leaf for leaf, _ in self._gradients]
+
+    def take_up(self, leaves: list[Tensor]) -> None:
+        """Leaves that the step made itself: they had no gradient before."""
+        known = {id(leaf) for leaf in self.leaves()}
+        self._gradients += [(leaf, None) for leaf in leaves if id(leaf) not in known]
 
     def __enter__(self) -> None:
         for leaf, gradient in self._gradients:
