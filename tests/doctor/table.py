@@ -21,24 +21,18 @@ def table(all_pairs: list[Pair]) -> str:
     """The page: counts, and one row for each pair. What it says of a pair is what the pair's test asserts."""
     verdicts = Counter(KNOWN.get(pair.name, "found at its line") for pair in all_pairs)
     right, other = verdicts["found at its line"], verdicts["found at another line"]
-    return "\n".join(
-        [
-            "Written by `python -m tests.doctor.table` from `tests/doctor/corpus/`.",
-            "",
-            f"Of {len(all_pairs)} programs with a mistake **{right + other} are found**, {right} of them at the line that "
-            f"was marked beforehand, {other} at another line; **{verdicts['missed']} are missed**.",
-            f"In the {len(all_pairs)} mended programs and in {len(PROGRAMS)} longer ones that are right, there are "
-            "**0 false alarms**.",
-            "",
-            "| kind | program | what is wrong in it | thread | result |",
-            "| --- | --- | --- | --- | --- |",
-            *(
-                "| " + " | ".join(text.replace("|", "\\|") for text in cells(pair)) + " |"
-                for pair in sorted(all_pairs, key=lambda pair: (pair.kind, pair.name))
-            ),
-            "",
-        ]
-    )
+    head = f"""Written by `python -m tests.doctor.table` from `tests/doctor/corpus/`.
+
+Of {len(all_pairs)} programs with a mistake **{right + other} are found**: {right} at the line that was marked
+beforehand, {other} at another line. **{verdicts["missed"]} are missed**. In the {len(all_pairs)} mended programs
+and in {len(PROGRAMS)} longer ones that are right there are **0 false alarms**.
+
+| kind | program | what is wrong in it | thread | result |
+| --- | --- | --- | --- | --- |
+"""
+    ordered = sorted(all_pairs, key=lambda pair: (pair.kind, pair.name))
+    rows = (" | ".join(text.replace("|", "\\|") for text in cells(pair)) for pair in ordered)
+    return head + "".join(f"| {row} |\n" for row in rows)
 
 
 def cells(pair: Pair) -> tuple[str, ...]:

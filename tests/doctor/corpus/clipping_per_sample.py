@@ -21,7 +21,7 @@ def clipped(losses):
     norms = torch.stack(
         [torch.autograd.grad(each, model.bias, retain_graph=True)[0].norm() for each in losses]
     )
-    return (losses * (0.1 / norms.clamp(min=0.1))).sum()
+    return (losses * (0.5 / norms.clamp(min=0.5))).sum()
 
 
 def wrong(batch):
