@@ -54,8 +54,8 @@ def load(seed: int = 0, held_out: int = 2000, words: int | None = None) -> Dicti
     number = {name: place for place, name in enumerate(names)}
     pairs = pairs[: None if words is None else words + held_out]
     letters = _parts([_numbers(word) for word, _ in pairs])
-    sounds = _parts([[BEGIN, *[number[sound] for sound in said], END] for _, said in pairs])
-    samples = [{"letters": x, "sounds": y} for x, y in zip(letters, sounds, strict=True)]
+    spoken = _parts([[BEGIN, *[number[sound] for sound in said], END] for _, said in pairs])
+    samples = [{"letters": x, "sounds": y} for x, y in zip(letters, spoken, strict=True)]
     return Dictionary(samples[held_out:], samples[:held_out], names)
 
 

