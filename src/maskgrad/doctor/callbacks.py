@@ -50,7 +50,7 @@ def huggingface_callback(**options: Any) -> Any:
     base = _imported("transformers", "TrainerCallback")
     watching = _Watching(options)
 
-    class DoctorCallback(base):  # type: ignore[misc]
+    class DoctorCallback(base):  # type: ignore[misc, valid-type]
         doctor = watching
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002

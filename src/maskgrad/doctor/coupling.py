@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,8 +46,12 @@ def sample_coupling(case: Examination) -> None:
     for part in parts:
         recorder = Recorder([part.others], case.trial.modules())
         if _rewrite(case, recorder, inside, part):
-            events: list[Event] = case.trial.run(recorder, after=lambda _, recorder=recorder: recorder.events)
+            events: list[Event] = case.trial.run(recorder, after=partial(_events_of, recorder))
             _judge(case, part, [event for event in events if event.mixes and not event.backward])
+
+
+def _events_of(recorder: Recorder, _: object) -> list[Event]:
+    return recorder.events
 
 
 def _segments(inside: dict[Key, Any]) -> list[_Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -53,7 +54,7 @@ def padding_leak(case: Examination) -> None:
         if not changed:
             continue
         difference: Difference = case.trial.run(
-            mode, after=lambda outcome, mode=mode: compare(mode, outcome, case.trial, case.paddings)
+            mode, after=partial(compare, mode, trial=case.trial, paddings=case.paddings)
         )
         for name, error, place in mode.refusals:
             case.note("padding-leak", f"{name} was not followed into the padding: {error}", place)
@@ -110,7 +111,7 @@ def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
         if not changed:
             continue
         difference: Difference = case.trial.run(
-            mode, after=lambda outcome, mode=mode: compare(mode, outcome, case.trial, case.paddings)
+            mode, after=partial(compare, mode, trial=case.trial, paddings=case.paddings)
         )
         words = f"{KINDS[kind]} in {', '.join(map(str, changed))}"
         case.tried("nan-under-mask", words, difference.words() or "nothing else changed")

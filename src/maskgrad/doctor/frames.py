@@ -10,6 +10,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -74,7 +75,8 @@ def backward_place() -> Place | None:
     node = torch._C._current_autograd_node()
     if node is None:
         return None
-    lines = node.metadata.get("traceback_")
+    metadata: Any = node.metadata
+    lines = metadata.get("traceback_")
     if not lines:
         return None
     found = None

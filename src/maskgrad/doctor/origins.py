@@ -46,11 +46,11 @@ class Origins(Guarded):
     def __enter__(self) -> Origins:
         self._anomaly = torch.autograd.set_detect_anomaly(True, check_nan=False)
         self._anomaly.__enter__()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._anomaly.__exit__(*error)
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:

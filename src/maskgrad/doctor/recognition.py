@@ -105,9 +105,9 @@ def _found(inside: dict[Key, Tensor | MaskedTensor]) -> list[Padding]:
     for key, field in inside.items():
         if key in masks or key in lengths:
             continue
-        found = _own(key, field) or _by_mask(key, field, masks) or _by_lengths(key, field, lengths)
-        if found is not None and not bool(found.mask.all()):
-            paddings.append(found)
+        padding = _own(key, field) or _by_mask(key, field, masks) or _by_lengths(key, field, lengths)
+        if padding is not None and not bool(padding.mask.all()):
+            paddings.append(padding)
     return paddings
 
 

@@ -176,7 +176,7 @@ class _CountedHooks:
         return counted
 
     def __exit__(self, *_: object) -> None:
-        for (_, _, table), before in zip(self._tables, self._before, strict=True):
+        for (_name, _attribute, table), before in zip(self._tables, self._before, strict=True):
             for key, hook in before.items():
                 if key in table:
                     table[key] = hook

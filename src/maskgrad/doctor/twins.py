@@ -64,7 +64,7 @@ class Guarded(TorchDispatchMode):
     """Remembers what a run writes into memory that was there before it, so that it can be undone."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._made: set[int] = set()
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -116,7 +116,7 @@ class Guarded(TorchDispatchMode):
 def _on(storage: torch.UntypedStorage, like: Tensor) -> Tensor:
     """A tensor of the geometry of ``like`` on other memory."""
     made = torch.empty(0, dtype=like.dtype, device=like.device)
-    made.set_(storage, like.storage_offset(), like.shape, like.stride())  # type: ignore[call-overload]
+    made.set_(storage, like.storage_offset(), like.shape, like.stride())
     if like.is_conj():
         made = torch._conj(made)
     return torch._neg_view(made) if like.is_neg() else made

@@ -198,7 +198,7 @@ def watch(padding: Mapping[Any, Any] | None = None, *, steps: int = 2, stop: boo
             raise _Stopped
 
     handle = nn.modules.module.register_module_forward_pre_hook(_with_keywords(watched))
-    _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
+    _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[assignment, method-assign]
     torch.autograd.backward = run_backward
     try:
         with torch.compiler.set_stance("force_eager"):
