@@ -25,6 +25,7 @@ extensions = [
     "sphinx.ext.intersphinx",
     "mathematics",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
 ]
 exclude_patterns = [
     "_build",
@@ -34,6 +35,9 @@ exclude_patterns = [
     "decisions/0000-template.md",
 ]
 html_math_renderer = "mathml"
+# What is copied runs as it stands: without prompts, and without what was printed.
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"maskgrad {release}"
 
