@@ -73,7 +73,7 @@ def _told(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pad
     tensor = tensor_of(inside[key])
     if given.dtype != torch.bool and not bool(((given == 0) | (given == 1)).all()):
         raise ExaminationError(
-            f"padding[{key!r}]: expected a mask, Boolean or of zeros and ones, found other numbers of dtype {given.dtype}; "
+            f"padding[{key!r}]: expected a mask, Boolean or of zeros and ones, found other numbers; "
             f"lengths make one: torch.arange(size) < lengths[:, None]"
         )
     mask = given if given.dtype == torch.bool else given != 0
