@@ -25,7 +25,7 @@ __all__ = ["EXPERIMENTS", "examine"]
 #: name, what is done, whether it needs padding; in this order
 EXPERIMENTS: dict[str, tuple[Callable[[Examination], None], bool]] = {
     "padding-leak": (padding_leak, True),
-    "nan-under-mask": (nan_under_mask, True),
+    "nan-under-mask": (nan_under_mask, False),
     "padding-length": (padding_length, True),
     "empty-row": (empty_row, True),
     "denominator": (denominator, False),

@@ -103,6 +103,10 @@ class Shadows:
             copied = self._copied(func, args, kwargs)
             if copied is not None and len(copied) == len(outputs):
                 return copied
+        if facts.name in ("_pack_padded_sequence", "_pad_packed_sequence") and shadows[0] is not None:
+            # rows change places and padding is left out, or comes back
+            rest = (*args[1:3], 1.0, *args[4:]) if facts.name == "_pad_packed_sequence" else args[1:]
+            return [func(shadows[0].float(), *rest)[0] > 0, None]
         return [self._of_one(facts, args, kwargs, inputs, shadows, output) for output in outputs]
 
     def _of_one(
@@ -121,6 +125,9 @@ class Shadows:
         if facts.name in _REDUCTIONS:
             return _reduced(args, kwargs, shadows[0] if shadows else None, output)
         if facts.name.startswith(_QUERIES):
+            samples = self._by_samples(inputs, shadows, output)
+            if samples is not None:
+                return samples
             query = 1 if facts.name == "embedding" else 0
             if "backward" in facts.name:
                 query = 0
@@ -142,6 +149,22 @@ class Shadows:
             if taken is not None:
                 return taken
         return self.by_shape(output)
+
+    def _by_samples(
+        self, inputs: list[Tensor], shadows: list[Tensor | None], output: Tensor
+    ) -> Tensor | None:
+        """Where whole samples are told apart: a sample of the result is real if all of it was in every input."""
+        if not self.masks or any(mask.ndim != 1 for mask in self.masks) or not output.ndim:
+            return None
+        rows = len(self.masks[0])
+        known = [
+            shadow.flatten(1).all(1)
+            for tensor, shadow in zip(inputs, shadows, strict=True)
+            if shadow is not None and tensor.ndim > 1 and tensor.shape[0] == rows == output.shape[0]
+        ]
+        if not known:
+            return None
+        return torch.stack(known).all(0).reshape(rows, *(1,) * (output.ndim - 1)).expand(output.shape)
 
     def _by_own_shape(self, facts: Facts, shadow: Tensor | None, output: Tensor) -> Tensor | None:
         """Attention over keys of another sequence makes real rows only."""

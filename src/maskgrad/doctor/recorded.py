@@ -15,6 +15,7 @@ from maskgrad.doctor.frames import Place, backward_place, here, is_users
 from maskgrad.doctor.operations import Facts
 from maskgrad.doctor.origins import Origins
 from maskgrad.doctor.remedies import remedy_for
+from maskgrad.doctor.tensor_hooks import TensorHooks
 from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.twins import Guarded, key_of, tensors_in
 
@@ -29,6 +30,8 @@ class _Step(Origins):
     def __init__(self) -> None:
         super().__init__(lambda _: False, backward_only=True)
         self.densified: list[tuple[str, Place | None]] = []
+        #: for each memory that an operation other than a look-up read in the forward pass, the first such operation
+        self.read: dict[int, tuple[str, Place | None]] = {}
         #: memories that the last operation wrote because all of a factor was zero
         self.zeroed: dict[int, tuple[str, Place | None]] = {}
 
@@ -38,6 +41,10 @@ class _Step(Origins):
         if facts.view:
             return result
         inputs, outputs = list(tensors_in((args, kwargs))), list(tensors_in(result))
+        if not backward and "embedding" not in facts.name and torch.is_grad_enabled():
+            for tensor in inputs:
+                if (key := key_of(tensor)) is not None and key not in self.read:
+                    self.read[key] = (facts.name, here())
         sparse = [tensor for tensor in inputs if tensor.layout is not torch.strided]
         if (
             backward
@@ -72,11 +79,11 @@ def recorded_step(case: Examination) -> None:
     mode = _Step()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with _CountedHooks(case) as hooks:
+        with _CountedHooks(case) as hooks, TensorHooks() as tensor_hooks:
             found: list[Finding] = case.trial.run(
                 mode, after=lambda outcome: list(_gradients(case, mode, outcome))
             )
-    found += hooks.silent()
+    found += hooks.silent() + tensor_hooks.silent()
     found += _stale(caught)
     case.report.add(found)
     case.tried("recorded step", "nothing", f"{len(found)} findings" if found else "nothing found")
@@ -106,12 +113,12 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
         gradient = outcome.gradients[known]
         if gradient.layout is torch.strided:
             if id(parameter) in sparse_tables:
-                operation, place = next(iter(mode.densified), ("", None))
+                operation, place = mode.read.get(key_of(parameter) or 0) or next(iter(mode.densified), ("", None))
                 yield Finding.at(
                     place,
                     "densified-gradient",
                     f"{name} belongs to an embedding with sparse=True, and its gradient is dense"
-                    + (f": {operation} adds a dense gradient to it" if operation else ""),
+                    + (f": {operation} gives it a dense one" if operation else ""),
                     remedy=remedy_for("densified-gradient"),
                     module=name.rpartition(".")[0],
                     operation=operation,

@@ -10,25 +10,25 @@ from torch import nn
 kind = "silent-hook"
 
 encode, head = nn.Linear(4, 6), nn.Linear(6, 2)
+model = nn.ModuleList([encode, head])
 batch = {
     "x": torch.randn(4, 4),
     "y": torch.tensor([0, 1, 1, 0]),
 }
 
 
-def halved(_module, _inputs, output):
+def halved(_module, _inputs, output):  # leak
     return output / 2
 
 
+encode.register_forward_hook(halved)
+
+
 def wrong(batch):
-    handle = encode.register_forward_hook(halved)  # leak
     hidden = encode.forward(batch["x"]).tanh()
-    handle.remove()
     return F.cross_entropy(head(hidden), batch["y"])
 
 
 def mended(batch):
-    handle = encode.register_forward_hook(halved)
     hidden = encode(batch["x"]).tanh()
-    handle.remove()
     return F.cross_entropy(head(hidden), batch["y"])

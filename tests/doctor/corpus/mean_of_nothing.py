@@ -11,8 +11,8 @@ kind = "empty-row"
 
 embed, head = nn.Embedding(12, 6), nn.Linear(6, 3)
 batch = {
-    "input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0], [9, 0, 0, 0]]),
-    "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]),
+    "input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0], [0, 0, 0, 0]]),
+    "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]),
     "y": torch.tensor([2, 0, 1]),
 }
 

@@ -25,8 +25,8 @@ def rank_loss(x, y, mask):
 
 def wrong(batch):
     ranks = zip(*(batch[name].chunk(2) for name in ("x", "y", "mask")), strict=True)
-    losses = torch.stack([total / count for total, count in (rank_loss(*rank) for rank in ranks)])  # leak
-    return losses.mean()
+    losses = torch.stack([total / count for total, count in (rank_loss(*rank) for rank in ranks)])
+    return losses.mean()  # leak
 
 
 def mended(batch):

@@ -11,7 +11,7 @@ kind = "empty-row"
 model = nn.Linear(3, 1)
 batch = {
     "neighbours": torch.randn(4, 3, 3),
-    "mask": torch.arange(3) < torch.tensor([[3], [1], [2], [3]]),
+    "mask": torch.arange(3) < torch.tensor([[3], [0], [2], [3]]),
     "y": torch.randn(4),
 }
 padding = {"neighbours": "mask"}

@@ -15,7 +15,7 @@ batch = {
     "mask": (torch.arange(5) < torch.tensor([[5], [3], [1]])).float(),
     "y": torch.tensor([0, 2, 1]),
 }
-padding = {"x": batch["mask"] > 0}
+padding = {"x": "mask"}
 
 
 def wrong(batch):

@@ -11,9 +11,9 @@ kind = "empty-row"
 
 embed, head = nn.Embedding(12, 6), nn.Linear(6, 12)
 batch = {
-    "input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 9, 0], [9, 10, 0, 0]]),
-    "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]]),
-    "labels": torch.tensor([[4, 5, 6, 1], [8, 9, 1, -100], [10, 1, -100, -100]]),
+    "input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 9, 0], [0, 0, 0, 0]]),
+    "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]]),
+    "labels": torch.tensor([[4, 5, 6, 1], [8, 9, 1, -100], [-100, -100, -100, -100]]),
 }
 
 

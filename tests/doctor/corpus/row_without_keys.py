@@ -11,7 +11,7 @@ kind = "empty-row"
 encode = nn.Linear(4, 6)
 batch = {
     "x": torch.randn(3, 5, 4),
-    "mask": torch.arange(5) < torch.tensor([[5], [3], [2]]),
+    "mask": torch.arange(5) < torch.tensor([[5], [3], [0]]),
 }
 padding = {"x": "mask"}
 

@@ -25,12 +25,18 @@ for _ in range(2):  # two steps on some rows leave others, moved by momentum, be
     optimizer.zero_grad()
 
 
-def wrong(batch):
+def step(batch):
     user = users.weight[batch["user"]]  # leak
-    return F.mse_loss((user * items.weight[batch["item"]]).sum(1), batch["rating"])
+    loss = F.mse_loss((user * items.weight[batch["item"]]).sum(1), batch["rating"])
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def wrong(batch):
+    return step(batch)
 
 
 def mended(batch):
     optimizer.flush()
-    user = users.weight[batch["user"]]
-    return F.mse_loss((user * items.weight[batch["item"]]).sum(1), batch["rating"])
+    return step(batch)

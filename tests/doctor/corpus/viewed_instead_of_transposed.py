@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-kind = "sample-coupling"
+kind = "order"
 
 rnn, head = nn.GRU(3, 4), nn.Linear(4, 2)
 batch = {
