@@ -113,7 +113,9 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
         gradient = outcome.gradients[known]
         if gradient.layout is torch.strided:
             if id(parameter) in sparse_tables:
-                operation, place = mode.read.get(key_of(parameter) or 0) or next(iter(mode.densified), ("", None))
+                operation, place = mode.read.get(key_of(parameter) or 0) or next(
+                    iter(mode.densified), ("", None)
+                )
                 yield Finding.at(
                     place,
                     "densified-gradient",
