@@ -20,6 +20,7 @@ from types import ModuleType
 import torch
 
 from maskgrad import doctor
+from maskgrad.errors import ExaminationError
 
 __all__ = ["CORPUS", "Outcome", "Pair", "described", "diagnose", "examine", "load", "pairs"]
 
@@ -97,7 +98,10 @@ def examine(program: ModuleType, step: str) -> doctor.Report:
 
 
 def diagnose(pair: Pair) -> Outcome:
-    wrong, mended = (examine(load(pair.path), step).findings for step in ("wrong", "mended"))
+    try:
+        wrong, mended = (examine(load(pair.path), step).findings for step in ("wrong", "mended"))
+    except ExaminationError as error:
+        return Outcome(False, False, (f"refused: {error}",), ())
     of_kind = [finding for finding in wrong if finding.kind == pair.kind]
     if pair.module is None:
         right = bool(of_kind) and Path(of_kind[0].file) == pair.path and of_kind[0].line in pair.marked

@@ -121,6 +121,9 @@ class Shadows:
         if facts.pointwise or facts.name == "masked_fill":
             return _intersection(shadows, output.shape)
         if facts.name in _PRODUCTS:
+            samples = self._by_samples(inputs, shadows, output)
+            if samples is not None:
+                return samples
             return self._product(args, _PRODUCTS[facts.name])
         if facts.name in _REDUCTIONS:
             return _reduced(args, kwargs, shadows[0] if shadows else None, output)
