@@ -10,6 +10,7 @@ from pathlib import Path
 
 from matplotlib.ticker import NullLocator
 
+from benchmarks.charts.scaling import scaling
 from benchmarks.wire_model import (
     Cost,
     Network,
@@ -19,7 +20,6 @@ from benchmarks.wire_model import (
     sharded_step,
     sparse_all_gather,
 )
-from maskgrad.plot import scaling
 from maskgrad.plot.canvas import COLORS, INK, TICK_SIZE, dress, figure
 
 HERE = Path(__file__).parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,9 @@ def boosted_trees(parts: Split, seed: int) -> Tensor | None:
     inputs = {name: _table(part) for name, part in vars(parts).items() if isinstance(part, Flights)}
     arrived = parts.training.delays.mask[:, 1].numpy()
     delays = parts.training.delays[:, 1].filled(0.0).numpy()
+    # it cannot cut a column of which it knows fewer than two numbers
+    known = [len(np.unique(column[~np.isnan(column)])) > 1 for column in inputs["training"][arrived].T]
+    inputs = {name: table[:, known] for name, table in inputs.items()}
     trees = HistGradientBoostingRegressor(learning_rate=0.05, warm_start=True, random_state=seed)
     best, fewest = None, float("inf")
     for number in range(25, 301, 25):

@@ -178,8 +178,8 @@ def watch(padding: Mapping[Any, Any] | None = None, *, steps: int = 2, stop: boo
         >>> mask = torch.tensor([[True, True, True], [True, False, False]])
         >>> with mg.doctor.watch() as watched:
         ...     model(x, mask).sum().backward()
-        >>> [finding.code for finding in watched.report.findings]
-        ['return super().forward(x).mean(1)']
+        >>> [finding.kind for finding in watched.report.findings]
+        ['padding-leak']
     """
     watched = Watch(padding, steps, stop=stop)
     following, backward = _BaseDataLoaderIter.__next__, torch.autograd.backward

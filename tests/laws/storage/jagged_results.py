@@ -14,16 +14,18 @@ __all__ = ["layout_of_result"]
 #: Operations that reach along one dimension, and leave each row to itself if that is one of features.
 ALONG = {
     **dict.fromkeys(
-        ("flip", "roll", "split", "select", "tensor_split", "x[0]", "x[-1]", "unbind", "narrow"), 0
+        ("flip", "roll", "select", "x[0]", "x[-1]", "unbind"), 0
     ),
     **dict.fromkeys(("x[:, 0]",), 1),
     **dict.fromkeys(
-        ("minus mean", "var_mean", "sum dtype", "p-norm", "linalg.norm 3", "max dim", "min dim", "chunk",
+        ("minus mean", "var_mean", "sum dtype", "p-norm", "linalg.norm 3", "max dim", "min dim",
          "index_select", "cat last", "x @ vector",
          "x @ dense", "mm", "linear input"), -1
     ),
     "std unbiased": 0,
 }  # fmt: skip
+#: … those that cut sequences, positions or features into parts, …
+DIVIDED = {"narrow": 0, "split": 0, "tensor_split": 0, "chunk": -1}
 #: … those that choose sequences, …
 SEQUENCES = {"x[1:]": 0, "x[::2]": 0, "x[tensor]": 0, "x[[2, 0, 2]]": 0, "x[rows]": 0, "x[..., 1:]": -1}
 #: … those that choose positions that lie together, …
@@ -73,6 +75,10 @@ def keeps_rows(operation: Operation, storage: Storage) -> bool:
         return True
     if name in FLATTENED:
         return not storage.dense and storage.places == tuple(range(rank))
+    if name in DIVIDED:
+        return DIVIDED[name] % rank not in storage.places or (
+            len(storage.places) == 2 and not storage.is_flat
+        )
     if name in SAME_LENGTHS:
         return same_lengths
     if name == "cat":
