@@ -257,7 +257,7 @@ class Twins(Guarded):
                 return tensor
             if tests and key_of(tensor) in self._markers:
                 if facts.name.startswith("nll_loss"):
-                    return torch.where(tensor == ignored, tensor, twin)
+                    return twin if ignored is None else torch.where(tensor.eq(ignored), tensor, twin)
                 return tensor
             if (
                 facts.name in SEES_NAN
