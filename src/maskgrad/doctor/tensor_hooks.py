@@ -38,7 +38,7 @@ class TensorHooks:
 
             return register(tensor, counted)  # type: ignore[no-untyped-call]
 
-        Tensor.register_hook = registered  # type: ignore[method-assign,assignment]
+        Tensor.register_hook = registered  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
