@@ -22,6 +22,8 @@ PUBLIC_MODULES = [
     "maskgrad.interop",
     "maskgrad.metrics",
     "maskgrad.integrations",
+    "maskgrad.doctor",
+    "maskgrad.testing",
     "maskgrad.export.onnx",
     "maskgrad.plot",
     "maskgrad.errors",

@@ -63,6 +63,7 @@ nitpick_ignore = [
 nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
     ("py:.*", r"maskgrad\.optim\.(optimizer|engine|dense_only|hyperparameters|rule)\..*"),
+    ("py:.*", r"maskgrad\.doctor\.(frames|experiments|leaks|recognition)\..*|dict\[str"),
     ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|partition|sharding\.table)\..*"),
     # not on PyTorch's pages, or spelled as in the source
     ("py:class", r"torch\.(distributed\.distributed_c10d|nn\.modules\.batchnorm|_C)\..*|nn\.Module|Way"),
