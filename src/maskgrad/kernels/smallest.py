@@ -42,9 +42,10 @@ def intersected(a: Tensor, b: Tensor) -> Tensor:
     """``a & b``, computed and kept in the smallest shape; the same object twice costs nothing."""
     if a is b:
         return a
-    if not (repeats(a) or repeats(b)):
-        return a & b
-    shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
+    alike = a.shape == b.shape
+    if not (repeats(a) and repeats(b) if alike else repeats(a) or repeats(b)):
+        return a & b  # alike, and one of them repeats nowhere: nor does the result
+    shape = a.shape if alike else torch.broadcast_shapes(a.shape, b.shape)
     return (smallest(a) & smallest(b)).expand(shape)
 
 

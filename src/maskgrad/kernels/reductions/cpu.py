@@ -23,7 +23,7 @@ from torch import Tensor
 from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.layout import Axis, axes, nest, offsets, unrepeated
 from maskgrad.kernels.reductions import mean_dtype, sum_dtype
@@ -151,11 +151,11 @@ def _partial_sums(
     shape = (*offsets(outer, 2), summed.size, *summed.strides, pieces, length)
     rest = (zero, zero + zero.dtype.type(1), wide, mean and done, out.numpy(), count.numpy())
     if inner is None:
-        run(_rows, flat(values), flat(mask), *shape, *rest, tasks=rows * pieces, elements=values.numel())
+        run(_rows, flat(values), flat(mask), *shape, *rest, tasks=rows * pieces, elements=values.numel() // LIGHT)
     else:
         run(
             _columns, flat(values), flat(mask), *shape, width, tile, inner.strides[1], *rest,
-            tasks=rows * pieces * tiles, elements=values.numel(),
+            tasks=rows * pieces * tiles, elements=values.numel() // LIGHT,
         )  # fmt: skip
     return out, count, left
 

@@ -21,7 +21,7 @@ from maskgrad.kernels import segments as family
 from maskgrad.kernels.cpu.compiler import array, compiled, decode, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
-from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.kernel import HALVES
 
 SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
@@ -55,7 +55,7 @@ def segment_sum(
     wide = np.float64(0) if values.is_floating_point() else np.int64(0)
     run(
         _sum, entries(values), *bounds(pointers, order), width, wide, out.view(-1).numpy(),
-        tasks=rows, elements=values.numel(),
+        tasks=rows, elements=values.numel() // LIGHT,
     )  # fmt: skip
     return out
 
@@ -66,7 +66,7 @@ def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, numbe
         bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]  # only moved
         run(
             _spread, entries(values.detach().view(bits)), *bounds(pointers, order), math.prod(values.shape[1:]),
-            out.view(bits).view(-1).numpy(), tasks=pointers.shape[0] - 1, elements=out.numel(),
+            out.view(bits).view(-1).numpy(), tasks=pointers.shape[0] - 1, elements=2 * out.numel() // LIGHT,
         )  # fmt: skip
     return out
 
@@ -182,10 +182,12 @@ def _spread(
         elif width == 1:
             for i in range(pointers[k], pointers[k + 1]):
                 out[order[i]] = v[k]
-        else:
+        else:  # indices without a sign make vector code of it; slices took eight times as long
+            first = np.uint64(k * width)
             for i in range(pointers[k], pointers[k + 1]):
-                at = (order[i] if has_order else i) * width
-                out[at : at + width] = v[k * width : (k + 1) * width]
+                at = np.uint64((order[i] if has_order else i) * width)
+                for u in range(np.uint64(width)):
+                    out[at + u] = v[first + u]
 
 
 @compiled
