@@ -48,8 +48,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a variance subtracts 1 whatever the correction is",
         "kernels/variance/__init__.py",
-        "count.to(total.dtype) - correction, 1)",
-        "count.to(total.dtype) - 1, 1)",
+        "return (count - int(correction))",
+        "return (count - 1)",
     ),
     Fault(
         "an elementwise result is specified where one operand is",

@@ -60,6 +60,11 @@ KERNELS: dict[str, Kernel[..., Any]] = {}
 
 _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("maskgrad_kernels", default=None)
 PLAIN = (Tensor, torch.nn.Parameter)
+# Asked for in every operation: bound once, because four chains of attributes cost as much as the answers.
+_transforms_are_active = torch._C._are_functorch_transforms_active
+_number_of_dispatch_modes = torch._C._len_torch_dispatch_stack
+_tracing_state = torch._C._get_tracing_state
+_forward_ad = torch.autograd.forward_ad
 
 
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
@@ -174,11 +179,11 @@ def runs_eagerly(kernel: str, number_of_values: int) -> bool:
 
 def is_transformed() -> bool:
     """Whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is at work."""
-    return bool(
-        torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
+    return (
+        _transforms_are_active()
+        or _forward_ad._current_level >= 0
+        or _number_of_dispatch_modes() > 0
+        or _tracing_state() is not None
     )
 
 

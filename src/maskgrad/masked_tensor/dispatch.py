@@ -141,10 +141,13 @@ def call(
         args = recorded(args, kwargs)
     parts, stored = [], len(kwargs) > 0 and holds_stored(kwargs.values())
     for argument in args:
-        if type(argument) in CONTAINERS:
+        kind = type(argument)
+        if kind is masked_tensor.MaskedTensor:
+            argument = _unwrapped(argument)  # noqa: PLW2901
+            stored = stored or type(argument) is Stored
+        elif kind is list or kind is tuple:
             argument = unwrap(argument)  # noqa: PLW2901
-            if type(argument) is not Entries and not stored:
-                stored = holds_stored((argument,))
+            stored = stored or holds_stored(argument)
         parts.append(argument)
     plain, body = tuple(parts), operation.body
     if stored:
@@ -160,10 +163,6 @@ def call(
     if type(result) is Entries:
         return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
     return _wrapped(operation, args, result)
-
-
-#: Arguments that may hold something masked; asked for before a function is called for each argument.
-CONTAINERS = (masked_tensor.MaskedTensor, list, tuple)
 
 
 def holds_stored(arguments: Iterable[Any]) -> bool:
@@ -193,14 +192,19 @@ def _stored_in(arguments: Iterable[Any]) -> Iterable[Stored]:
             yield from _stored_in(argument)
 
 
+def _unwrapped(x: masked_tensor.MaskedTensor) -> Entries | Stored:
+    pattern = x._pattern
+    if type(pattern) is BooleanPattern:
+        home = pattern._home  # .mask, without its call where the mask has not moved
+        known = pattern._source is None if home is None else home.moves == pattern._moves
+        return Entries(x._values, pattern._mask if known else pattern.mask)
+    return Stored(x._values, pattern)  # type: ignore[arg-type]
+
+
 def unwrap(argument: Any) -> Any:
     """A MaskedTensor, or those in a sequence, as entries."""
     if isinstance(argument, masked_tensor.MaskedTensor):
-        pattern = argument._pattern
-        if type(pattern) is BooleanPattern:
-            known = pattern._home is None and pattern._source is None
-            return Entries(argument._values, pattern._mask if known else pattern.mask)
-        return Stored(argument._values, pattern)  # type: ignore[arg-type]
+        return _unwrapped(argument)
     if type(argument) is list or type(argument) is tuple:
         return type(argument)([unwrap(part) for part in argument])
     return argument
@@ -226,20 +230,21 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
         is_new = not moves and not values._is_view()
     if is_new:
         for argument in args:
-            if type(argument) is masked_tensor.MaskedTensor:
-                pattern = argument._pattern
-                if type(pattern) is BooleanPattern and (
-                    pattern._mask is mask
-                    or (
-                        not torch.compiler.is_compiling()
-                        and mask._is_view()
-                        and same_memory(mask, pattern._mask)
-                    )
-                ):  # a view: reduced over dimensions of size 1, or over those along which the mask repeats
-                    if values is argument._values:  # F.relu(x, inplace=True), +x, x.amax(())
-                        return pattern.of_view(mask)
-                    if pattern._home is not None or pattern._source is not None:
-                        pattern.lend()
+            if type(argument) is not masked_tensor.MaskedTensor:
+                continue
+            pattern = argument._pattern
+            if type(pattern) is not BooleanPattern:
+                continue
+            if pattern._mask is mask or (
+                not torch.compiler.is_compiling() and mask._is_view() and same_memory(mask, pattern._mask)
+            ):  # a view: reduced over dimensions of size 1, or over those along which the mask repeats
+                if values is argument._values:  # F.relu(x, inplace=True), +x, x.amax(())
+                    return pattern.of_view(mask)
+                home = pattern._home
+                if home is not None:
+                    home.lent = True
+                elif pattern._source is not None:
+                    pattern.lend()
         return BooleanPattern(mask)
     compiling = torch.compiler.is_compiling()
     first = args[0] if args else None

@@ -65,7 +65,10 @@ def elementwise(
             )
             if kwargs:
                 kwargs = {k: fill(a, mask, filler) for k, a in kwargs.items()}
-        return specified(function(*args, **kwargs), mask)
+        result = function(*args, **kwargs)
+        if len(args) == 1 and not kwargs and type(result) is torch.Tensor:
+            return Entries(result, mask)  # of the operand's shape: nothing to compare
+        return specified(result, mask)
 
     return body
 
@@ -78,17 +81,17 @@ def _derivatives(operands: tuple[Any, ...]) -> int | None:
     # asked for first, because what follows cannot be traced
     if torch.compiler.is_compiling() or is_transformed():
         return None
-    number, enabled = 0, torch.is_grad_enabled()
+    number = 0
     for operand in operands:
-        if isinstance(operand, Entries):
+        if type(operand) is Entries:
             operand = operand.values  # noqa: PLW2901
             if not (operand.is_floating_point() or operand.is_complex()):
                 return None
         elif not isinstance(operand, torch.Tensor):
             continue
-        if enabled and operand.requires_grad:
+        if operand.requires_grad:
             number += 1
-    return number
+    return number if number and torch.is_grad_enabled() else 0
 
 
 def _are_moderate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -74,7 +74,7 @@ def masked_variance_backward(
     else:
         deviation = wide - mean
     enough = count > max(correction, 0)
-    factor = 2 / torch.where(enough, count.to(grad.dtype) - correction, 1)
+    factor = 2 / _degrees(count, correction, grad.dtype)
     return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)
 
 
@@ -90,10 +90,11 @@ def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tens
     safe = torch.where(mask, values, 0)
     if dim:
         count = mask.sum(dim, keepdim=True)
-        mean = safe.sum(dim, keepdim=True) / count.clamp(min=1)
+        number = count.clamp(min=1)
+        mean = safe.sum(dim, keepdim=True) / number
         # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0.
-        rest = torch.where(mask, safe - mean, 0).sum(dim, keepdim=True) / count.clamp(min=1)
-        mean = mean + torch.where(rest.isfinite(), rest, 0)
+        rest = torch.where(mask, safe - mean, 0).sum(dim, keepdim=True) / number
+        mean = mean + rest.nan_to_num(0.0, 0.0, 0.0)
     else:
         count, mean = mask.to(torch.int64), safe
     return torch.where(mask, safe - mean, 0), mean, count
@@ -106,9 +107,14 @@ def _variance(
     deviation, mean, count = _deviation(values, mask, dim)
     squares = deviation * deviation
     total = squares.sum(dim, keepdim=True) if dim else squares
-    # too few entries have no estimate: they are not divided, and the caller calls them unspecified
-    variance = total / torch.where(count > max(correction, 0), count.to(total.dtype) - correction, 1)
-    return variance, mean.detach(), count
+    return total / _degrees(count, correction, total.dtype), mean.detach(), count
+
+
+def _degrees(count: Tensor, correction: float, dtype: torch.dtype) -> Tensor:
+    """What squares are divided by. Too few entries have no estimate: 1, and the caller calls them unspecified."""
+    if correction >= 0 and float(correction).is_integer():  # in the fewest calls
+        return (count - int(correction)).clamp(min=1).to(dtype)
+    return torch.where(count > max(correction, 0), count.to(dtype) - correction, 1)
 
 
 class _Variance(torch.autograd.Function):
