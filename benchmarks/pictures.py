@@ -109,7 +109,7 @@ def _steps(rows: Rows) -> Figure | None:
             groups.setdefault(f"{row.operation}, {row.note.split()[0]} of {row.shape}", {})[row.peer] = (
                 row.ratio
             )
-    return _dots(groups, "Dense gradients: close to the fastest of PyTorch's ways, whichever it is")
+    return _dots(groups, "Dense gradients: close to the fastest of PyTorch's ways")
 
 
 def _models(rows: Rows) -> Figure | None:
@@ -118,7 +118,7 @@ def _models(rows: Rows) -> Figure | None:
     for row in rows:
         if row.family == "models" and row.peer != OURS:
             groups.setdefault(f"{row.operation}, {row.shape}", {})[row.peer] = row.ratio
-    return _dots(groups, "Whole models: what masking by hand costs")
+    return _dots(groups, "Whole models: by hand is faster where they are small")
 
 
 def _ragged(rows: Rows) -> Figure | None:

@@ -72,7 +72,11 @@ def dots(
         )
     if log:
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
+        plain = FuncFormatter(lambda number, _: f"{number:g}")
+        ax.xaxis.set_major_formatter(plain)
+        low, high = ax.get_xlim()
+        if high < 20 * low:  # then there are labels between the powers of ten, which would overlap elsewhere
+            ax.xaxis.set_minor_formatter(plain)
     if level is not None:
         ax.axvline(level[1], label=level[0], color=INK, linewidth=1)
     ax.set_yticks(range(len(groups)), list(groups))
