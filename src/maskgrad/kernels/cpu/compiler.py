@@ -21,7 +21,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
+from maskgrad.kernels.cpu.first_calls import tell_of_compilation
+
 __all__ = ["array", "ask", "compiled", "decode", "flat", "inlined", "pointer", "reordered"]
+
+tell_of_compilation()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
