@@ -16,12 +16,10 @@ NJIT: Any = numba.njit
 
 
 @pytest.fixture
-def compile_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    monkeypatch.setattr(first_calls, "PATIENCE", 0.0)
-    listener = first_calls._Told()
-    EVENT.register("numba:compile", listener)
+def compile_in() -> Iterator[Callable[..., None]]:
+    def compiled(module: str, patience: float = 0.0) -> None:
+        told.patience = patience
 
-    def compiled(module: str) -> None:
         def inner(x: int) -> int:
             return x + 1
 
@@ -34,11 +32,13 @@ def compile_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None
         outer.__module__ = module
         assert NJIT(outer)(3) == 8
 
+    told = first_calls._Told()
+    EVENT.register("numba:compile", told)
     yield compiled
-    EVENT.unregister("numba:compile", listener)
+    EVENT.unregister("numba:compile", told)
 
 
-def test_it_is_said_once(compile_in: Callable[[str], None], caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_said_once(compile_in: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
     compile_in("maskgrad.kernels.somewhere")
     compile_in("maskgrad.kernels.somewhere")
     said = [record for record in caplog.records if record.name == "maskgrad"]
@@ -47,15 +47,14 @@ def test_it_is_said_once(compile_in: Callable[[str], None], caplog: pytest.LogCa
 
 
 def test_what_others_compile_is_not_ours(
-    compile_in: Callable[[str], None], caplog: pytest.LogCaptureFixture
+    compile_in: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     compile_in("somebody.else")
     assert not caplog.records
 
 
 def test_short_waits_are_not_worth_a_word(
-    compile_in: Callable[[str], None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    compile_in: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(first_calls, "PATIENCE", 1e9)
-    compile_in("maskgrad.kernels.somewhere")
+    compile_in("maskgrad.kernels.somewhere", patience=1e9)
     assert not caplog.records

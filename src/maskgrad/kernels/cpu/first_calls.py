@@ -11,14 +11,13 @@ from numba.core import event
 __all__ = ["tell_of_compilation"]
 
 LOGGER = logging.getLogger("maskgrad")
-#: Seconds of compiling after which it is said.
-PATIENCE = 1.0
 
 
 class _Told(event.Listener):
     """Adds up the time of what is compiled for maskgrad; functions inside of others are not counted again."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = 1.0) -> None:
+        self.patience = patience  # seconds of compiling after which it is said
         self._depth, self._start, self.seconds, self.said = 0, 0.0, 0.0, False
 
     def on_start(self, event: Any) -> None:  # noqa: ARG002
@@ -32,7 +31,7 @@ class _Told(event.Listener):
         if self._depth or self.said or not function.__module__.startswith("maskgrad."):
             return
         self.seconds += time.perf_counter() - self._start
-        if self.seconds > PATIENCE:
+        if self.seconds > self.patience:
             self.said = True
             LOGGER.warning(
                 "kernels are compiled for this machine on their first call, and kept on disk (%.0f s until now); "
