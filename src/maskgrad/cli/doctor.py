@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskgrad.cli.doctor_ranks import Ranks
 from maskgrad.errors import ExaminationError, MissingDependencyError
 from maskgrad.optional_packages import require
 
@@ -48,6 +49,7 @@ def doctor(
         raise typer.Exit(UNABLE) from None
     from maskgrad.doctor import Watch, watch
 
+    ranks = Ranks()
     watched: Watch | None = None
     failed: BaseException | None = None
     try:
@@ -55,20 +57,28 @@ def doctor(
             _run(script, context.args)
     except ExaminationError as error:
         typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(UNABLE) from None
+        failed = error
     except SystemExit as error:
         failed = error if error.code else None
     except Exception as error:
         traceback.print_exception(type(error), error, error.__traceback__ and _own(error.__traceback__))
         failed = error
     assert watched is not None
-    _write(watched.report, json, html)
-    if failed is None and not watched.steps and watched.report.ok:
+    if ranks.rank:
+        ranks.hand_over(watched.report, failed=failed is not None)
+        raise typer.Exit(UNABLE if failed is not None else 0)
+    report, elsewhere = ranks.collected(watched.report) if ranks.size > 1 else (watched.report, False)
+    try:
+        if not isinstance(failed, ExaminationError):
+            _write(report, json, html)
+    finally:
+        ranks.end()
+    if failed is not None or elsewhere:
+        raise typer.Exit(UNABLE)
+    if report.ok and not report.experiments:
         typer.echo(_nothing_seen(watched.unpadded), err=True)
         raise typer.Exit(UNABLE)
-    if failed is not None:
-        raise typer.Exit(UNABLE)
-    if not watched.report.ok:
+    if not report.ok:
         raise typer.Exit(FOUND)
 
 

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from maskgrad.doctor import randomness
 from maskgrad.doctor.bookkeeping import Bookkeeping, of_the_process
+from maskgrad.doctor.silence import alone, is_replicated, refuse_coupled
 from maskgrad.doctor.twins import Guarded, tensors_in
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
@@ -41,6 +42,8 @@ class Trial:
     def __init__(self, step: Callable[[Any], Any], batch: Any, model: nn.Module | None) -> None:
         self.step, self.batch = step, batch
         self.roots: list[nn.Module] = [model] if model is not None else []
+        if model is not None:
+            refuse_coupled(model)
         self._found_roots = model is not None
         self._random = randomness.all_states()
         # all objects of the process are looked through once; what a run makes is taken up when it is reached
@@ -60,10 +63,12 @@ class Trial:
             what ``after`` returns, else the outcome.
         """
         randomness.restore_all(self._random)
+        mode.silent = True
         kept = _Kept(self.roots, self._leaves, self._keepers, mode)
         try:
             with (
                 kept,
+                alone(),
                 torch.compiler.set_stance("force_eager"),
                 self._watch_modules(),
                 mode,
@@ -97,6 +102,11 @@ class Trial:
             for name, parameter in root.named_parameters():
                 yield f"{above}{name}", parameter
 
+    def replicas(self) -> nn.Module | None:
+        """A module of which other ranks have replicas, and examine them as well."""
+        inside = (module for root in self.roots for module in root.modules())
+        return next(filter(is_replicated, inside), None)
+
     def modules(self) -> dict[int, str]:
         """The dotted name of each module by its id."""
         return {
@@ -117,6 +127,7 @@ class Trial:
             if not inside:
                 if not self._found_roots and module not in self.roots:
                     self.roots.append(module)
+                    refuse_coupled(module)
                 self.rows.append(next((t.shape[0] for t in tensors_in(args) if t.ndim), 0))
             inside.append(module)
 
