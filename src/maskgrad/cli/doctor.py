@@ -53,7 +53,7 @@ def doctor(
     watched: Watch | None = None
     failed: BaseException | None = None
     try:
-        with watch(told, steps=1 if quick else steps, stop=stop) as watched:
+        with ranks.spared(), watch(told, steps=1 if quick else steps, stop=stop) as watched:
             _run(script, context.args)
     except ExaminationError as error:
         typer.echo(f"Error: {error}", err=True)
@@ -67,13 +67,12 @@ def doctor(
     if ranks.rank:
         ranks.hand_over(watched.report, failed=failed is not None)
         raise typer.Exit(UNABLE if failed is not None else 0)
-    report, elsewhere = ranks.collected(watched.report) if ranks.size > 1 else (watched.report, False)
-    try:
-        if not isinstance(failed, ExaminationError):
-            _write(report, json, html)
-    finally:
-        ranks.end()
-    if failed is not None or elsewhere:
+    report, incomplete = watched.report, failed is not None
+    if ranks.size > 1:
+        report, incomplete = ranks.collected(report, failed=incomplete)
+    if not isinstance(failed, ExaminationError):
+        _write(report, json, html)
+    if incomplete:
         raise typer.Exit(UNABLE)
     if report.ok and not report.experiments:
         typer.echo(_nothing_seen(watched.unpadded), err=True)

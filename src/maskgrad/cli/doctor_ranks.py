@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,27 +24,43 @@ PATIENCE_S = 60.0
 class Ranks:
     """This process among those that torchrun has started on this machine; alone where it has started none."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", 0))
         self.size = int(os.environ.get("WORLD_SIZE", 1))
         self._local = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
-        self._patience_s = patience_s
 
     def hand_over(self, report: Report, *, failed: bool) -> None:
-        """Give the report to rank 0; after a failure, let it end before torchrun ends it for the sake of this one."""
-        folder = self._folder()
-        _write(folder / f"{self.rank}.json", {"failed": failed, **report.as_dict()})
-        if failed:
-            self._wait(lambda: (folder / "done").exists())
+        """Give the report to rank 0."""
+        _write(self._folder() / f"{self.rank}.json", {"failed": failed, **report.as_dict()})
 
-    def collected(self, report: Report) -> tuple[Report, bool]:
-        """On rank 0: the report of all ranks, and whether the program failed on another one."""
+    @contextlib.contextmanager
+    def spared(self) -> Iterator[None]:
+        """On rank 0: if another rank fails, torchrun ends this one too; the program ends then, the report does not."""
+        if self.rank or self.size == 1:
+            yield
+            return
+
+        def leave(number: int, frame: object) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise SystemExit(128 + number)
+
+        signal.signal(signal.SIGTERM, leave)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def collected(self, report: Report, *, failed: bool) -> tuple[Report, bool]:
+        """On rank 0: the report of all ranks, and whether the program failed on one of them."""
         from maskgrad.doctor import Note, Report
         from maskgrad.doctor.ranks import united
 
         folder, others = self._folder(), range(1, self._local)
-        self._wait(lambda: all((folder / f"{rank}.json").exists() for rank in others))
-        reports, failed, silent = {0: report}, False, []
+        patience_s = 5.0 if failed else PATIENCE_S  # what is left after a failure ends soon, or not by itself
+        until = time.monotonic() + patience_s
+        while not all((folder / f"{rank}.json").exists() for rank in others) and time.monotonic() < until:
+            time.sleep(0.05)
+        reports, silent = {0: report}, []
         for rank in range(1, self.size):
             try:
                 plain: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text(encoding="utf-8"))
@@ -55,16 +74,11 @@ class Ranks:
             whole.note(
                 Note(
                     "ranks",
-                    f"no report came from rank {', '.join(map(str, silent))} within {self._patience_s:.0f} s: they run on "
+                    f"no report came from rank {', '.join(map(str, silent))} within {patience_s:.0f} s: they run on "
                     "other machines, or did not end",
                 )
             )
         return whole, failed
-
-    def end(self) -> None:
-        """On rank 0: whoever waits for it need not any more."""
-        if self.size > 1:
-            _write(self._folder() / "done", {})
 
     def _folder(self) -> Path:
         """One for each run of torchrun, and each time that it starts its processes anew; of this user alone."""
@@ -77,11 +91,6 @@ class Ranks:
         if hasattr(os, "getuid") and folder.stat().st_uid != owner:
             raise PermissionError(f"{folder} belongs to another user; set TMPDIR to a folder of your own")
         return folder
-
-    def _wait(self, there: Any) -> None:
-        until = time.monotonic() + self._patience_s
-        while not there() and time.monotonic() < until:
-            time.sleep(0.05)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from torch import nn
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.experiments import Examination, nan_under_mask, padding_leak
 from maskgrad.doctor.origins import has_nan
+from maskgrad.doctor.ranks import exchanged
 from maskgrad.doctor.recognition import recognised
 from maskgrad.doctor.recorded import recorded_step
-from maskgrad.doctor.ranks import exchanged
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import denominator, empty_row, order, padding_length
 from maskgrad.doctor.sanity import check_step
@@ -103,7 +103,9 @@ def examine(
     replicas: Any = trial.replicas()
     if replicas is not None:
         # whatever a rank has found, all others wait for it here, and nowhere else
-        return exchanged(result, getattr(replicas, "process_group", None) or getattr(replicas, "_group", None))
+        return exchanged(
+            result, getattr(replicas, "process_group", None) or getattr(replicas, "_group", None)
+        )
     assert isinstance(result, Report)
     return result
 

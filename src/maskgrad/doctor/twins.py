@@ -223,7 +223,9 @@ class Twins(Guarded):
             return func(*args, **kwargs)
         inputs = list(tensors_in((args, kwargs)))
         twins = [self.twin(tensor) for tensor in inputs]
-        before = [None if twin is None else tensor.clone() for tensor, twin in zip(inputs, twins, strict=True)]
+        before = [
+            None if twin is None else tensor.clone() for tensor, twin in zip(inputs, twins, strict=True)
+        ]
         passed = passes_on(facts, args)
         result = func(*args, **kwargs)
         outputs = list(tensors_in(result))
@@ -234,7 +236,9 @@ class Twins(Guarded):
             key = None if target is None else key_of(target)
             if target is None or key is None or target.shape != tensor.shape:
                 if not same(old, twin):
-                    self.refused(facts.name, "what depends on padding is sent to other ranks, and not followed there")
+                    self.refused(
+                        facts.name, "what depends on padding is sent to other ranks, and not followed there"
+                    )
                 continue
             self._sent.keep(key, target, old, twin if passed else old)
             self.passed_on(tensor, target)

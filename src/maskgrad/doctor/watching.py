@@ -133,7 +133,9 @@ class Watch:
             Experiment("padding-leak", f"{kind} in {changed}, step {self.steps}", result)
         )
         for name, error, place in recorder.refusals:
-            self.report.note(Note.at(place, "padding-leak", f"{name} was not followed into the padding: {error}"))
+            self.report.note(
+                Note.at(place, "padding-leak", f"{name} was not followed into the padding: {error}")
+            )
         if difference:
             self._found(recorder, detached, gradients, kind, difference)
 

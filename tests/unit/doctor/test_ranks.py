@@ -23,7 +23,9 @@ def _batch(rank: int) -> dict[str, Tensor]:
 
 def _model(**options: Any) -> Any:
     torch.default_generator.manual_seed(0)
-    return DistributedDataParallel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(4), nn.Linear(3, 1)), **options)
+    return DistributedDataParallel(
+        nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(4), nn.Linear(3, 1)), **options
+    )
 
 
 def _loss(model: Any, batch: dict[str, Tensor], *, leak: bool) -> Tensor:

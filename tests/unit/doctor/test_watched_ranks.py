@@ -105,7 +105,14 @@ def test_the_command_under_torchrun_prints_one_report(
 ) -> None:
     script, out = tmp_path / "train.py", tmp_path / "report.json"
     script.write_text(SCRIPT, encoding="utf-8")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--module"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "--module",
+    ]
     done = subprocess.run(
         [*torchrun, "maskgrad.cli.main", "doctor", "--json", str(out), str(script), *arguments],
         capture_output=True,
