@@ -25,9 +25,9 @@ class Ranks:
     """This process among those that torchrun has started on this machine; alone where it has started none."""
 
     def __init__(self) -> None:
-        self.rank = int(os.environ.get("RANK", 0))
-        self.size = int(os.environ.get("WORLD_SIZE", 1))
-        self._local = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self._local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.size)))
 
     def hand_over(self, report: Report, *, failed: bool) -> None:
         """Give the report to rank 0."""

@@ -21,14 +21,15 @@ _NAME = "maskgrad-doctor-{}-{}"
 
 def to_nobody(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of a collective operation with a group that sends nothing: every rank has what this one has."""
+    names: Any = torch.distributed.distributed_c10d
     inside: list[Any] = []
-    for declared, argument in zip(func._schema.arguments, args, strict=False):
-        if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(declared.type):
-            argument = _silent_like(torch.distributed.ProcessGroup.unbox(argument)).boxed()
-        elif declared.name == "group_name" and isinstance(argument, str):
-            group = torch.distributed.distributed_c10d._resolve_process_group(argument)
-            argument = _silent_like(group).group_name
-        inside.append(argument)
+    for declared, given in zip(func._schema.arguments, args, strict=False):
+        if isinstance(given, torch.ScriptObject) and "ProcessGroup" in str(declared.type):
+            inside.append(_silent_like(torch.distributed.ProcessGroup.unbox(given)).boxed())
+        elif declared.name == "group_name" and isinstance(given, str):
+            inside.append(_silent_like(names._resolve_process_group(given)).group_name)
+        else:
+            inside.append(given)
     return tuple(inside)
 
 
@@ -41,7 +42,8 @@ def _silent(rank: int, size: int) -> Any:
     from torch._C._distributed_c10d import FakeProcessGroup, _register_process_group
 
     make: Callable[[int, int], Any] = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)
-    group: Any = torch.distributed.ProcessGroup(torch.distributed.HashStore(), rank, size)
+    distributed: Any = torch.distributed
+    group = distributed.ProcessGroup(distributed.HashStore(), rank, size)
     for device in ("cpu", "cuda"):
         group._register_backend(
             torch.device(device), torch.distributed.ProcessGroup.BackendType.CUSTOM, make(rank, size)

@@ -103,10 +103,11 @@ def test_a_rank_that_cannot_be_examined_is_named_to_the_others() -> None:
 
 
 def _sharded(rank: int, world_size: int, given: bool) -> str:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     model: Any = nn.Linear(2, 1)
-    fully_shard(model, mesh=torch.distributed.init_device_mesh("cpu", (world_size,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
     try:
         mg.doctor.examine(lambda b: model(b["x"]).mean(), _batch(rank), model=model if given else None)
     except ExaminationError as error:

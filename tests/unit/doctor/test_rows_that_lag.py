@@ -127,7 +127,7 @@ def test_a_dense_gradient_for_a_row_that_was_behind_is_warned_of(dense: bool) ->
     table = torch.nn.Embedding(4, 2, sparse=not dense)
     optimizer = OPTIMIZERS["moments"](table.parameters())
     for rows, late in ([0, 1], False), ([1, 2], True):
-        table.weight.grad = torch.sparse_coo_tensor([rows], torch.ones(2, 2), (4, 2))
+        table.weight.grad = torch.sparse_coo_tensor(torch.tensor([rows]), torch.ones(2, 2), (4, 2))
         if late and dense:
             table.weight.grad = table.weight.grad.to_dense()
         optimizer.flush() if not late else None
@@ -140,7 +140,7 @@ def test_a_dense_gradient_for_a_row_that_was_behind_is_warned_of(dense: bool) ->
 def test_a_dense_gradient_that_reaches_rows_up_to_date_alone_is_no_reason_to_warn() -> None:
     table = torch.nn.Embedding(4, 2)
     optimizer = OPTIMIZERS["moments"](table.parameters())
-    table.weight.grad = torch.sparse_coo_tensor([[0, 1]], torch.ones(2, 2), (4, 2))
+    table.weight.grad = torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.ones(2, 2), (4, 2))
     optimizer.step()
     table.weight.grad = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     with warnings.catch_warnings():
