@@ -17,7 +17,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "doctor_table.md"
 KNOWN: dict[str, str] = {
     "bootstrapped_from_padding": "found at another line",
     "last_state_of_padding": "found at another line",
-    "rows_read_behind": "missed",  # the step is refused: rows that an optimizer left behind are not restored
     "row_without_keys": "found at another line",
     "state_of_the_last_sample": "missed",
     "teacher_forcing_onto_padding": "found at another line",

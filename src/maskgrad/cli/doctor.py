@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from maskgrad.cli.doctor_ranks import Ranks
 from maskgrad.errors import ExaminationError, MissingDependencyError
 from maskgrad.optional_packages import require
 
@@ -48,27 +49,35 @@ def doctor(
         raise typer.Exit(UNABLE) from None
     from maskgrad.doctor import Watch, watch
 
+    ranks = Ranks()
     watched: Watch | None = None
     failed: BaseException | None = None
     try:
-        with watch(told, steps=1 if quick else steps, stop=stop) as watched:
+        with ranks.spared(), watch(told, steps=1 if quick else steps, stop=stop) as watched:
             _run(script, context.args)
     except ExaminationError as error:
         typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(UNABLE) from None
+        failed = error
     except SystemExit as error:
         failed = error if error.code else None
     except Exception as error:
         traceback.print_exception(type(error), error, error.__traceback__ and _own(error.__traceback__))
         failed = error
     assert watched is not None
-    _write(watched.report, json, html)
-    if failed is None and not watched.steps and watched.report.ok:
+    if ranks.rank:
+        ranks.hand_over(watched.report, failed=failed is not None)
+        raise typer.Exit(UNABLE if failed is not None else 0)
+    report, incomplete = watched.report, failed is not None
+    if ranks.size > 1:
+        report, incomplete = ranks.collected(report, failed=incomplete)
+    if not isinstance(failed, ExaminationError):
+        _write(report, json, html)
+    if incomplete:
+        raise typer.Exit(UNABLE)
+    if report.ok and not report.experiments:
         typer.echo(_nothing_seen(watched.unpadded), err=True)
         raise typer.Exit(UNABLE)
-    if failed is not None:
-        raise typer.Exit(UNABLE)
-    if not watched.report.ok:
+    if not report.ok:
         raise typer.Exit(FOUND)
 
 

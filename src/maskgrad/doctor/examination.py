@@ -11,6 +11,7 @@ from torch import nn
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.experiments import Examination, nan_under_mask, padding_leak
 from maskgrad.doctor.origins import has_nan
+from maskgrad.doctor.ranks import exchanged
 from maskgrad.doctor.recognition import recognised
 from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.report import Report
@@ -56,7 +57,8 @@ def examine(
     one more column of padding, with its samples in another order. Where nothing but padding changed, loss and
     gradients must be what they were. If they are not, the line is named at which real entries first depend on padding.
     Parameters, gradients, buffers, states of optimizers and of random number generators are afterwards what they were.
-    ``torch.compile`` is off inside.
+    ``torch.compile`` is off inside. Under DistributedDataParallel each rank examines its own batch, and nothing is sent
+    but the findings, at the end: all ranks return one report.
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls
@@ -78,7 +80,7 @@ def examine(
 
     Raises:
         ExaminationError: the step does not depend on the batch, is not deterministic, or returns no scalar; a mask
-            does not fit; an experiment is unknown.
+            does not fit; an experiment is unknown; parameters are sharded; another rank could not be examined.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -92,6 +94,32 @@ def examine(
     """
     chosen = _chosen(experiments, quick=quick)
     trial = Trial(step, batch, model)
+    try:
+        result: Report | Exception = _examined(trial, padding, experiments, chosen, progress, parts, required)
+    except Exception as error:
+        if trial.replicas() is None:
+            raise
+        result = error
+    replicas: Any = trial.replicas()
+    if replicas is not None:
+        # whatever a rank has found, all others wait for it here, and nowhere else
+        return exchanged(
+            result, getattr(replicas, "process_group", None) or getattr(replicas, "_group", None)
+        )
+    assert isinstance(result, Report)
+    return result
+
+
+def _examined(
+    trial: Trial,
+    padding: Mapping[Any, Any] | None,
+    experiments: Iterable[str] | None,
+    chosen: list[str],
+    progress: Callable[[str, int, int], None] | None,
+    parts: Any,
+    required: bool,
+) -> Report:
+    batch = trial.batch
     base, again = (trial.run(Guarded(), after=_values) for _ in range(2))
     paddings = recognised(batch, padding)
     check_step(trial, base, again)

@@ -18,6 +18,7 @@ from maskgrad.doctor.remedies import remedy_for
 from maskgrad.doctor.tensor_hooks import TensorHooks
 from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.twins import Guarded, key_of, tensors_in
+from maskgrad.optim.lazy.zero_gradients import RowsReadLate
 
 __all__ = ["recorded_step"]
 
@@ -27,11 +28,15 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 class _Step(Origins):
     """Notes where sparse tensors become dense, where and which gradients are zero because an input was."""
 
+    sees_late_reads = True
+
     def __init__(self) -> None:
         super().__init__(lambda _: False, backward_only=True)
         self.densified: list[tuple[str, Place | None]] = []
-        #: for each memory that an operation other than a look-up read in the forward pass, the first such operation
+        #: for each memory that an operation read in the forward pass, the first such operation
         self.read: dict[int, tuple[str, Place | None]] = {}
+        #: the same without look-ups
+        self.read_whole: dict[int, tuple[str, Place | None]] = {}
         #: memories that the last operation wrote because all of a factor was zero
         self.zeroed: dict[int, tuple[str, Place | None]] = {}
 
@@ -41,10 +46,11 @@ class _Step(Origins):
         if facts.view:
             return result
         inputs, outputs = list(tensors_in((args, kwargs))), list(tensors_in(result))
-        if not backward and "embedding" not in facts.name and torch.is_grad_enabled():
-            for tensor in inputs:
-                if (key := key_of(tensor)) is not None and key not in self.read:
-                    self.read[key] = (facts.name, here())
+        if not backward and torch.is_grad_enabled():
+            for tables in (self.read, self.read_whole) if "embedding" not in facts.name else (self.read,):
+                for key in {key_of(tensor) for tensor in inputs} - tables.keys():
+                    if key is not None:
+                        tables[key] = (facts.name, here())
         sparse = [tensor for tensor in inputs if tensor.layout is not torch.strided]
         if (
             backward
@@ -84,7 +90,7 @@ def recorded_step(case: Examination) -> None:
                 mode, after=lambda outcome: list(_gradients(case, mode, outcome))
             )
     found += hooks.silent() + tensor_hooks.silent()
-    found += _stale(caught)
+    found += _stale(mode, caught)
     case.report.add(found)
     case.tried("recorded step", "nothing", f"{len(found)} findings" if found else "nothing found")
 
@@ -113,7 +119,7 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
         gradient = outcome.gradients[known]
         if gradient.layout is torch.strided:
             if id(parameter) in sparse_tables:
-                operation, place = mode.read.get(key_of(parameter) or 0) or next(
+                operation, place = mode.read_whole.get(key_of(parameter) or 0) or next(
                     iter(mode.densified), ("", None)
                 )
                 yield Finding.at(
@@ -141,15 +147,19 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
                 )
 
 
-def _stale(caught: list[warnings.WarningMessage]) -> list[Finding]:
-    found = []
+def _stale(mode: _Step, caught: list[warnings.WarningMessage]) -> Iterator[Finding]:
     for warning in caught:
-        text = str(warning.message)
-        if "were read while they were behind" in text:
-            file = warning.filename if is_users(warning.filename) else ""
-            place = Place(file, warning.lineno) if file else None
-            found.append(Finding.at(place, "stale-rows", text, remedy=remedy_for("stale-rows")))
-    return found
+        if isinstance(warning.message, RowsReadLate):
+            operation, place = mode.read.get(key_of(warning.message.param) or 0, ("", None))
+            if place is None and is_users(warning.filename):
+                place = Place(warning.filename, warning.lineno)
+            yield Finding.at(
+                place,
+                "stale-rows",
+                str(warning.message),
+                remedy=remedy_for("stale-rows"),
+                operation=operation,
+            )
 
 
 class _CountedHooks:

@@ -10,7 +10,7 @@ from typing import Any
 
 from maskgrad.doctor.findings import Finding, Note
 
-__all__ = ["Experiment", "Report"]
+__all__ = ["Experiment", "Report", "identity"]
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Report:
 
     def add(self, findings: Sequence[Finding]) -> None:
         """Take findings up, each kind at each line once."""
-        known = {_identity(finding) for finding in self.findings}
+        known = {identity(finding) for finding in self.findings}
         for finding in findings:
-            identity = _identity(finding)
-            if identity not in known:
-                known.add(identity)
+            same = identity(finding)
+            if same not in known:
+                known.add(same)
                 self.findings.append(finding)
 
     def note(self, note: Note) -> None:
@@ -88,7 +88,19 @@ class Report:
             "notes": [note.as_dict() for note in self.notes],
             "experiments": [vars(tried) for tried in self.experiments],
             "padding": dict(self.padding),
+            "trail": {file: dict(lines) for file, lines in self.trail.items()},
         }
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Report:
+        """The report that :meth:`as_dict` was made of, also after a way through JSON."""
+        return cls(
+            [Finding(**finding) for finding in plain["findings"]],
+            [Note(**note) for note in plain["notes"]],
+            [Experiment(**tried) for tried in plain["experiments"]],
+            dict(plain["padding"]),
+            {file: {int(n): what for n, what in lines.items()} for file, lines in plain["trail"].items()},
+        )
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON; written to ``path`` too if that is given."""
@@ -107,7 +119,7 @@ class Report:
         return text
 
 
-def _identity(finding: Finding) -> tuple[object, ...]:
+def identity(finding: Finding) -> tuple[object, ...]:
     """Findings of one kind at one line are one; without a line it is the message that tells them apart."""
     if finding.file:
         return finding.kind, finding.file, finding.line, finding.module

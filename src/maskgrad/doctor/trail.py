@@ -152,6 +152,12 @@ class Recorder(Twins):
             else:
                 self._writers[key] = [number]
 
+    def passed_on(self, tensor: Tensor, target: Tensor) -> None:
+        """What comes back from other ranks depends on who wrote what was sent."""
+        key = key_of(target)
+        if key is not None and target is not tensor:
+            self._writers[key] = self._who_wrote([tensor])
+
     @staticmethod
     def _here(*, backward: bool) -> Place | None:
         if backward:

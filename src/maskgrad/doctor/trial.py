@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from maskgrad.doctor import randomness
+from maskgrad.doctor.bookkeeping import Bookkeeping, of_the_process
+from maskgrad.doctor.silence import alone, is_replicated, refuse_coupled
 from maskgrad.doctor.twins import Guarded, tensors_in
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
@@ -41,10 +42,12 @@ class Trial:
     def __init__(self, step: Callable[[Any], Any], batch: Any, model: nn.Module | None) -> None:
         self.step, self.batch = step, batch
         self.roots: list[nn.Module] = [model] if model is not None else []
+        if model is not None:
+            refuse_coupled(model)
         self._found_roots = model is not None
         self._random = randomness.all_states()
         # all objects of the process are looked through once; what a run makes is taken up when it is reached
-        self._leaves = _leaves()
+        self._leaves, self._keepers = of_the_process()
         #: how many rows the outermost modules were given in the first run, call by call
         self.rows: list[int] = []
 
@@ -60,10 +63,12 @@ class Trial:
             what ``after`` returns, else the outcome.
         """
         randomness.restore_all(self._random)
-        kept = _Kept(self.roots, self._leaves, mode)
+        mode.silent = True
+        kept = _Kept(self.roots, self._leaves, self._keepers, mode)
         try:
             with (
                 kept,
+                alone(),
                 torch.compiler.set_stance("force_eager"),
                 self._watch_modules(),
                 mode,
@@ -97,6 +102,11 @@ class Trial:
             for name, parameter in root.named_parameters():
                 yield f"{above}{name}", parameter
 
+    def replicas(self) -> nn.Module | None:
+        """A module of which other ranks have replicas, and examine them as well."""
+        inside = (module for root in self.roots for module in root.modules())
+        return next(filter(is_replicated, inside), None)
+
     def modules(self) -> dict[int, str]:
         """The dotted name of each module by its id."""
         return {
@@ -117,6 +127,7 @@ class Trial:
             if not inside:
                 if not self._found_roots and module not in self.roots:
                     self.roots.append(module)
+                    refuse_coupled(module)
                 self.rows.append(next((t.shape[0] for t in tensors_in(args) if t.ndim), 0))
             inside.append(module)
 
@@ -195,11 +206,16 @@ def reached(loss: Tensor | None) -> list[Tensor]:
 class _Kept:
     """What a run may change besides the memory of tensors: gradients, modes of modules, states of optimizers."""
 
-    def __init__(self, roots: list[nn.Module], leaves: list[Tensor], mode: Guarded) -> None:
+    def __init__(
+        self, roots: list[nn.Module], leaves: list[Tensor], keepers: list[Any], mode: Guarded
+    ) -> None:
         self._mode = mode
+        self._books = Bookkeeping(leaves, keepers)
+        self._books.warn_of_late_reads(mode.sees_late_reads)
         self._gradients = [(leaf, leaf.grad) for leaf in leaves]
         self._training = [(module, module.training) for root in roots for module in root.modules()]
-        self._optimizers: dict[int, tuple[Any, dict[Any, Any], list[dict[str, Any]]]] = {}
+        #: of each optimizer that makes a step: states and groups, the objects themselves and what was in them
+        self._optimizers: dict[int, tuple[Any, dict[Any, Any], list[tuple[Any, Any]]]] = {}
 
     def leaves(self) -> list[Tensor]:
         return [leaf for leaf, _ in self._gradients]
@@ -221,13 +237,11 @@ class _Kept:
     def _keep_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         if id(optimizer) in self._optimizers:
             return
-        state = {
-            key: dict(value) if isinstance(value, dict) else value for key, value in optimizer.state.items()
-        }
+        inside = [*optimizer.param_groups, *(v for v in optimizer.state.values() if isinstance(v, dict))]
         self._optimizers[id(optimizer)] = (
             optimizer,
-            state,
-            [dict(group) for group in optimizer.param_groups],
+            dict(optimizer.state),
+            [(one, dict(one)) for one in inside],
         )
         for tensor in tensors_in(
             (list(optimizer.state.values()), [g["params"] for g in optimizer.param_groups])
@@ -239,21 +253,10 @@ class _Kept:
             leaf.grad = gradient
         for module, training in self._training:
             module.training = training
-        for optimizer, state, groups in self._optimizers.values():
+        for optimizer, state, inside in self._optimizers.values():
             optimizer.state.clear()
             optimizer.state.update(state)
-            for group, before in zip(optimizer.param_groups, groups, strict=True):
-                group.clear()
-                group.update(before)
-
-
-def _leaves() -> list[Tensor]:
-    """All leaves of the process that a gradient may reach."""
-    return [
-        thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), Tensor)
-        and thing.is_leaf
-        and thing.requires_grad
-        and not type(thing).__name__.startswith("Fake")
-    ]
+            for one, before in inside:
+                one.clear()
+                one.update(before)
+        self._books.restore()

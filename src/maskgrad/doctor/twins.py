@@ -14,6 +14,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from maskgrad.doctor import randomness
 from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts, facts_of
+from maskgrad.doctor.sending import Differences, passes_on, waited_for
+from maskgrad.doctor.silence import to_nobody
 
 __all__ = ["Guarded", "Twins", "key_of", "same", "tensors_in"]
 
@@ -63,8 +65,13 @@ def differing(a: Tensor, b: Tensor) -> Tensor:
 class Guarded(TorchDispatchMode):
     """Remembers what a run writes into memory that was there before it, so that it can be undone."""
 
+    #: whether an optimizer is to warn of rows that were read while they were behind
+    sees_late_reads = False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        #: whether collective operations send nothing
+        self.silent = False
         self._made: set[int] = set()
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -76,6 +83,10 @@ class Guarded(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         facts = facts_of(func)
+        if not facts.collective:
+            args, kwargs = waited_for(types, args, kwargs)
+        elif self.silent:
+            args = to_nobody(func, args)
         for tensor in self._written(facts, args, kwargs):
             self._keep(tensor)
         result = self.run(func, facts, args, kwargs)
@@ -131,6 +142,7 @@ class Twins(Guarded):
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._markers: set[int] = set()
         self._workspaces: set[int] = set()
+        self._sent = Differences()
         #: operations that could not be run on garbage, or gave a result of another shape: name and error
         self.refusals: list[tuple[str, str, Any]] = []
 
@@ -142,6 +154,10 @@ class Twins(Guarded):
         if key is None:
             other: Tensor | None = self._others.get(tensor)
             return other
+        if key in self._sent:
+            for target, twin in self._sent.arrived(key):
+                self.set_twin(target, twin)
+                self._heal(target)
         entry = self._storages.get(key)
         if entry is None:
             return None
@@ -186,7 +202,9 @@ class Twins(Guarded):
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
         """The operation on the tensors of the program, and again on their twins if it has any."""
-        if facts.view or facts.name in EMPTY or facts.collective:
+        if facts.collective:
+            return self._send(func, facts, args, kwargs)
+        if facts.view or facts.name in EMPTY:
             result = func(*args, **kwargs)
             self._follow(func, facts, args, kwargs, result)
             return result
@@ -198,6 +216,33 @@ class Twins(Guarded):
             self.untwinned(func, facts, args, kwargs, result)
             return result
         return self._run_both(func, facts, args, kwargs, inputs)
+
+    def _send(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        """An exchange between ranks, once; see :mod:`maskgrad.doctor.sending`."""
+        if facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
+            return func(*args, **kwargs)
+        inputs = list(tensors_in((args, kwargs)))
+        twins = [self.twin(tensor) for tensor in inputs]
+        before = [
+            None if twin is None else tensor.clone() for tensor, twin in zip(inputs, twins, strict=True)
+        ]
+        passed = passes_on(facts, args)
+        result = func(*args, **kwargs)
+        outputs = list(tensors_in(result))
+        for place, (tensor, twin, old) in enumerate(zip(inputs, twins, before, strict=True)):
+            if twin is None or old is None:
+                continue
+            target = tensor if facts.writes else outputs[place] if place < len(outputs) else None
+            key = None if target is None else key_of(target)
+            if target is None or key is None or target.shape != tensor.shape:
+                if not same(old, twin):
+                    self.refused(
+                        facts.name, "what depends on padding is sent to other ranks, and not followed there"
+                    )
+                continue
+            self._sent.keep(key, target, old, twin if passed else old)
+            self.passed_on(tensor, target)
+        return result
 
     def _run_both(
         self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, inputs: list[Tensor]
@@ -293,6 +338,9 @@ class Twins(Guarded):
 
     def untwinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
         """An operation ran once: none of its inputs has a twin."""
+
+    def passed_on(self, tensor: Tensor, target: Tensor) -> None:
+        """A tensor went to other ranks, and ``target`` will hold what comes back."""
 
     def refused(self, name: str, error: str) -> None:
         """An operation could not be followed."""

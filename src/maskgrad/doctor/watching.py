@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from maskgrad.doctor.batches import fields
-from maskgrad.doctor.findings import Finding
+from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.leaks import Difference, compare_tensors, findings_of, garble
 from maskgrad.doctor.recognition import Padding, recognised
 from maskgrad.doctor.report import Experiment, Report
+from maskgrad.doctor.silence import is_sharded
 from maskgrad.doctor.trail import Recorder
 from maskgrad.doctor.trial import reached
 
@@ -87,6 +88,18 @@ class Watch:
         """A module is called; if no loader gave a batch, its arguments are the batch."""
         if self._busy or self.done:
             return
+        if not self._roots and is_sharded(module):
+            self._leave()
+            self._wanted = 0
+            self.report.note(
+                Note(
+                    "padding-leak",
+                    f"the parameters of {type(module).__name__} are sharded, and no twin follows them to other ranks: "
+                    "nothing is watched; run the script without fully_shard, on one process or under "
+                    "DistributedDataParallel",
+                )
+            )
+            return
         if module not in self._roots and not any(module is m for root in self._roots for m in root.modules()):
             self._roots.append(module)
         if self._recorder is None and any(parameter.requires_grad for parameter in module.parameters()):
@@ -119,6 +132,10 @@ class Watch:
         self.report.experiments.append(
             Experiment("padding-leak", f"{kind} in {changed}, step {self.steps}", result)
         )
+        for name, error, place in recorder.refusals:
+            self.report.note(
+                Note.at(place, "padding-leak", f"{name} was not followed into the padding: {error}")
+            )
         if difference:
             self._found(recorder, detached, gradients, kind, difference)
 

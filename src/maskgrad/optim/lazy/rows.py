@@ -30,7 +30,7 @@ from maskgrad.optim.lazy.table import IdleTable
 from maskgrad.optim.rule import Hyperparameters, Update
 from maskgrad.sparse import places, prod
 
-__all__ = ["LazyRows", "begin_lazy_rows", "lazy_rows_of", "release"]
+__all__ = ["LazyRows", "begin_lazy_rows", "forget_lazy_rows", "lazy_rows_of", "release"]
 
 _ATTRIBUTE = "_maskgrad_lazy_rows"
 _MOST_STEPS = 1 << 14
@@ -197,8 +197,13 @@ def begin_lazy_rows(param: Tensor, leading: int) -> LazyRows:
     return lazy
 
 
+def forget_lazy_rows(param: Tensor) -> None:
+    """Whatever steps its rows have missed, none is owed."""
+    param.__dict__.pop(_ATTRIBUTE, None)
+
+
 def release(param: Tensor) -> None:
     """Forget a parameter without rows that are behind: it is about to change its device or dtype."""
     lazy = lazy_rows_of(param)
     if lazy is not None and len(lazy) == 0:
-        delattr(param, _ATTRIBUTE)
+        forget_lazy_rows(param)

@@ -11,17 +11,25 @@ from maskgrad.gradients.gradient import Gradient
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.engine import apply_update
 from maskgrad.optim.lazy.access import computing_dtype, finer_rows
-from maskgrad.optim.lazy.rows import begin_lazy_rows, lazy_rows_of
+from maskgrad.optim.lazy.rows import LazyRows, begin_lazy_rows, lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters, Update
 from maskgrad.sparse import prod
 
-__all__ = ["update_with_zeros"]
+__all__ = ["RowsReadLate", "update_with_zeros"]
 
 READ_LATE = (
     'with unspecified="zero", rows of a {type} of shape {shape} were read while they were behind: their gradients are '
     "those of old values. Look them up with mg.nn.Embedding or mg.nn.EmbeddingBag, which bring rows up to date when "
     "they are read, or call mg.optim.flush(param) before each forward pass"
 )
+
+
+class RowsReadLate(UserWarning):
+    """Gradients of ``param`` are those of values that it no longer has."""
+
+    def __init__(self, param: Tensor) -> None:
+        super().__init__(READ_LATE.format(type=type(param).__name__, shape=tuple(param.shape)))
+        self.param = param
 
 
 def update_with_zeros(
@@ -48,6 +56,10 @@ def update_with_zeros(
         or (mask is not None and per_row)
     ):
         if lazy is not None:
+            if gradient.rows is None and not lazy.is_read_in_time and len(lazy) > 0:
+                got = gradient.values.reshape(prod(param.shape[: lazy.leading]), -1).any(1).nonzero().view(-1)
+                if len(lazy.behind(got)) > 0:
+                    _warn_of_late_read(lazy, param)
             lazy.flush(param)
         apply_update(update, param, _everywhere(gradient, param, mask), states)
         return
@@ -61,16 +73,18 @@ def update_with_zeros(
     assert gradient.rows is not None
     rows = finer_rows(gradient.rows, param, gradient.leading, lazy.leading)
     if lazy.catch_up(param, rows) and not lazy.is_read_in_time:
-        lazy.is_read_in_time = True  # once is enough
-        warnings.warn(
-            READ_LATE.format(type=type(param).__name__, shape=tuple(param.shape)), UserWarning, stacklevel=2
-        )
+        _warn_of_late_read(lazy, param)
     apply_update(update, param, gradient, states)
     if lazy.record(numbers, step, before, update):
         lazy.mark(param, rows)
     lazy.version = param._version
     if lazy.is_long:
         lazy.flush(param)
+
+
+def _warn_of_late_read(lazy: LazyRows, param: Tensor) -> None:
+    lazy.is_read_in_time = True  # once is enough
+    warnings.warn(RowsReadLate(param), stacklevel=3)
 
 
 def _merged(gradient: Gradient, param: Tensor) -> Gradient:

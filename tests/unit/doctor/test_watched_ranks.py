@@ -1,0 +1,129 @@
+"""Training on ranks while it is watched: it exchanges what it would exchange, and twins exchange nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed import _functional_collectives as functional
+from torch.nn.parallel import DistributedDataParallel
+
+import maskgrad as mg
+from tests.ranks import run_on_ranks
+
+MASK = torch.arange(4) < torch.tensor([4, 2, 3])[:, None]
+
+
+def _training(rank: int, world_size: int, watched: bool, options: dict[str, Any], gather: str) -> Any:
+    torch.default_generator.manual_seed(0)
+    pooled, idle = nn.Linear(2, 1), nn.Linear(2, 1)
+    model = DistributedDataParallel(nn.ModuleDict({"pooled": pooled, "idle": idle}), **options)
+    model.module.forward = lambda x, mask: _forward(pooled, idle, x, mask, leak=rank == 1)  # type: ignore[assignment]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(rank)
+    found = []
+
+    def step() -> None:
+        x = torch.randn(3, 4, 2, generator=generator)
+        optimizer.zero_grad()
+        loss = model(x=x, mask=MASK)
+        if gather == "c10d":
+            total = loss.detach().clone()
+            torch.distributed.all_reduce(total)
+        else:
+            total = functional.all_reduce(loss.detach(), "sum", torch.distributed.group.WORLD) + 0.0
+        loss.backward()
+        optimizer.step()
+        found.append([float(total), *(p.detach().clone() for p in model.parameters())])
+
+    if watched:
+        with mg.doctor.watch({"x": "mask"}, steps=2) as watch:
+            for _ in range(3):
+                step()
+        return found, watch.report
+    for _ in range(3):
+        step()
+    return found, None
+
+
+def _forward(pooled: nn.Linear, idle: nn.Linear, x: Tensor, mask: Tensor, *, leak: bool) -> Tensor:
+    h = x if leak else x.masked_fill(~mask[..., None], 0.0)
+    return pooled(h.mean(1)).mean() + idle(x[:, 0]).mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("gather", ["c10d", "functional"])
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}])
+def test_a_leak_on_one_rank_is_seen_there_and_no_number_changes(options: dict[str, Any], gather: str) -> None:
+    plain = run_on_ranks(_training, 2, False, options, gather)
+    seen = run_on_ranks(_training, 2, True, options, gather)
+    for (expected, _), (numbers, _) in zip(plain, seen, strict=True):
+        for one, other in zip(expected, numbers, strict=True):
+            for a, b in zip(one, other, strict=True):
+                torch.testing.assert_close(b, a, rtol=0, atol=0)
+    right, wrong = (report for _, report in seen)
+    assert (right.ok, len(right.experiments)) == (True, 2)
+    assert wrong.kinds() == ["padding-leak"]
+    assert wrong.findings[0].code.startswith("return pooled(h.mean(1))")
+    # what is exchanged together with it differs from its twin in nothing
+    assert set(wrong.findings[0].affected["gradients"]) == {"module.pooled.weight"}
+
+
+SCRIPT = """
+import os, sys, torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+layer = DistributedDataParallel(torch.nn.Linear(3, 1))
+data = [{"x": torch.ones(4, 3), "mask": torch.arange(4) < n} for n in (4, 2, 3, 1)]
+for batch in torch.utils.data.DataLoader(data, batch_size=2):
+    h = layer(batch["x"])
+    if rank != 1 or "--leak" not in sys.argv:
+        h = h[batch["mask"]]
+    h.square().mean().backward()
+    if rank == 1 and "--fail" in sys.argv:
+        raise RuntimeError("the script's own")
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ([], 0, ["0 findings"]),
+        (["--leak"], 1, ["on rank 1: ", "h.square().mean().backward()"]),
+        (["--fail"], 2, ["the script's own"]),
+    ],
+)
+def test_the_command_under_torchrun_prints_one_report(
+    tmp_path: Path, arguments: list[str], status: int, words: list[str]
+) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "report.json"
+    script.write_text(SCRIPT, encoding="utf-8")
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "--module",
+    ]
+    done = subprocess.run(
+        [*torchrun, "maskgrad.cli.main", "doctor", "--json", str(out), str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+    )
+    assert (done.returncode == 0) == (status == 0), done.stderr
+    assert f"exitcode  : {status}" in done.stderr or status == 0, done.stderr
+    assert done.stdout.count("maskgrad doctor") == 1, done.stdout
+    for word in words:
+        assert word in done.stdout + done.stderr
+    assert out.exists()
