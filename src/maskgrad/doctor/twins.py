@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
 from maskgrad.doctor import randomness
 from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts, facts_of
+from maskgrad.doctor.trees import mapped, tensors_in
 
-__all__ = ["Guarded", "Twins", "key_of", "same", "tensors_in"]
+__all__ = ["Guarded", "Twins", "key_of", "same"]
 
 
 def key_of(tensor: Tensor) -> int | None:
@@ -24,14 +25,6 @@ def key_of(tensor: Tensor) -> int | None:
         return None
     key: int = tensor.untyped_storage()._cdata
     return key
-
-
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """The tensors among arguments or results."""
-    if isinstance(tree, Tensor):
-        yield tree
-    else:
-        yield from (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor))
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -45,9 +38,7 @@ def same(a: Tensor, b: Tensor) -> bool:
         return False
     if torch.equal(a, b):
         return True
-    if not (a.is_floating_point() or a.is_complex()):
-        return False
-    return not bool(differing(a, b).any())
+    return not _has_no_nan(a) and not bool(differing(a, b).any())
 
 
 def differing(a: Tensor, b: Tensor) -> Tensor:
@@ -55,9 +46,16 @@ def differing(a: Tensor, b: Tensor) -> Tensor:
     if a.layout is not torch.strided:
         a, b = a.to_dense(), b.to_dense()
     unequal = a != b
-    if a.is_floating_point() or a.is_complex():
+    if not _has_no_nan(a):
         unequal &= ~(a.isnan() & b.isnan())
     return unequal
+
+
+def _has_no_nan(tensor: Tensor) -> bool:
+    """Whether there is surely no NaN: a sum that is a number is one pass, a look at each entry is three."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    return tensor.element_size() > 1 and not bool(tensor.sum().isnan())
 
 
 class Guarded(TorchDispatchMode):
@@ -131,6 +129,7 @@ class Twins(Guarded):
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._markers: set[int] = set()
         self._workspaces: set[int] = set()
+        self._fresh = 0
         #: operations that could not be run on garbage, or gave a result of another shape: name and error
         self.refusals: list[tuple[str, str, Any]] = []
 
@@ -171,6 +170,10 @@ class Twins(Guarded):
                 _on(storage, tensor).copy_(twin)
             self.forget(key)
             self._storages[key] = (StorageWeakRef(tensor.untyped_storage()), storage)
+            self._fresh += 1
+            if self._fresh > len(self._storages) // 8:
+                self._fresh = 0
+                self._prune()
         else:
             _on(entry[1], tensor).copy_(twin)
         if marker:
@@ -181,6 +184,11 @@ class Twins(Guarded):
         self._storages.pop(key, None)
         self._markers.discard(key)
         self._workspaces.discard(key)
+
+    def _prune(self) -> None:
+        """Twins of tensors that are gone take memory."""
+        for key in [key for key, (reference, _) in self._storages.items() if reference.expired()]:
+            self.forget(key)
 
     # operations
 
@@ -207,7 +215,7 @@ class Twins(Guarded):
             if self.twin(tensor) is None and key_of(tensor) is not None:
                 self.set_twin(tensor, _on(tensor.untyped_storage().clone(), tensor))
         seen = self._seen(facts, args, kwargs, inputs)
-        twin_args, twin_kwargs = tree_map_only(Tensor, seen, (args, kwargs))
+        twin_args, twin_kwargs = mapped(seen, (args, kwargs))
         marked = self._copies_a_marker(facts, inputs)
         before = self.before(func, facts, args, kwargs, written)
         state = randomness.state(kwargs) if facts.random else None
@@ -302,7 +310,7 @@ class Twins(Guarded):
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
         for tensor in tensors_in((args, kwargs)):
             if key_of(tensor) is None and tensor in self._others and facts.view:
-                twin_args, twin_kwargs = tree_map_only(Tensor, lambda t: _or(self.twin(t), t), (args, kwargs))
+                twin_args, twin_kwargs = mapped(lambda t: _or(self.twin(t), t), (args, kwargs))
                 twins = func(*twin_args, **twin_kwargs)
                 for output, twin in zip(_flat(result), _flat(twins), strict=False):
                     if isinstance(output, Tensor) and output.shape != twin.shape:
