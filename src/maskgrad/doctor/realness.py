@@ -40,6 +40,8 @@ _RESHAPERS = {
     "slice_backward", "select_backward", "unfold_backward", "_reshape_copy", "view_copy", "expand_copy",
     "as_strided_copy", "as_strided_scatter", "slice_scatter", "select_scatter",
 }  # fmt: skip
+
+
 class Shadows:
     """The shadow of every memory that has one."""
 

@@ -190,7 +190,7 @@ def test_twins_of_tensors_that_are_gone_are_dropped() -> None:
             mode.begin(x, REAL)
         with mode:
             for _ in range(100):
-                x * 2  # noqa: B018
+                x * 2
         assert len(mode._storages) < 20
         if isinstance(mode, Recorder):
             assert len(mode.shadows._storages) < 20
