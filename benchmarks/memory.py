@@ -18,7 +18,7 @@ def peak(call: Callable[[], Any]) -> int:
     call()  # what is kept from call to call is there already
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         call()
-    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = largest = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         held += event.nbytes()

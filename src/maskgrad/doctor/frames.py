@@ -96,7 +96,7 @@ class Lines:
         found = here()
         if found is not None or node is None:
             return found
-        number = node._sequence_nr()  # type: ignore[attr-defined]
+        number = node._sequence_nr()
         if number > self._last:  # leaves have the largest number there is
             return None
         place = bisect.bisect_right(self._numbers, number)
