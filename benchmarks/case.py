@@ -49,6 +49,8 @@ class Contest:
     agree: Callable[[Any, Any], None] = torch.testing.assert_close
     #: what must at least be read and written, where this is known
     bytes_moved: int | None = None
+    #: whether the memory that a call takes at its peak is measured too
+    weighs: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ _RELATIONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<="
 _QUANTITIES: dict[str, tuple[Callable[[Row], float], str]] = {
     "speed": (lambda row: row.ratio, "times as fast as {peer}"),
     "cost": (lambda row: 1 / row.ratio, "times the time of {peer}"),
+    "memory": (lambda row: 1 / row.memory if row.memory else float("nan"), "times the memory of {peer}"),
     "excess": (lambda row: (row.median_ms / row.ratio - row.median_ms) * 1e3, "µs more than {peer}"),
 }
 
@@ -183,6 +184,15 @@ GOALS: tuple[Goal, ...] = (
     Goal("batched", "*", "vmap-jacrev", ">=", 0.8, work="*", shape="256x*", density=None, note="16 *"),
     Goal("per_sample", "*", "vmap-grad", ">=", 1, work="*", shape="*", density=None),
     Goal("per_sample", "*", "opacus", ">=", 1, work="*", shape="*", density=None),
+    *(
+        Goal("doctor", "*", "plain-step", "<=", bound, quantity, work=run, shape="*", density=0.7)
+        for run, quantity, bound in (
+            ("first run", "cost", 4),
+            ("first run", "memory", 2.5),
+            ("second run", "cost", 10),
+            ("second run", "memory", 5),
+        )
+    ),
 )
 
 

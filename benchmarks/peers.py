@@ -36,11 +36,12 @@ PEERS = {
     "opacus": "Opacus' hooks for gradients per sample",
     "sample-loop": "torch.autograd.grad for one sample after the other",
     "by-hand": "the model with masks written by hand, as a careful user does without maskgrad",
+    "plain-step": "the step as it is, forward and backward; a yardstick",
     "fbgemm": "FBGEMM's embedding tables, which update in the backward pass",
 }
 
 #: those that do less than the task
-YARDSTICKS = frozenset(("dense", "memory-copy", "bare-values", "rows-moved"))
+YARDSTICKS = frozenset(("dense", "memory-copy", "bare-values", "rows-moved", "plain-step"))
 
 
 @functools.cache

@@ -35,6 +35,8 @@ class Row:
     ratio: float
     #: what the case must at least read and write
     bytes: int | None = None
+    #: how many times as much memory as maskgrad this one takes at its peak, where that is measured
+    memory: float | None = None
     #: what was hoped for, ``">= 20"``, and whether it came true
     goal: str = ""
     met: bool | None = None
@@ -63,7 +65,10 @@ _NUMBERS = {
     "q3_ms": float,
     "ratio": float,
     "bytes": int,
+    "memory": float,
 }
+#: files from before a column was added lack it
+_LATER = frozenset(("memory",))
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -93,7 +98,7 @@ def read_rows(path: Path) -> list[Row]:
     """
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        absent = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+        absent = [name for name in _COLUMNS if name not in {*(reader.fieldnames or ()), *_LATER}]
         if absent:
             raise ValueError(f"{path} is no file of `maskgrad bench`: the column {absent[0]!r} is missing")
         return [_row(line, f"{path}, line {number}") for number, line in enumerate(reader, start=2)]
@@ -102,7 +107,7 @@ def read_rows(path: Path) -> list[Row]:
 def _row(line: Mapping[str, str], where: str) -> Row:
     cells: dict[str, Any] = {}
     for name in _COLUMNS:
-        text = line[name]
+        text = line.get(name, "")
         if name == "met":
             cells[name] = {"True": True, "False": False}.get(text)
         elif name in _NUMBERS:

@@ -15,6 +15,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from benchmarks.case import OURS, Case, Contender, Contest, LeftOutError, WrongResultError
+from benchmarks.memory import peak
 from benchmarks.results import Row
 from benchmarks.spread import spread
 
@@ -62,6 +63,7 @@ def measure(
     except Exception as error:
         raise WrongResultError(f"{case.family}, {case} cannot be prepared: {_in_words(error)}") from error
     contenders = _checked(case, contest, wanted, notice)
+    peaks = {name: peak(each.call) for name, each in contenders.items()} if contest.weighs else {}
     timers = {name: _timer(each.call, clock) for name, each in contenders.items()}
     if warming:
         for timer in timers.values():
@@ -79,7 +81,7 @@ def measure(
             times[name].append(found.median)
             calls[name] = found.number_per_run * len(found.times)
             spent[name] += sum(found.raw_times)
-    return _rows(case, contest, times, calls)
+    return _rows(case, contest, times, calls, peaks)
 
 
 def _timer(call: Callable[[], Any], clock: Clock) -> Timer:
@@ -132,7 +134,13 @@ def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def _rows(case: Case, contest: Contest, times: dict[str, list[float]], calls: dict[str, int]) -> list[Row]:
+def _rows(
+    case: Case,
+    contest: Contest,
+    times: dict[str, list[float]],
+    calls: dict[str, int],
+    peaks: dict[str, int],
+) -> list[Row]:
     ours = spread(times[OURS]).median
     rows = []
     for name, seconds in times.items():
@@ -155,6 +163,7 @@ def _rows(case: Case, contest: Contest, times: dict[str, list[float]], calls: di
                 q3_ms=found.q3 * 1e3,
                 ratio=found.median / ours,
                 bytes=contest.bytes_moved,
+                memory=peaks[name] / peaks[OURS] if peaks else None,
             )
         )
     return rows

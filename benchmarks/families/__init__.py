@@ -7,6 +7,7 @@ from benchmarks.families import (
     coalescing,
     compiled,
     denominators,
+    doctor,
     elementwise,
     filling,
     growth,
@@ -47,4 +48,5 @@ FAMILIES: tuple[Family, ...] = (
     batched.FAMILY,
     per_sample.FAMILY,
     denominators.FAMILY,
+    doctor.FAMILY,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import warnings
 from typing import Any
 
@@ -47,7 +48,7 @@ def huggingface_callback(**options: Any) -> Any:
     Raises:
         MissingDependencyError: Transformers is not installed.
     """
-    base = _imported("transformers", "TrainerCallback")
+    base = _imported("transformers", "transformers").TrainerCallback
     watching = _Watching(options)
 
     class DoctorCallback(base):  # type: ignore[misc, valid-type]
@@ -74,13 +75,7 @@ def lightning_callback(**options: Any) -> Any:
     Raises:
         MissingDependencyError: Lightning is not installed.
     """
-    try:
-        base = importlib.import_module("lightning.pytorch").Callback
-    except ModuleNotFoundError:
-        try:
-            base = importlib.import_module("pytorch_lightning").Callback
-        except ModuleNotFoundError:
-            raise MissingDependencyError("lightning", "bench", "the callback for Lightning") from None
+    base = _imported("lightning", "lightning.pytorch", "pytorch_lightning").Callback
     watching = _Watching(options)
 
     class DoctorCallback(base):  # type: ignore[misc, valid-type]
@@ -98,7 +93,10 @@ def lightning_callback(**options: Any) -> Any:
     return DoctorCallback()
 
 
-def _imported(module: str, name: str) -> Any:
-    from maskgrad.optional_packages import require
-
-    return getattr(require(module, "the callback for its trainer"), name)
+def _imported(package: str, *modules: str) -> Any:
+    """The first of some modules that is there; no extra of ours brings trainers alone."""
+    for module in modules:
+        if importlib.util.find_spec(module.partition(".")[0]) is not None:
+            return importlib.import_module(module)
+    remedy = f"which is not installed; install it with: pip install {package}"
+    raise MissingDependencyError(package, "ecosystem", "the callback for its trainer", remedy)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.equality import differing
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.garbage import KINDS, other_contents
 from maskgrad.doctor.origins import Origin, Origins, stands_at_padding
@@ -16,7 +17,7 @@ from maskgrad.doctor.recognition import Padding
 from maskgrad.doctor.remedies import remedy_for
 from maskgrad.doctor.trail import Event, Recorder
 from maskgrad.doctor.trial import Outcome, Trial
-from maskgrad.doctor.twins import Twins, differing
+from maskgrad.doctor.twins import Twins
 
 __all__ = ["Difference", "compare", "compare_tensors", "findings_of", "garble", "locate"]
 

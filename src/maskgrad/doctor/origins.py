@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.frames import Place, backward_place, here
+from maskgrad.doctor.frames import Lines, Place
 from maskgrad.doctor.operations import EMPTY, Facts
 from maskgrad.doctor.realness import Shadows
-from maskgrad.doctor.twins import Guarded, key_of, tensors_in
+from maskgrad.doctor.trees import tensors_in
+from maskgrad.doctor.twins import Guarded, key_of
 
 __all__ = ["Origin", "Origins", "has_nan", "stands_at_padding"]
 
@@ -42,19 +43,11 @@ class Origins(Guarded):
         self._marked, self._backward_only = marked, backward_only
         self._origins: dict[int, dict[Origin, None]] = {}
         self._gradients: set[int] = set()
-
-    def __enter__(self) -> Origins:
-        self._anomaly = torch.autograd.set_detect_anomaly(True, check_nan=False)
-        self._anomaly.__enter__()
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._anomaly.__exit__(*error)
+        self._nodes = Lines()
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
         """The operation, and whose mark its results have."""
+        self._nodes.note()
         backward = torch._C._current_autograd_node() is not None
         if facts.view or facts.name in EMPTY or (self._backward_only and not backward):
             return func(*args, **kwargs)
@@ -81,9 +74,8 @@ class Origins(Guarded):
                 self._origins.pop(key, None)
         return result
 
-    @staticmethod
-    def _origin(facts: Facts, *, backward: bool) -> Origin:
-        return Origin(facts.name, here() or (backward_place() if backward else None), backward)
+    def _origin(self, facts: Facts, *, backward: bool) -> Origin:
+        return Origin(facts.name, self._nodes.here(), backward)
 
     def origins(self, tensors: Iterable[Tensor]) -> list[Origin]:
         """Where the mark of these tensors comes from."""

@@ -17,7 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_map_only
 
 from maskgrad.doctor.operations import Facts
-from maskgrad.doctor.twins import COPIES, key_of, tensors_in
+from maskgrad.doctor.trees import tensors_in
+from maskgrad.doctor.twins import COPIES, key_of
 
 __all__ = ["Shadows"]
 
@@ -47,6 +48,7 @@ class Shadows:
     def __init__(self, masks: list[Tensor]) -> None:
         self._storages: dict[int, tuple[StorageWeakRef, Tensor]] = {}
         self._slices: dict[tuple[Any, ...], StorageWeakRef] = {}
+        self._fresh = 0
         #: distinct masks of the batch, by which shapes are recognised
         self.masks = [mask for place, mask in enumerate(masks) if not _known(mask, masks[:place])]
 
@@ -75,6 +77,10 @@ class Shadows:
             flat = torch.ones(_entries(tensor), dtype=torch.bool, device=tensor.device)
             whole = (StorageWeakRef(tensor.untyped_storage()), flat)
             self._storages[key] = whole
+            self._fresh += 1
+            if self._fresh > len(self._storages) // 8:
+                self._fresh = 0
+                self._storages = {k: entry for k, entry in self._storages.items() if not entry[0].expired()}
         place = whole[1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         if shadow is None:
             place.fill_(True)

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from maskgrad.doctor.experiments import Examination
 from maskgrad.doctor.findings import Finding
-from maskgrad.doctor.frames import Place, backward_place, here, is_users
+from maskgrad.doctor.frames import Place, here, is_users
 from maskgrad.doctor.operations import Facts
 from maskgrad.doctor.origins import Origins
 from maskgrad.doctor.remedies import remedy_for
 from maskgrad.doctor.tensor_hooks import TensorHooks
+from maskgrad.doctor.trees import tensors_in
 from maskgrad.doctor.trial import Outcome
-from maskgrad.doctor.twins import Guarded, key_of, tensors_in
+from maskgrad.doctor.twins import Guarded, key_of
 from maskgrad.optim.lazy.zero_gradients import RowsReadLate
 
 __all__ = ["recorded_step"]
@@ -41,6 +42,7 @@ class _Step(Origins):
         self.zeroed: dict[int, tuple[str, Place | None]] = {}
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        self._nodes.note()
         backward = torch._C._current_autograd_node() is not None
         result = Guarded.run(self, func, facts, args, kwargs)
         if facts.view:
@@ -57,7 +59,7 @@ class _Step(Origins):
             and sparse
             and any(output.layout is torch.strided and output.shape == sparse[0].shape for output in outputs)
         ):
-            self.densified.append((facts.name, here() or backward_place()))
+            self.densified.append((facts.name, self._nodes.here()))
         if backward:
             self._look_for_zeros(facts, inputs, outputs)
         return result
@@ -75,7 +77,7 @@ class _Step(Origins):
             if key is None:
                 continue
             if zero_factor and output.is_floating_point() and not bool(output.any()):
-                self.zeroed[key] = (facts.name, here() or backward_place())
+                self.zeroed[key] = (facts.name, self._nodes.here())
             else:
                 self.zeroed.pop(key, None)
 

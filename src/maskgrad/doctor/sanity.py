@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import fields, tensor_of
+from maskgrad.doctor.equality import same
 from maskgrad.doctor.frames import Place
 from maskgrad.doctor.garbage import other_contents
 from maskgrad.doctor.steady import Entry, Log
 from maskgrad.doctor.trial import Outcome, Trial
-from maskgrad.doctor.twins import Twins, same
+from maskgrad.doctor.twins import Twins
 from maskgrad.errors import ExaminationError
 
 __all__ = ["check_step"]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from maskgrad.doctor.frames import Place, here
 from maskgrad.doctor.operations import EMPTY, Facts
-from maskgrad.doctor.twins import Guarded, tensors_in
+from maskgrad.doctor.trees import tensors_in
+from maskgrad.doctor.twins import Guarded
 
 __all__ = ["Entry", "Log", "Steady"]
 

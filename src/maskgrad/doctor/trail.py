@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.frames import Place, backward_place, here
+from maskgrad.doctor.equality import differing
+from maskgrad.doctor.frames import Lines, Place
 from maskgrad.doctor.operations import Facts
 from maskgrad.doctor.realness import Shadows
-from maskgrad.doctor.twins import Twins, differing, key_of, tensors_in
+from maskgrad.doctor.trees import tensors_in
+from maskgrad.doctor.twins import Twins, key_of
 
 __all__ = ["Event", "Recorder"]
 
@@ -55,7 +57,7 @@ class Recorder(Twins):
         self.shadows = Shadows(masks)
         self.events: list[Event] = []
         self._writers: dict[int, list[int]] = {}
-        self._bad: dict[int, bool] = {}
+        self._nodes = Lines()
         self._names = names
         self._stack: list[str] = []
         #: for each line of the program, whether padding or real entries differed there
@@ -68,14 +70,11 @@ class Recorder(Twins):
             ),
             nn.modules.module.register_module_forward_hook(lambda *_: self._leave(), always_call=True),
         ]
-        self._anomaly = torch.autograd.set_detect_anomaly(True, check_nan=False)
-        self._anomaly.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._anomaly.__exit__(*error)
         for handle in self._handles:
             handle.remove()
 
@@ -86,11 +85,21 @@ class Recorder(Twins):
         if self._stack:
             self._stack.pop()
 
+    def forget(self, key: int) -> None:
+        """The next tensor at this address is another one."""
+        super().forget(key)
+        self._writers.pop(key, None)
+
     def begin(self, tensor: Tensor, real: Tensor) -> None:
         """A tensor of the batch has padding; give it a twin too."""
         self.shadows.set(tensor, real)
 
     # operations
+
+    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        """The operation on both; which line it belongs to is noted for the backward pass."""
+        self._nodes.note()
+        return super().run(func, facts, args, kwargs)
 
     def before(self, func: Any, facts: Facts, args: Any, kwargs: Any, written: list[Tensor]) -> Any:  # noqa: ARG002
         """Which inputs are bad, before a write in place changes them."""
@@ -135,7 +144,7 @@ class Recorder(Twins):
         self._add(event, outputs, keep=bool(written))
 
     def _add(self, event: Event, outputs: list[Tensor], *, keep: bool = False) -> None:
-        event.place = self._here(backward=event.backward)
+        event.place = self._nodes.here()
         event.module = self._stack[-1] if self._stack else ""
         number = len(self.events)
         self.events.append(event)
@@ -157,12 +166,6 @@ class Recorder(Twins):
         key = key_of(target)
         if key is not None and target is not tensor:
             self._writers[key] = self._who_wrote([tensor])
-
-    @staticmethod
-    def _here(*, backward: bool) -> Place | None:
-        if backward:
-            return here() or backward_place()
-        return here()
 
     def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
         super()._follow(func, facts, args, kwargs, result)

@@ -14,7 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from maskgrad.doctor import randomness
 from maskgrad.doctor.bookkeeping import Bookkeeping, of_the_process
 from maskgrad.doctor.silence import alone, is_replicated, refuse_coupled
-from maskgrad.doctor.twins import Guarded, tensors_in
+from maskgrad.doctor.trees import tensors_in
+from maskgrad.doctor.twins import Guarded
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 

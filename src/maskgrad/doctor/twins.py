@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
 from maskgrad.doctor import randomness
+from maskgrad.doctor.equality import same
 from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts, facts_of
 from maskgrad.doctor.sending import Differences, passes_on, waited_for
 from maskgrad.doctor.silence import to_nobody
+from maskgrad.doctor.trees import mapped, tensors_in
 
-__all__ = ["Guarded", "Twins", "key_of", "same", "tensors_in"]
+__all__ = ["Guarded", "Twins", "key_of"]
 
 
 def key_of(tensor: Tensor) -> int | None:
@@ -26,40 +28,6 @@ def key_of(tensor: Tensor) -> int | None:
         return None
     key: int = tensor.untyped_storage()._cdata
     return key
-
-
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """The tensors among arguments or results."""
-    if isinstance(tree, Tensor):
-        yield tree
-    else:
-        yield from (leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor))
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are equal entry for entry; NaN equals NaN."""
-    if a.layout is not torch.strided:
-        if a.layout is torch.sparse_coo:
-            a, b = a.coalesce(), b.coalesce()
-            return same(a._indices(), b._indices()) and same(a._values(), b._values())
-        return same(a.to_dense(), b.to_dense())
-    if a.shape != b.shape:
-        return False
-    if torch.equal(a, b):
-        return True
-    if not (a.is_floating_point() or a.is_complex()):
-        return False
-    return not bool(differing(a, b).any())
-
-
-def differing(a: Tensor, b: Tensor) -> Tensor:
-    """Boolean tensor: True where entries differ; NaN equals NaN."""
-    if a.layout is not torch.strided:
-        a, b = a.to_dense(), b.to_dense()
-    unequal = a != b
-    if a.is_floating_point() or a.is_complex():
-        unequal &= ~(a.isnan() & b.isnan())
-    return unequal
 
 
 class Guarded(TorchDispatchMode):
@@ -143,6 +111,7 @@ class Twins(Guarded):
         self._markers: set[int] = set()
         self._workspaces: set[int] = set()
         self._sent = Differences()
+        self._fresh = 0
         #: operations that could not be run on garbage, or gave a result of another shape: name and error
         self.refusals: list[tuple[str, str, Any]] = []
 
@@ -187,6 +156,10 @@ class Twins(Guarded):
                 _on(storage, tensor).copy_(twin)
             self.forget(key)
             self._storages[key] = (StorageWeakRef(tensor.untyped_storage()), storage)
+            self._fresh += 1
+            if self._fresh > len(self._storages) // 8:
+                self._fresh = 0
+                self._prune()
         else:
             _on(entry[1], tensor).copy_(twin)
         if marker:
@@ -197,6 +170,11 @@ class Twins(Guarded):
         self._storages.pop(key, None)
         self._markers.discard(key)
         self._workspaces.discard(key)
+
+    def _prune(self) -> None:
+        """Twins of tensors that are gone take memory."""
+        for key in [key for key, (reference, _) in self._storages.items() if reference.expired()]:
+            self.forget(key)
 
     # operations
 
@@ -252,7 +230,7 @@ class Twins(Guarded):
             if self.twin(tensor) is None and key_of(tensor) is not None:
                 self.set_twin(tensor, _on(tensor.untyped_storage().clone(), tensor))
         seen = self._seen(facts, args, kwargs, inputs)
-        twin_args, twin_kwargs = tree_map_only(Tensor, seen, (args, kwargs))
+        twin_args, twin_kwargs = mapped(seen, (args, kwargs))
         marked = self._copies_a_marker(facts, inputs)
         before = self.before(func, facts, args, kwargs, written)
         state = randomness.state(kwargs) if facts.random else None
@@ -350,7 +328,7 @@ class Twins(Guarded):
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
         for tensor in tensors_in((args, kwargs)):
             if key_of(tensor) is None and tensor in self._others and facts.view:
-                twin_args, twin_kwargs = tree_map_only(Tensor, lambda t: _or(self.twin(t), t), (args, kwargs))
+                twin_args, twin_kwargs = mapped(lambda t: _or(self.twin(t), t), (args, kwargs))
                 twins = func(*twin_args, **twin_kwargs)
                 for output, twin in zip(_flat(result), _flat(twins), strict=False):
                     if isinstance(output, Tensor) and output.shape != twin.shape:

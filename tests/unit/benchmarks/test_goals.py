@@ -53,6 +53,15 @@ def test_an_excess_is_in_microseconds() -> None:
     assert not goal.is_met(dense)
 
 
+def test_memory_is_that_at_the_peak_beside_the_peer() -> None:
+    goal = replace(GOAL, peer="dense", relation="<=", bound=2.5, quantity="memory")
+    dense = replace(THEIRS, peer="dense", memory=0.5)
+    assert goal.value(dense) == 2
+    assert goal.is_met(dense)
+    assert not goal.is_met(replace(dense, memory=0.25))
+    assert not goal.is_met(replace(dense, memory=None))  # it was not measured
+
+
 def test_the_worst_row_is_the_one_furthest_from_the_goal() -> None:
     rows = [replace(THEIRS, ratio=ratio) for ratio in (30.0, 10.0, 20.0)]
     assert GOAL.worst(rows).ratio == 10

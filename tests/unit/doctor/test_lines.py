@@ -1,0 +1,97 @@
+"""Lines of the backward pass: what runs there belongs to the line that made the node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from maskgrad.doctor.trail import Recorder
+from tests.unit.doctor.programs import line_of
+
+
+def _lines(mode: Recorder, operation: str) -> list[int]:
+    """The lines that were written down for an operation of the backward pass."""
+    return [
+        event.place.line if event.place else 0
+        for event in mode.events
+        if event.backward and event.operation == operation
+    ]
+
+
+def _started() -> tuple[Recorder, Tensor]:
+    """Everything that is computed from the tensor differs from its twin."""
+    x, mode = torch.ones(2, 3, requires_grad=True), Recorder([], {})
+    mode.set_twin(x.detach(), torch.full((2, 3), 2.0))
+    return mode, x
+
+
+class _Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.square()  # of the function
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.mul(ctx.saved_tensors[0]).add(1)  # of its backward pass
+
+
+def test_an_operation_and_its_backward_pass_have_one_line() -> None:
+    mode, x = _started()
+    with mode:
+        y = x.tanh()  # tanh
+        z = y.sigmoid()  # sigmoid
+        with torch.no_grad():
+            y.exp()
+        z.sum().backward()
+    assert _lines(mode, "tanh_backward") == [line_of("tanh", __file__)]
+    assert _lines(mode, "sigmoid_backward") == [line_of("sigmoid", __file__)]
+
+
+def test_a_graph_from_before_has_no_line() -> None:
+    mode, x = _started()
+    y = x.tanh()
+    mode.set_twin(y.detach(), y.detach() / 2)
+    with mode:
+        y.sigmoid().sum().backward()
+    assert _lines(mode, "tanh_backward") == [0]
+
+
+def test_a_write_into_a_view_keeps_its_line() -> None:
+    mode, x = _started()
+    with mode:
+        y = x * 2
+        y[0].tanh_()  # into the view
+        torch.zeros(3).exp()
+        y.sigmoid().sum().backward()
+    assert _lines(mode, "tanh_backward") == [line_of("into the view", __file__)]
+    # the copies around it are of a node that was made after the write
+    assert set(_lines(mode, "clone") + _lines(mode, "copy_")) == {line_of("into the view", __file__)}
+
+
+def test_what_is_added_to_a_gradient_has_no_line() -> None:
+    mode, x = _started()
+    x.grad = torch.zeros_like(x)
+    with mode:
+        x.tanh().sum().backward()
+    assert _lines(mode, "add_") == [0]
+
+
+def test_a_function_of_the_user_is_named_by_its_own_lines() -> None:
+    mode, x = _started()
+    with mode:
+        _Squared.apply(x).tanh().sum().backward()  # type: ignore[no-untyped-call]
+    assert _lines(mode, "add") == [line_of("of its backward pass", __file__)]
+
+
+def test_a_checkpoint_runs_its_lines_again() -> None:
+    def inside(x: Tensor) -> Tensor:
+        return x.tanh().sigmoid()  # inside
+
+    mode, x = _started()
+    with mode:
+        checkpoint(inside, x, use_reentrant=False).sum().backward()  # type: ignore[union-attr]
+    assert set(_lines(mode, "tanh_backward")) == {line_of("inside", __file__)}
