@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ def cuts(draw: st.DrawFn) -> Cut:
     kind = draw(st.sampled_from(["plain", "ddp", "prepare"]))
     number = draw(st.integers(1, 3 if mean == "entry" else 1))  # for sequence means a sequence is whole
     ends = [0, *sorted(draw(st.integers(0, LENGTH)) for _ in range(number - 1)), LENGTH]
-    shards = list(zip(ends, ends[1:], strict=False))
+    shards = list(itertools.pairwise(ends))
     dice = draw(st.randoms(use_true_random=False))
     return Cut(mean, kind, _dealt(dice, shards, draw(st.integers(1, 3))))
 

@@ -34,7 +34,10 @@ def twice(t: Tensor) -> Tensor:
         (lambda: twice(X), r"mg\.Function"),
         (lambda: mg.MaskedTensor(torch.ones(3), on(1, 0, 1)), r"mg\.masked\(data, mask\)"),  # type: ignore[arg-type]
         (lambda: mg.masked(torch.eye(3).to_sparse()), r"mg\.from_sparse\(data\)"),
-        (lambda: mg.masked([[1.0], [2.0, 3.0]]), r"mg\.from_sequences\(\[torch\.as_tensor\(s\) for s in data\]\)"),  # type: ignore[arg-type]
+        (
+            lambda: mg.masked([[1.0], [2.0, 3.0]]),
+            r"mg\.from_sequences\(\[torch\.as_tensor\(s\) for s in data\]\)",
+        ),  # type: ignore[arg-type]
         (lambda: mg.masked([torch.tensor(1.0), torch.ones(2)]), r"torch\.as_tensor\(data\)"),  # type: ignore[arg-type]
         (lambda: mg.masked([1.0, 2.0]), r"torch\.as_tensor\(data\)"),  # type: ignore[arg-type]
         (lambda: mg.masked(torch.ones(3, 4, 5), torch.ones(3, 4).bool()), r"mask\[\.\.\., None\]$"),
