@@ -151,7 +151,15 @@ def _partial_sums(
     shape = (*offsets(outer, 2), summed.size, *summed.strides, pieces, length)
     rest = (zero, zero + zero.dtype.type(1), wide, mean and done, out.numpy(), count.numpy())
     if inner is None:
-        run(_rows, flat(values), flat(mask), *shape, *rest, tasks=rows * pieces, elements=values.numel() // LIGHT)
+        run(
+            _rows,
+            flat(values),
+            flat(mask),
+            *shape,
+            *rest,
+            tasks=rows * pieces,
+            elements=values.numel() // LIGHT,
+        )
     else:
         run(
             _columns, flat(values), flat(mask), *shape, width, tile, inner.strides[1], *rest,
