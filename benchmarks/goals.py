@@ -183,6 +183,8 @@ GOALS: tuple[Goal, ...] = (
     Goal("batched", "*", "vmap-jacrev", ">=", 0.8, work="*", shape="256x*", density=None, note="16 *"),
     Goal("per_sample", "*", "vmap-grad", ">=", 1, work="*", shape="*", density=None),
     Goal("per_sample", "*", "opacus", ">=", 1, work="*", shape="*", density=None),
+    Goal("denominators", "8 micro-batches", "by-hand", ">=", 0.98, work="*", shape="*"),
+    Goal("denominators", "*", "bare-values", "<=", 1.2, "cost", shape="*"),
 )
 
 
