@@ -53,7 +53,7 @@ class GradientSums:
         self._swapping = losses > 1
         self._witness: tuple[Tensor, Any, int] = (params[0] if params else torch.empty(0), None, 0)
         # On PyTorch/XLA a masked gradient hangs on the parameter, which nothing in .grad tells.
-        self._elsewhere = any(param.is_xla for param in params)
+        self._elsewhere = any(param.is_xla for param in params)  # type: ignore[attr-defined]
         if any(param.grad is not None for param in params) or self._elsewhere:
             refuse_leftovers(params)
         self._dtypes: dict[int, torch.dtype | None] = {}
