@@ -193,6 +193,8 @@ GOALS: tuple[Goal, ...] = (
             ("second run", "memory", 5),
         )
     ),
+    Goal("denominators", "8 micro-batches", "by-hand", ">=", 0.98, work="*", shape="*"),
+    Goal("denominators", "*", "bare-values", "<=", 1.2, "cost", shape="*"),
 )
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import maskgrad as mg
 
-__all__ = ["Tagger", "batch", "cut", "losses_of", "moved", "one_pass"]
+__all__ = ["Tagger", "batch", "cut", "jagged", "losses_of", "moved", "one_pass"]
 
 #: How losses come to a trainer.
 FORMS = ["masked", "jagged", "plain with a count", "mean with a count"]
@@ -48,13 +48,18 @@ def cut(seed: int, x: Tensor, y: Tensor, pieces: int) -> list[tuple[Tensor, Tens
     return [(x[a:b], y[a:b]) for a, b in zip(starts, [*ends, len(x)], strict=True)]
 
 
+def jagged(x: Tensor, y: Tensor) -> tuple[Any, Any]:
+    """The known tokens of each sequence, in a row, and their labels."""
+    known = y != -100
+    order, lengths = (~known).long().argsort(dim=1, stable=True), known.sum(1)
+    return tuple(mg.from_lengths(t.gather(1, order), lengths, layout=torch.jagged) for t in (x, y))  # type: ignore[return-value]
+
+
 def losses_of(model: Any, x: Tensor, y: Tensor, form: str = "masked") -> tuple[Any, int | None]:
     """Losses and their count, in one of FORMS."""
     known = y != -100
     if form == "jagged":
-        lengths = known.sum(1)  # the known tokens of each sequence, in a row
-        order = (~known).long().argsort(dim=1, stable=True)
-        tokens, labels = (mg.from_lengths(t.gather(1, order), lengths, layout=torch.jagged) for t in (x, y))
+        tokens, labels = jagged(x, y)
         return F.cross_entropy(model(tokens).movedim(-1, 1), labels, reduction="none"), None
     scores = model(x).movedim(-1, 1)
     if form == "masked":
@@ -83,6 +88,6 @@ def one_pass(
 
 
 def moved(one: Any, other: Any) -> float:
-    """The largest difference of two models' parameters."""
+    """The largest difference of two models' parameters; NaN if there is one."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return max(float((a - b).detach().abs().max()) for a, b in pairs)
+    return float(torch.stack([(a - b).detach().abs().max() for a, b in pairs]).max())

@@ -28,7 +28,7 @@ def _a_new_accelerator() -> None:
 
 
 def train(
-    accelerator: Any, model: Any, micro_batches: list[Any], form: str = "masked"
+    accelerator: Any, model: Any, micro_batches: list[Any], form: str = "masked", clip: float = 0.3
 ) -> tuple[Any, list[Any]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     model, optimizer = accelerator.prepare(model, optimizer)
@@ -38,7 +38,7 @@ def train(
         with accelerator.accumulate(model):
             mean = accumulator.backward(*losses_of(model, x, y, form))
             if accelerator.sync_gradients:
-                accumulator.clip_grad_norm_(0.3)
+                accumulator.clip_grad_norm_(clip)
                 means.append(float(mean))
             optimizer.step()
             optimizer.zero_grad()

@@ -15,7 +15,9 @@ from tests.ecosystem.rows import one_line
 STEPS = 3
 
 
-def train(fabric: Any, model: Any, steps: list[list[Any]], form: str = "masked") -> tuple[Any, list[float]]:
+def train(
+    fabric: Any, model: Any, steps: list[list[Any]], form: str = "masked", clip: float = 0.3
+) -> tuple[Any, list[float]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     model, optimizer = fabric.setup(model, optimizer)
     accumulator = mg.integrations.FabricAccumulator(fabric, model)
@@ -24,7 +26,7 @@ def train(fabric: Any, model: Any, steps: list[list[Any]], form: str = "masked")
         for x, y in micro_batches:
             accumulator.backward(*losses_of(model, x, y, form))
         means.append(float(accumulator.finish()))
-        mg.clip_grad_norm_(model.parameters(), 0.3)
+        mg.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         optimizer.zero_grad()
     return model, means

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import maskgrad as mg
+from tests.ecosystem.micro_batches import moved
 from tests.ecosystem.rows import one_line
 from tests.ranks import run_on_ranks
 
@@ -177,12 +178,6 @@ def losses_of(model: Any, data: Any) -> Tensor:
     if isinstance(model, transformers.LlamaForCausalLM):
         logits, labels = logits[:, :-1], labels[:, 1:]
     return F.cross_entropy(logits[labels != -100], labels[labels != -100], reduction="none")
-
-
-def moved(one: Any, other: Any) -> float:
-    return max(
-        float((a - b).detach().abs().max()) for a, b in zip(one.parameters(), other.parameters(), strict=True)
-    )
 
 
 MODELS = {

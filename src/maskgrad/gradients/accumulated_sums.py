@@ -31,6 +31,8 @@ __all__ = ["GradientSums", "refuse_leftovers"]
 
 #: What ``.grad`` adds up by itself; others are looked at.
 _ADDS_UP = frozenset({Tensor, type(None)})
+_PLAIN = frozenset({Tensor, torch.strided})
+_HALVES = frozenset(HALVES)
 
 
 class GradientSums:
@@ -51,17 +53,12 @@ class GradientSums:
         self._swapping = losses > 1
         self._witness: tuple[Tensor, Any, int] = (params[0] if params else torch.empty(0), None, 0)
         # On PyTorch/XLA a masked gradient hangs on the parameter, which nothing in .grad tells.
-        self._elsewhere = any(param.device.type == "xla" for param in params)
+        self._elsewhere = any(param.is_xla for param in params)  # type: ignore[attr-defined]
         if any(param.grad is not None for param in params) or self._elsewhere:
             refuse_leftovers(params)
         self._dtypes: dict[int, torch.dtype | None] = {}
-        for place, param in enumerate(params):
-            if param.dtype in HALVES and not hasattr(
-                param, "device_mesh"
-            ):  # a DTensor's are gathered elsewhere
-                self._dtypes[place] = grad_dtype(param)
-                param.grad = None
-                set_grad_dtype(param, torch.float32)
+        if not _HALVES.isdisjoint([param.dtype for param in params]):
+            self._gather_wide()
         self._note()
 
     def backward(self, place: int, loss: Tensor, seed: Tensor, retain_graph: bool) -> None:
@@ -116,12 +113,11 @@ class GradientSums:
         """Divide the sums of the only loss in ``.grad``, if that is all there is to do."""
         if self._swapping or self._dtypes or self._apart[0]:
             return False
-        dense = [param.grad for param in self.params if param.grad is not None]
-        if divisor in (0, math.inf) or not all(
-            type(g) is Tensor and g.layout is torch.strided for g in dense
-        ):
+        dense = [gradient for param in self.params if (gradient := param.grad) is not None]
+        kinds = {*map(type, dense)} | {gradient.layout for gradient in dense}
+        if divisor in (0, math.inf) or not _PLAIN.issuperset(kinds):
             return False
-        torch._foreach_div_(dense, divisor)
+        _divide_plain(dense, divisor)
         return True
 
     def by(self, gradients: Sequence[AnyGradient | None], divisor: float) -> list[AnyGradient | None]:
@@ -156,6 +152,14 @@ class GradientSums:
             if gradient is not None:
                 param.grad = gradient.to(dtype or param.dtype)
         self._dtypes = {}
+
+    def _gather_wide(self) -> None:
+        """Let halves gather in float32."""
+        for place, param in enumerate(self.params):
+            if param.dtype in HALVES and not hasattr(param, "device_mesh"):  # a DTensor's gather elsewhere
+                self._dtypes[place] = grad_dtype(param)
+                param.grad = None
+                set_grad_dtype(param, torch.float32)
 
     def _after(self, loss: int) -> None:
         """Keep what ``.grad`` cannot add up, or has no place for, and note what is there now."""
@@ -222,6 +226,15 @@ def _divide(dense: list[Any], divisor: float) -> None:
     if divisor == float("inf"):
         torch._foreach_zero_(dense)
     elif divisor != 1:
+        _divide_plain(dense, divisor)
+
+
+def _divide_plain(dense: list[Any], divisor: float) -> None:
+    """In place. On a CPU a number is made a tensor once for each gradient, in four times what dividing takes."""
+    kinds = {(gradient.dtype, gradient.is_cpu) for gradient in dense}
+    if kinds in ({(torch.float32, True)}, {(torch.float64, True)}):
+        torch._foreach_div_(dense, torch.tensor(divisor, dtype=dense[0].dtype))
+    elif dense:
         torch._foreach_div_(dense, divisor)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.boolean import BooleanPattern
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.patterns.pattern import Pattern
 from maskgrad.patterns.stored import StoredPattern, keys_of
@@ -114,8 +115,15 @@ def _from_spread(read: list[Spread]) -> tuple[Tensor, ...]:
             known = one.known if known is None else known & one.known
     if known is None:
         return tuple(one.values for one in read)
-    keys = known.nonzero().squeeze(1)
+    keys = _places(known)
     return tuple(_at(one, keys) for one in read)
+
+
+def _places(known: Tensor) -> Tensor:
+    """Where a vector is True; NumPy finds a million places in 0.5 ms, PyTorch in 3 to 5."""
+    if not can_read_values(known):
+        return known.nonzero().squeeze(1)
+    return torch.from_numpy(known.numpy().nonzero()[0])
 
 
 def _at(one: Spread | Listed, keys: Tensor) -> Tensor:
