@@ -80,6 +80,10 @@ class Wrappers:
             for wrapper in self.sharded:
                 state = wrapper._get_fsdp_state()
                 if state._is_root:
+                    context = state._state_ctx
+                    # since PyTorch 2.15 set as a backward pass begins, and unset as it ends
+                    if getattr(context, "manual_backward_finalization_active", False) is None:
+                        context.manual_backward_finalization_active = False
                     state._root_post_backward_final_callback()
         finally:
             for wrapper in self.sharded:
