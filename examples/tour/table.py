@@ -22,6 +22,7 @@ FIRST = "maskgrad AdamW, exact"
 COLUMNS = {
     "ms per step": Column("{:.2f}", min, compared=True),
     "ms at the end": Column("{:,.0f}"),
+    "ms in all": Column("{:,.0f}", min, compared=True),
     "off dense AdamW by": Column("{:.1e}"),
 }
 #: sparse gradients?, and the optimizer
@@ -57,22 +58,29 @@ def measure(seed: int = 0, steps: int = 30, rows: int = 1_000_000) -> Part:
         found[name] = {"ms per step": 1e3 * statistics.median(times)}
         if name == FIRST:
             found[name]["ms at the end"] = 1e3 * seconds_of(partial(mg.optim.flush, table))
+        # what is put off until the end is part of the price: per step alone, the exact way would look too cheap
+        found[name]["ms in all"] = 1e3 * sum(times) + found[name].get("ms at the end", 0.0)
         tables[name] = table.weight.detach()
     dense = tables["torch AdamW, dense"]
     for name, weight in tables.items():
         found[name]["off dense AdamW by"] = (weight - dense).abs().max().item()
     exact, slow = found[FIRST], found["torch AdamW, dense"]
-    share = exact["ms per step"] / slow["ms per step"]
-    quickest = min(found, key=lambda name: found[name]["ms per step"])
+    share = exact["ms in all"] / slow["ms in all"]
+    quickest = min(found, key=lambda name: found[name]["ms in all"])
     finding = (
-        f"AdamW on {rows:,} rows: exact on sparse gradients takes {share:.3g} times as long as dense AdamW's step "
+        f"AdamW, {rows:,} rows, {steps} steps: exact on sparse gradients takes {share:.2f} times as long in all as dense "
         f"and differs by {exact['off dense AdamW by']:.0e}; {quickest} is fastest"
     )
-    bars_of = {name: {"step": row["ms per step"]} for name, row in found.items()}
+    bars_of = {name: {"all": row["ms in all"]} for name, row in found.items()}
     return Part(
         "table",
         finding,
         COLUMNS,
         found,
-        lambda ax: bars(bars_of, ax, xlabel="median time of a whole step (ms)"),
+        lambda ax: bars(
+            bars_of,
+            ax,
+            xlabel=f"time of {steps} steps and what is left for the end (ms)",
+            number_format="{:,.0f}",
+        ),
     )
