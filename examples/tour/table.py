@@ -68,7 +68,7 @@ def measure(seed: int = 0, steps: int = 30, rows: int = 1_000_000) -> Part:
     share = exact["ms in all"] / slow["ms in all"]
     quickest = min(found, key=lambda name: found[name]["ms in all"])
     finding = (
-        f"AdamW, {rows:,} rows, {steps} steps: exact on sparse gradients takes {share:.2f} times as long in all as dense "
+        f"AdamW, {rows:,} rows, {steps} steps: exact on sparse gradients takes {share:.2f} of dense's time in all "
         f"and differs by {exact['off dense AdamW by']:.0e}; {quickest} is fastest"
     )
     bars_of = {name: {"all": row["ms in all"]} for name, row in found.items()}
