@@ -33,8 +33,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.stamp-demo  ## train a recommender on ratings with holes, and draw what was learnt
-	$(BIN)/maskgrad demo movielens
+demo: $(VENV)/.stamp-demo  ## measure what masks and sparse gradients change, on one screen, in two minutes
+	$(BIN)/maskgrad demo tour
 
 test: $(VENV)/.stamp-dev  ## run what a change may break: every operation and law, few samples; all examples of the docs
 	$(BIN)/python $(light_run)
@@ -92,7 +92,7 @@ dist: $(VENV)/.stamp-dist  ## build wheel and sdist, and try each in an empty en
 	$(BIN)/python tests/packaging/try_distributions.py --constraint constraints.txt
 
 clean:  ## remove what was built, but keep .venv and its like
-	rm -rf build dist docs/_build docs/generated demo-report flights-report benchmark-report .coverage
+	rm -rf build dist docs/_build docs/generated demo-report tour-report flights-report benchmark-report .coverage
 	rm -rf __pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests docs benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
