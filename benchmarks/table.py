@@ -48,6 +48,7 @@ def _labels(judged: Sequence[tuple[Goal, list[Row]]]) -> list[str]:
     labels = [f"{goal.family}: {_goal_name(goal, concerned)}" for goal, concerned in judged]
     for more in (
         [rows[0].shape if len({row.shape for row in rows}) == 1 else "" for _, rows in judged],
+        ["in memory" if goal.quantity == "memory" else "" for goal, _ in judged],
         [f"beside {goal.peer}" for goal, _ in judged],
     ):
         details = defaultdict(list)
