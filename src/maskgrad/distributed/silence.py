@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Wrappers"]
+__all__ = ["Wrappers", "imported", "replicating", "sharding"]
 
 
 class Wrappers:
@@ -28,16 +28,16 @@ class Wrappers:
 
     def __init__(self, module: nn.Module | None, params: Sequence[Tensor]) -> None:
         modules = [] if module is None else list(module.modules())
-        self.replicated = [m for m in modules if _is(m, _replicating())]
-        self.sharded: list[Any] = [m for m in modules if _is(m, _sharding())]
-        old = _from("torch.distributed.fsdp", "FullyShardedDataParallel")
+        self.replicated = [m for m in modules if _is(m, replicating())]
+        self.sharded: list[Any] = [m for m in modules if _is(m, sharding())]
+        old = imported("torch.distributed.fsdp", "FullyShardedDataParallel")
         if any(_is(m, old) for m in modules):
             raise TypeError(
                 "GradientAccumulator: the module holds a FullyShardedDataParallel; use "
                 "torch.distributed.fsdp.fully_shard, whose exchange can be put off"
             )
         known = {id(m) for m in modules} | {id(d) for m in self.replicated for d in getattr(m, "_dense", ())}
-        _refuse_others({id(p) for p in params}, known, (*_replicating(), *_sharding(), *old))
+        _refuse_others({id(p) for p in params}, known, (*replicating(), *sharding(), *old))
         self._stack = contextlib.ExitStack()
 
     def __bool__(self) -> bool:
@@ -105,18 +105,20 @@ def _groups(wrapper: Any) -> list[Any]:
     return list(found)
 
 
-def _replicating() -> tuple[type, ...]:
+def replicating() -> tuple[type, ...]:
+    """Wrappers of which every rank has the same parameters."""
     return (
-        *_from("torch.nn.parallel.distributed", "DistributedDataParallel"),
-        *_from("maskgrad.distributed.data_parallel", "DataParallel"),
+        *imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
+        *imported("maskgrad.distributed.data_parallel", "DataParallel"),
     )
 
 
-def _sharding() -> tuple[type, ...]:
-    return _from("torch.distributed.fsdp", "FSDPModule")
+def sharding() -> tuple[type, ...]:
+    """Modules of which each rank has a part of the parameters."""
+    return imported("torch.distributed.fsdp", "FSDPModule")
 
 
-def _from(module: str, name: str) -> tuple[type, ...]:
+def imported(module: str, name: str) -> tuple[type, ...]:
     """A class, where somebody has imported it: otherwise there are no instances."""
     found = getattr(sys.modules.get(module), name, None)
     return () if found is None else (found,)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -12,6 +11,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from maskgrad.distributed.silence import imported, replicating, sharding
 from maskgrad.errors import ExaminationError
 
 __all__ = ["alone", "is_replicated", "is_sharded", "refuse_coupled", "to_nobody"]
@@ -58,7 +58,7 @@ def _silent(rank: int, size: int) -> Any:
 def alone() -> Iterator[None]:
     """Inside, modules that replicate their parameters are what they wrap: nothing is counted, sent or waited for."""
     with contextlib.ExitStack() as stack:
-        for kind in _replicating():
+        for kind in replicating():
             stack.enter_context(mock.patch.object(kind, "forward", _inner))
         yield
 
@@ -74,22 +74,13 @@ def _inner(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
 
 def is_replicated(module: nn.Module) -> bool:
     """Whether other ranks have the same parameters."""
-    return isinstance(module, _replicating())
-
-
-def _replicating() -> tuple[type, ...]:
-    return _known(
-        ("torch.nn.parallel.distributed", "DistributedDataParallel"),
-        ("maskgrad.distributed.data_parallel", "DataParallel"),
-    )
+    return isinstance(module, replicating())
 
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether ranks share the parameters of a module: none of them can compute alone."""
-    wrappers = _known(
-        ("torch.distributed.fsdp", "FSDPModule"), ("torch.distributed.fsdp", "FullyShardedDataParallel")
-    )
-    sharded = _known(("torch.distributed.tensor", "DTensor"))
+    wrappers = (*sharding(), *imported("torch.distributed.fsdp", "FullyShardedDataParallel"))
+    sharded = imported("torch.distributed.tensor", "DTensor")
     return any(isinstance(m, wrappers) for m in module.modules()) or any(
         isinstance(parameter, sharded) for parameter in module.parameters()
     )
@@ -111,9 +102,3 @@ def refuse_coupled(module: nn.Module) -> None:
             f"model: the parameters of {type(module).__name__} are sharded (fully_shard, DTensor), and no rank can run "
             f"it alone; examine the model before fully_shard(model), on one process or under DistributedDataParallel"
         )
-
-
-def _known(*places: tuple[str, str]) -> tuple[type, ...]:
-    """Classes where somebody has imported them: otherwise there are no instances."""
-    found = (getattr(sys.modules.get(module), name, None) for module, name in places)
-    return tuple(kind for kind in found if kind is not None)

@@ -40,8 +40,6 @@ class _Told(event.Listener):
             )
 
 
-def tell_of_compilation() -> _Told:
+def tell_of_compilation() -> None:
     """From now on a warning is logged, once, when compiling kernels has taken a second."""
-    listener = _Told()
-    event.register("numba:compile", listener)  # type: ignore[no-untyped-call]
-    return listener
+    event.register("numba:compile", _Told())  # type: ignore[no-untyped-call]
