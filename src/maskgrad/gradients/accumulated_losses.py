@@ -12,7 +12,7 @@ from torch import Tensor
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 
-__all__ = ["Losses", "Mean", "Part", "Plan", "checked_mean", "parts_of"]
+__all__ = ["ONE", "Losses", "Mean", "Part", "Plan", "Seen", "checked_mean", "parts_of"]
 
 Mean = Literal["entry", "sequence"]
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
@@ -76,6 +76,41 @@ class Plan(NamedTuple):
             return "one loss"
         named = zip(self.names, self.weights, strict=True)
         return "; ".join(f"a loss {n.replace(';', ',')!r} with weight {w}" for n, w in named)
+
+
+class Seen:
+    """What has been propagated of one loss since the last division.
+
+    Args:
+        exponent: sums are those of the losses times two to the power of minus this, which is exact; -1: not known yet.
+        expected: the number that the sums are divided by already, 0 for none: that of the step before, where it costs
+            nothing to be wrong. A step with as many losses needs no division then.
+    """
+
+    __slots__ = ("counts", "expected", "exponent", "values")
+
+    def __init__(self, exponent: int, expected: int) -> None:
+        self.exponent, self.expected = exponent, expected
+        self.values: list[tuple[Any, int]] = []
+        self.counts: list[int | Tensor] = []
+
+    def scaled(self, number: int) -> float:
+        """How often a loss of so many entries is in the sums."""
+        if self.expected:
+            return number / self.expected
+        return math.ldexp(number, -max(self.exponent, 0))
+
+    def count(self) -> int:
+        """Of how many losses the sums are."""
+        return int(sum(self.counts))
+
+    def total(self) -> float:
+        """The sum of all losses, of many in one transfer."""
+        losses = [loss for loss, _ in self.values]
+        if any(isinstance(loss, Tensor) for loss in losses):
+            device = next(loss.device for loss in losses if isinstance(loss, Tensor))
+            losses = torch.stack([torch.as_tensor(loss, device=device) for loss in losses]).tolist()
+        return math.fsum(loss * times for loss, (_, times) in zip(losses, self.values, strict=True) if times)
 
 
 ONE = Plan(None, (1.0,))

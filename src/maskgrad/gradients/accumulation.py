@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.gradients.accumulated_losses import Losses, Mean, Part, Plan, checked_mean, parts_of
+from maskgrad.gradients.accumulated_losses import ONE, Losses, Mean, Part, Plan, Seen, checked_mean, parts_of
 from maskgrad.gradients.accumulated_sums import GradientSums, refuse_leftovers
 from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks
 from maskgrad.gradients.accumulation_watch import AccumulationWatch
 from maskgrad.gradients.attached import keep_attached
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.semantics.entries import HALVES
 
 __all__ = ["GradientAccumulator"]
 
@@ -88,11 +89,11 @@ class GradientAccumulator:
         self._used = False
         self._refusal: Exception | None = None
         self._scale: Tensor | None = None
-        self._exponents: list[int] = []
-        self._seen: list[list[tuple[Any, int]]] = []
+        self._seen: list[Seen] = []
         self._seeds: dict[float, Tensor] = {}
         self._device, self._dtype = self._given[0].device, torch.float32
-        self._counts: list[list[int | Tensor]] = []
+        self._alike: torch.dtype | None = None  # of a mean on the CPU, of which nothing has to be found out again
+        self._before: tuple[Plan | None, tuple[int, ...]] = None, ()
         weakref.finalize(self, _let_go, self._ranks, self._watch.close, self._held)
 
     def backward(
@@ -125,6 +126,9 @@ class GradientAccumulator:
         """
         if self._refusal is not None:
             return
+        if type(losses) is Tensor and losses.dtype is self._alike and mask is None and weights is None:
+            if self._once_more(losses, count, retain_graph):
+                return
         watch = self._watch
         try:
             plan, parts = parts_of(losses, count, mask, weights, self._mean)
@@ -142,13 +146,35 @@ class GradientAccumulator:
             for place in passes:
                 self._propagate(place, parts[place], retain_graph or place != passes[-1])
         except BaseException as error:
-            self._refusal = RuntimeError(
-                f"a backward pass of the accumulator failed half-way ({type(error).__name__}: {error}); what it has "
-                "gathered cannot be used: call accumulator.reset()"
-            )
+            self._failed(error)
             raise
         finally:
             watch.touched.clear()
+
+    def _once_more(self, loss: Tensor, count: Any, retain_graph: bool) -> bool:
+        """Propagate a mean, if it is like that of the micro-batch before, and nothing has happened in between."""
+        touched = self._watch.touched
+        if type(count) is not int or count <= 0 or loss.ndim or not (loss.is_cpu and loss.requires_grad):
+            return False
+        if touched or self._plan is not ONE or self._sums is None or self._sums.changed():
+            return False
+        seen = self._seen[0]
+        try:
+            self._sums.backward(0, loss, self._seed(seen, count, loss), retain_graph)
+            seen.values.append((loss.item(), count))
+            seen.counts.append(count)
+        except BaseException as error:
+            self._failed(error)
+            raise
+        finally:
+            touched.clear()
+        return True
+
+    def _failed(self, error: BaseException) -> None:
+        self._refusal = RuntimeError(
+            f"a backward pass of the accumulator failed half-way ({type(error).__name__}: {error}); what it has "
+            "gathered cannot be used: call accumulator.reset()"
+        )
 
     def finish(self) -> Any:
         """Divide the gradients, on all ranks, by all that they were computed from, and give the mean losses.
@@ -173,11 +199,12 @@ class GradientAccumulator:
                 "finish() without a backward() since the last one, on any rank: there is nothing to divide"
             )
         if self._sums is None:  # this rank had no data
-            self._plan = together.plan
-            self._gather(len(together.plan.weights))
+            self._gather(together.plan)
         sums = self._sums
         assert sums is not None
         self._divide(sums, together)
+        if isinstance(self._ranks, Alone) and self._scaler is None:
+            self._before = together.plan, together.counts
         means = self._means(together)
         self._start()
         return means
@@ -202,8 +229,10 @@ class GradientAccumulator:
         return None
 
     def _start(self) -> None:
-        self._sums = self._plan = self._refusal = self._scale = None
-        self._exponents, self._seen, self._counts, self._seeds = [], [], [], {}
+        self._sums = self._plan = self._refusal = self._scale = self._alike = None
+        if self._scaler is not None or len(self._seeds) > _SEEDS:
+            self._seeds = {}
+        self._seen = []
         self._dtype = torch.float32
         self._watch.accumulating = False
         self._watch.touched.clear()
@@ -220,20 +249,21 @@ class GradientAccumulator:
                     "several losses need a sum of gradients each, and fully_shard keeps one; give their weighted sum, "
                     "or an accumulator each"
                 )
-            self._gather(len(plan.weights))
-            self._plan, self._used = plan, True
+            self._gather(plan)
+            self._used = True
         elif plan != self._plan:
             raise ValueError(
                 f"this micro-batch has {plan.described()}, the ones before had {self._plan.described()}; give the same "
                 "names and weights each time, and None for a loss that a micro-batch has nothing of"
             )
 
-    def _gather(self, losses: int) -> None:
+    def _gather(self, plan: Plan) -> None:
         params = [param for param in self._given if param.requires_grad]
-        self._sums = self._held["sums"] = GradientSums(params, losses)
-        self._exponents = [0 if self._ranks.in_step else -1] * losses
-        self._seen = [[] for _ in range(losses)]
-        self._counts = [[] for _ in range(losses)]
+        self._sums = self._held["sums"] = GradientSums(params, len(plan.weights))
+        self._plan, (before, expected) = plan, self._before
+        if plan != before or not self._sums.wide:
+            expected = (0,) * len(plan.weights)
+        self._seen = [Seen(0 if self._ranks.in_step else -1, number) for number in expected]
         if self._scaler is not None:
             self._scale = self._scaler.scale(torch.ones((), device=self._given[0].device)).detach()
 
@@ -256,55 +286,59 @@ class GradientAccumulator:
                 "a micro-batch with count=0 has losses that are not finite, and with fully_shard every rank must go "
                 "through each backward pass: give unreduced losses with a mask"
             )
-        if self._exponents[place] < 0 and part.size:
-            self._exponents[place] = math.frexp(part.size)[1]
-        factor = math.ldexp(part.times, -max(self._exponents[place], 0))
+        seen = self._seen[place]
+        if seen.exponent < 0 and part.size:
+            seen.exponent = math.frexp(part.size)[1]
+        if loss.dtype in HALVES:
+            seen.expected = seen.expected if seen.counts else 0
+        sums.backward(place, loss, part.direction(self._seed(seen, part.times, loss)), retain_graph)
+        total = part.total()
+        seen.values.append((total.item() if loss.device.type == "cpu" else total, part.times))
+        seen.counts.append(part.number)
+        self._device = loss.device
+        if loss.dtype is torch.float64:
+            self._dtype = torch.float64
+        known = self._plan is ONE and not loss.ndim and loss.is_cpu
+        self._alike = loss.dtype if known else None
+
+    def _seed(self, seen: Seen, times: int, loss: Tensor) -> Tensor:
+        """What is propagated from a loss that counts ``times``."""
+        factor = seen.scaled(times)
         seed = self._seeds.get(factor)
         if seed is None or seed.dtype is not loss.dtype or seed.device != loss.device:
             seed = torch.full((), factor, dtype=loss.dtype, device=loss.device)
             if self._scale is not None:
                 seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
             self._seeds[factor] = seed
-        sums.backward(place, loss, part.direction(seed), retain_graph)
-        total = part.total()
-        value = total.item() if loss.device.type == "cpu" else total
-        self._seen[place].append((value, part.times))
-        self._device = loss.device
-        if loss.dtype is torch.float64:
-            self._dtype = torch.float64
-        self._counts[place].append(part.number)
+        return seed
 
     def _tally(self) -> Tally:
         scale = 1.0 if self._scale is None else float(self._scale)
-        totals = tuple(map(_total, self._seen))
-        counts = tuple(int(sum(one)) for one in self._counts)
-        return Tally(self._plan, totals, counts, tuple(self._exponents), scale, self._mean)
+        totals, counts = tuple(s.total() for s in self._seen), tuple(s.count() for s in self._seen)
+        return Tally(self._plan, totals, counts, tuple(s.exponent for s in self._seen), scale, self._mean)
 
-    @torch.no_grad()
     def _divide(self, sums: GradientSums, together: Tally) -> None:
         assert together.plan is not None
-        if self._exponents != list(together.exponents):
-            for loss, (own, common) in enumerate(zip(self._exponents, together.exponents, strict=True)):
-                if 0 <= own != common:
-                    sums.times(loss, math.ldexp(1.0, own - common))
-            self._exponents = list(together.exponents)
+        for loss, (seen, common) in enumerate(zip(self._seen, together.exponents, strict=True)):
+            if 0 <= seen.exponent != common:
+                sums.times(loss, math.ldexp(1.0, seen.exponent - common))
+            seen.exponent = common
         divisors = [
-            math.ldexp(count, -max(exponent, 0)) / weight if count and weight else math.inf
-            for count, exponent, weight in zip(
-                together.counts, together.exponents, together.plan.weights, strict=True
-            )
+            seen.scaled(count) / weight if count and weight else math.inf
+            for seen, count, weight in zip(self._seen, together.counts, together.plan.weights, strict=True)
         ]
         self._ranks.reduce_shards()
         if self._ranks.size == 1 and sums.divided_where_they_are(divisors[0]):
             return
-        if self._ranks.size == 1:
-            sums.write(sums.divided(divisors, in_place=True))
-            return
-        if len(divisors) == 1:  # sums travel, and are divided afterwards
-            found = [sums.summed(0, place) for place in range(len(sums.params))]
-            sums.write(sums.by(self._ranks.exchanged(sums.params, found), divisors[0]))
-            return
-        sums.write(self._ranks.exchanged(sums.params, sums.divided(divisors, in_place=False)))
+        with torch.no_grad():
+            if self._ranks.size == 1:
+                found = sums.divided(divisors, in_place=True)
+            elif len(divisors) == 1:  # sums travel, and are divided afterwards
+                found = [sums.summed(0, place) for place in range(len(sums.params))]
+                found = sums.by(self._ranks.exchanged(sums.params, found), divisors[0])
+            else:
+                found = self._ranks.exchanged(sums.params, sums.divided(divisors, in_place=False))
+            sums.write(found)
 
     def _means(self, together: Tally) -> Any:
         means = [
@@ -317,9 +351,12 @@ class GradientAccumulator:
         return dict(zip(together.plan.names, means, strict=True))
 
 
+_SEEDS = 256  # that are kept from step to step
+
 _CHANGED = (
-    "the gradients were changed between backward() and finish(), by zero_grad, clipping, unscale_ or a backward pass "
-    "of somebody else; do these after finish(), or call accumulator.reset() to begin anew"
+    "the gradients were changed between backward() and finish(), by zero_grad, clipping, unscale_ or a plain backward(). "
+    "Call accumulator.backward(losses) for each micro-batch and the others after finish(), or accumulator.reset() now, "
+    "to begin anew"
 )
 
 
@@ -341,15 +378,6 @@ def _let_go(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> No
 
 def _is_initialized() -> bool:
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
-
-
-def _total(seen: list[tuple[Any, int]]) -> float:
-    """The sum of all losses, of many in one transfer."""
-    losses = [loss for loss, _ in seen]
-    if any(isinstance(loss, Tensor) for loss in losses):
-        device = next(loss.device for loss in losses if isinstance(loss, Tensor))
-        losses = torch.stack([torch.as_tensor(loss, device=device) for loss in losses]).tolist()
-    return math.fsum(loss * times for loss, (_, times) in zip(losses, seen, strict=True) if times)
 
 
 def _scale_moved(scale: Tensor | None, scaler: Any) -> Exception | None:

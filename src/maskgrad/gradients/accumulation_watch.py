@@ -37,12 +37,13 @@ class AccumulationWatch(StepObserver):
     def __init__(self, params: Sequence[Tensor], silenced: bool) -> None:
         self.accumulating, self._silenced = False, silenced
         self._ids = {id(param) for param in params}
-        # The hooks do not keep this watch alive, and run in each backward pass: nothing is cheaper.
+        # The hooks do not keep this watch alive, and run in each backward pass: nothing is cheaper. Alone, looking at
+        # the gradients between two passes is, and tells all.
         self.touched: deque[Tensor] = deque(maxlen=1)
         self._hooks = [
             param.register_post_accumulate_grad_hook(self.touched.append)
             for param in params
-            if param.requires_grad and param.is_leaf
+            if silenced and param.requires_grad and param.is_leaf
         ]
         observe_steps(self)
 
