@@ -7,11 +7,11 @@ With one loss the sum is in ``.grad`` all the time. With several, that of the lo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from maskgrad.gradients.added import added
 from maskgrad.gradients.attached import (
@@ -25,9 +25,12 @@ from maskgrad.gradients.attached import (
 )
 from maskgrad.gradients.gradient import read
 from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["GradientSums", "refuse_leftovers"]
+__all__ = ["GradientSums", "Parameters", "leftover", "listed"]
+
+Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 
 #: What ``.grad`` adds up by itself; others are looked at.
 _ADDS_UP = frozenset({Tensor, type(None)})
@@ -61,6 +64,15 @@ class GradientSums:
         if not _HALVES.isdisjoint([param.dtype for param in params]):
             self._gather_wide()
         self._note()
+
+    def begins_again(self) -> bool:
+        """Whether these sums serve another step: of one loss, finished, with no gradients left and no halves."""
+        if self._swapping or self._elsewhere or self._dtypes or self._apart[0]:
+            return False
+        if any(param.grad is not None or param.dtype in _HALVES for param in self.params):
+            return False
+        self._grads, self._versions = [None] * len(self.params), []
+        return True
 
     @property
     def wide(self) -> bool:
@@ -130,6 +142,7 @@ class GradientSums:
             return False
         if divisor != 1:
             _divide_plain(dense, divisor)
+        self._grads = []  # the user frees them
         return True
 
     def by(self, gradients: Sequence[AnyGradient | None], divisor: float) -> list[AnyGradient | None]:
@@ -287,3 +300,31 @@ def refuse_leftovers(params: Sequence[Tensor]) -> None:
             f"a parameter of shape {tuple(param.shape)} has a .grad from before, which would be divided together with "
             "the new ones; call optimizer.zero_grad() after each step, before the first backward()"
         )
+
+
+def leftover(params: Sequence[Tensor]) -> Exception | None:
+    """What :func:`refuse_leftovers` raises."""
+    try:
+        refuse_leftovers(params)
+    except (RuntimeError, ValueError) as error:
+        return error
+    return None
+
+
+def listed(given: Parameters) -> list[Tensor]:
+    """Each parameter once, in their order; TypeError or ValueError if they are none."""
+    if isinstance(given, nn.Module):
+        given = given.parameters()
+    elif isinstance(given, (set, frozenset)):
+        raise TypeError("parameters must have the same order on all ranks, found a set; use a list")
+    found: dict[int, Tensor] = {}
+    for one in [given] if isinstance(given, (Tensor, MaskedTensor)) else list(given):
+        if not isinstance(one, (Tensor, MaskedTensor)):
+            raise TypeError(f"expected a module or its parameters, found {type(one).__name__}")
+        param = one._values if isinstance(one, MaskedTensor) else one
+        found.setdefault(id(param), param)
+    if not found:
+        raise ValueError(
+            "there are no parameters; give a module that has some, and no iterator that is used up"
+        )
+    return list(found.values())

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from maskgrad.gradients.accumulated_losses import ONE, Losses, Mean, Part, Plan, Seen, checked_mean, parts_of
-from maskgrad.gradients.accumulated_sums import GradientSums, refuse_leftovers
-from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks
-from maskgrad.gradients.accumulation_watch import AccumulationWatch
+from maskgrad.gradients.accumulated_sums import GradientSums, Parameters, leftover, listed
+from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks, there_are_groups
+from maskgrad.gradients.accumulation_watch import CHANGED, AccumulationWatch, scale_moved
 from maskgrad.gradients.attached import keep_attached
-from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.semantics.entries import HALVES
 
 __all__ = ["GradientAccumulator"]
 
-Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
+_SEEDS = 256  # that are kept from step to step
 
 
 class GradientAccumulator:
@@ -79,12 +78,14 @@ class GradientAccumulator:
     ) -> None:
         checked_mean(mean)
         module = model_or_parameters if isinstance(model_or_parameters, nn.Module) else None
-        self._given = _listed(model_or_parameters)
+        self._given = listed(model_or_parameters)
         self._mean, self._scaler = mean, scaler
         self._ranks = found_ranks(module, self._given, group)
         self._watch = AccumulationWatch(self._given, self._ranks.silenced and self._ranks.size > 1)
         self._held: dict[str, GradientSums] = {}
         self._sums: GradientSums | None = None
+        self._parked: GradientSums | None = None  # of a step with one mean, which the next is probably like
+        self._trained: list[bool] = []
         self._plan: Plan | None = None
         self._used = False
         self._refusal: Exception | None = None
@@ -92,7 +93,9 @@ class GradientAccumulator:
         self._seen: list[Seen] = []
         self._seeds: dict[float, Tensor] = {}
         self._device, self._dtype = self._given[0].device, torch.float32
-        self._alike: torch.dtype | None = None  # of a mean on the CPU, of which nothing has to be found out again
+        self._alike: torch.dtype | None = (
+            None  # of a mean on the CPU: of the next nothing has to be found out
+        )
         self._before: tuple[Plan | None, tuple[int, ...]] = None, ()
         weakref.finalize(self, _let_go, self._ranks, self._watch.close, self._held)
 
@@ -126,9 +129,9 @@ class GradientAccumulator:
         """
         if self._refusal is not None:
             return
-        if type(losses) is Tensor and losses.dtype is self._alike and mask is None and weights is None:
-            if self._once_more(losses, count, retain_graph):
-                return
+        alike = type(losses) is Tensor and losses.dtype is self._alike and mask is None and weights is None
+        if alike and self._once_more(losses, count, retain_graph):  # type: ignore[arg-type]
+            return
         watch = self._watch
         try:
             plan, parts = parts_of(losses, count, mask, weights, self._mean)
@@ -142,7 +145,10 @@ class GradientAccumulator:
             return
         watch.accumulating = True
         try:
-            passes = [place for place, part in enumerate(parts) if self._takes_part(part)]
+            in_step = self._ranks.in_step
+            passes = [
+                n for n, p in enumerate(parts) if p.loss is not None and (in_step or not p.nothing_counts)
+            ]
             for place in passes:
                 self._propagate(place, parts[place], retain_graph or place != passes[-1])
         except BaseException as error:
@@ -153,14 +159,18 @@ class GradientAccumulator:
 
     def _once_more(self, loss: Tensor, count: Any, retain_graph: bool) -> bool:
         """Propagate a mean, if it is like that of the micro-batch before, and nothing has happened in between."""
-        touched = self._watch.touched
+        touched, sums = self._watch.touched, self._sums
         if type(count) is not int or count <= 0 or loss.ndim or not (loss.is_cpu and loss.requires_grad):
             return False
-        if touched or self._plan is not ONE or self._sums is None or self._sums.changed():
+        if sums is None:
+            sums = self._as_before(loss)
+            if sums is None:
+                return False
+        elif touched or self._plan is not ONE or sums.changed():
             return False
         seen = self._seen[0]
         try:
-            self._sums.backward(0, loss, self._seed(seen, count, loss), retain_graph)
+            sums.backward(0, loss, self._seed(seen, count, loss), retain_graph)
             seen.values.append((loss.item(), count))
             seen.counts.append(count)
         except BaseException as error:
@@ -169,6 +179,17 @@ class GradientAccumulator:
         finally:
             touched.clear()
         return True
+
+    def _as_before(self, loss: Tensor) -> GradientSums | None:
+        """Sums for a step that begins as the last one did; None: everything has to be looked at."""
+        sums = self._parked
+        if sums is None or [p.requires_grad for p in self._given] != self._trained or not sums.begins_again():
+            return None
+        self._sums, self._plan = sums, ONE
+        self._seen = [Seen(-1, self._before[1][0])]
+        self._dtype = torch.promote_types(loss.dtype, torch.float32)
+        self._watch.accumulating = True
+        return sums
 
     def _failed(self, error: BaseException) -> None:
         self._refusal = RuntimeError(
@@ -189,10 +210,14 @@ class GradientAccumulator:
                 ranks.
         """
         refusal = self._refusal or self._disturbed()
+        if self._alike is not None and refusal is None and isinstance(self._ranks, Alone):
+            mean = self._mean_divided()
+            if mean is not None:
+                return mean
         if self._sums is None and refusal is None and self._ranks.size > 1:
-            refusal = _leftover(self._given)  # others may have data
+            refusal = leftover(self._given)  # others may have data
         if refusal is None and self._scaler is not None and self._sums is not None:
-            refusal = _scale_moved(self._scale, self._scaler)
+            refusal = scale_moved(self._scale, self._scaler)
         together = self._ranks.agree(self._tally() if refusal is None else None, refusal)
         if together.plan is None:
             raise RuntimeError(
@@ -200,14 +225,29 @@ class GradientAccumulator:
             )
         if self._sums is None:  # this rank had no data
             self._gather(together.plan)
-        sums = self._sums
-        assert sums is not None
-        self._divide(sums, together)
+        assert self._sums is not None
+        self._divide(self._sums, together)
         if isinstance(self._ranks, Alone) and self._scaler is None:
             self._before = together.plan, together.counts
         means = self._means(together)
         self._start()
         return means
+
+    def _mean_divided(self) -> Tensor | None:
+        """As :meth:`finish`, where all that is there is dense, in this process, and of one mean."""
+        sums = self._sums
+        if sums is None or self._scaler is not None:
+            return None
+        seen = self._seen[0]
+        number = seen.count()
+        if not sums.divided_where_they_are(seen.scaled(number)):
+            return None
+        mean = torch.full((), seen.total() / number, dtype=self._dtype)
+        self._before = ONE, (number,)
+        alike = self._alike
+        self._start()
+        self._parked, self._alike = sums, alike
+        return mean
 
     def reset(self) -> None:
         """Give up what has been accumulated since the last :meth:`finish`; parameters have no gradients then."""
@@ -225,11 +265,11 @@ class GradientAccumulator:
             if refusal is not None:
                 return refusal
         if self._sums is not None:
-            return RuntimeError(_CHANGED) if self._sums.changed() else None
+            return RuntimeError(CHANGED) if self._sums.changed() else None
         return None
 
     def _start(self) -> None:
-        self._sums = self._plan = self._refusal = self._scale = self._alike = None
+        self._sums = self._parked = self._plan = self._refusal = self._scale = self._alike = None
         if self._scaler is not None or len(self._seeds) > _SEEDS:
             self._seeds = {}
         self._seen = []
@@ -240,7 +280,7 @@ class GradientAccumulator:
 
     def _begin(self, plan: Plan) -> None:
         if self._plan is None:
-            if not self._used and isinstance(self._ranks, Alone) and _is_initialized():
+            if not self._used and isinstance(self._ranks, Alone) and there_are_groups():
                 raise RuntimeError(
                     "a process group was initialised after the accumulator was made; make it afterwards"
                 )
@@ -258,6 +298,7 @@ class GradientAccumulator:
             )
 
     def _gather(self, plan: Plan) -> None:
+        self._trained = [param.requires_grad for param in self._given]
         params = [param for param in self._given if param.requires_grad]
         self._sums = self._held["sums"] = GradientSums(params, len(plan.weights))
         self._plan, (before, expected) = plan, self._before
@@ -273,9 +314,6 @@ class GradientAccumulator:
             raise error
         self._refusal = error
         self._watch.accumulating = True
-
-    def _takes_part(self, part: Part) -> bool:
-        return part.loss is not None and (self._ranks.in_step or not part.nothing_counts)
 
     def _propagate(self, place: int, part: Part, retain_graph: bool) -> None:
         loss, sums = part.loss, self._sums
@@ -353,20 +391,6 @@ class GradientAccumulator:
 
 _SEEDS = 256  # that are kept from step to step
 
-_CHANGED = (
-    "the gradients were changed between backward() and finish(), by zero_grad, clipping, unscale_ or a plain backward(). "
-    "Call accumulator.backward(losses) for each micro-batch and the others after finish(), or accumulator.reset() now, "
-    "to begin anew"
-)
-
-
-def _leftover(params: list[Tensor]) -> Exception | None:
-    try:
-        refuse_leftovers(params)
-    except (RuntimeError, ValueError) as error:
-        return error
-    return None
-
 
 def _let_go(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> None:
     """What is left to do when nobody refers to an accumulator any more."""
@@ -374,35 +398,3 @@ def _let_go(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> No
     ranks.close()
     for sums in held.values():
         sums.close()
-
-
-def _is_initialized() -> bool:
-    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
-
-
-def _scale_moved(scale: Tensor | None, scaler: Any) -> Exception | None:
-    now = float(scaler.get_scale()) if scaler.is_enabled() else 1.0
-    if scale is None or now == float(scale):
-        return None
-    return RuntimeError(
-        f"the scaler's scale went from {float(scale)} to {now} between backward() and finish(); call "
-        "scaler.update() after the step"
-    )
-
-
-def _listed(given: Parameters) -> list[Tensor]:
-    if isinstance(given, nn.Module):
-        given = given.parameters()
-    elif isinstance(given, (set, frozenset)):
-        raise TypeError("parameters must have the same order on all ranks, found a set; use a list")
-    found: dict[int, Tensor] = {}
-    for one in [given] if isinstance(given, (Tensor, MaskedTensor)) else list(given):
-        if not isinstance(one, (Tensor, MaskedTensor)):
-            raise TypeError(f"expected a module or its parameters, found {type(one).__name__}")
-        param = one._values if isinstance(one, MaskedTensor) else one
-        found.setdefault(id(param), param)
-    if not found:
-        raise ValueError(
-            "there are no parameters; give a module that has some, and no iterator that is used up"
-        )
-    return list(found.values())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from maskgrad.gradients.accumulated_losses import Plan
 from maskgrad.gradients.attached import AnyGradient
 
-__all__ = ["Alone", "RanksTogether", "Tally", "found_ranks", "let_ranks_be_found"]
+__all__ = ["Alone", "RanksTogether", "Tally", "found_ranks", "let_ranks_be_found", "there_are_groups"]
 
 
 class Tally(NamedTuple):
@@ -90,7 +90,11 @@ def let_ranks_be_found(finder: Finder) -> None:
 
 def found_ranks(module: nn.Module | None, params: Sequence[Tensor], group: Any) -> RanksTogether:
     """This process alone where there is no process group."""
-    there_are_groups = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if _FINDERS and (there_are_groups or group is not None):
+    if _FINDERS and (there_are_groups() or group is not None):
         return _FINDERS[-1](module, params, group)
     return Alone()
+
+
+def there_are_groups() -> bool:
+    """Whether a process group has been initialised."""
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())

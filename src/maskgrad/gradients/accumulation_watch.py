@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
 
-__all__ = ["AccumulationWatch"]
+__all__ = ["CHANGED", "AccumulationWatch", "scale_moved"]
+
+CHANGED = (
+    "the gradients were changed between backward() and finish(), by zero_grad, clipping, unscale_ or a plain "
+    "backward(). Call accumulator.backward(losses) for each micro-batch and the others after finish(), or "
+    "accumulator.reset() now, to begin anew"
+)
 
 _STEP = (
     "{optimizer}.step() before accumulator.finish(): the gradients are sums that nobody has divided yet. Call finish() "
@@ -83,3 +90,14 @@ class AccumulationWatch(StepObserver):
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Nothing to do."""
+
+
+def scale_moved(scale: Tensor | None, scaler: Any) -> Exception | None:
+    """What is wrong, if the scaler's scale is no longer the one that the sums have."""
+    now = float(scaler.get_scale()) if scaler.is_enabled() else 1.0
+    if scale is None or now == float(scale):
+        return None
+    return RuntimeError(
+        f"the scaler's scale went from {float(scale)} to {now} between backward() and finish(); call "
+        "scaler.update() after the step"
+    )
