@@ -135,7 +135,7 @@ def _whole(y_pred: Any) -> Any:
             "SkorchMixin: an array of predictions has no place for entries that are unspecified, as these are in part; "
             "net.forward(X) gives them as MaskedTensors"
         )
-    return y_pred.filled(0)
+    return y_pred.filled(False)
 
 
 class _AsItIs:

@@ -186,13 +186,21 @@ REFUSALS: tuple[Patch, ...] = (
         _TO_POLARS,
         "test_polars.py::test_arithmetic_refuses",
     ),
-    *_refusals(
-        "tensordict.base",
-        "TensorDictBase._convert_to_tensor",
-        "it would be kept as an object of Python, which indexing, stacking and moving leave as it is",
-        "Store its parts, TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…), and read "
-        "mg.interop.from_tensors(td).",
-        "test_tensordict.py::test_masked_tensors_refuse",
+    *(
+        patch
+        for module, name in (
+            ("base", "TensorDictBase._convert_to_tensor"),
+            ("_td", "TensorDict.where"),
+            ("tensorclass", "NonTensorData.__init__"),
+        )
+        for patch in _refusals(
+            f"tensordict.{module}",
+            name,
+            "it would be kept as an object of Python, which indexing, stacking and moving leave as it is",
+            "Store its parts, TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…), and read "
+            "mg.interop.from_tensors(td).",
+            "test_tensordict.py::test_masked_tensors_refuse",
+        )
     ),
     *_refusals(
         "safetensors.torch",
