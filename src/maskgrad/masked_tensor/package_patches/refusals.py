@@ -189,12 +189,12 @@ REFUSALS: tuple[Patch, ...] = (
     *(
         patch
         for module, name in (
-            ("base", "TensorDictBase._convert_to_tensor"),
-            ("_td", "TensorDict.where"),
-            ("tensorclass", "NonTensorData.__init__"),
+            ("tensordict.base", "TensorDictBase._convert_to_tensor"),
+            ("tensordict._td", "TensorDict.where"),
+            ("tensordict", "NonTensorData.__init__"),
         )
         for patch in _refusals(
-            f"tensordict.{module}",
+            module,
             name,
             "it would be kept as an object of Python, which indexing, stacking and moving leave as it is",
             "Store its parts, TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…), and read "
