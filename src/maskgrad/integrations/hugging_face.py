@@ -163,9 +163,13 @@ class TrainerMixin:
             found.metrics[key] = float(both[0] / both[1])
         return found
 
-    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss, predictions and labels of a batch; -100 for labels, NaN for scores, that are unspecified."""
-        return tuple(map(_padded, super().prediction_step(*args, **kwargs)))  # type: ignore[misc]
+        found = super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        shown = inputs.get(name := getattr(self.model, "main_input_name", "input_ids"))  # type: ignore[attr-defined]
+        if isinstance(shown, MaskedTensor):  # to metrics, by include_for_metrics
+            inputs[name] = shown.filled(self._padding())
+        return tuple(map(_padded, found))
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         found = super()._prepare_inputs(inputs)  # type: ignore[misc]
@@ -176,7 +180,11 @@ class TrainerMixin:
         if not _is_of_transformers(bare):
             return found  # type: ignore[no-any-return]
         keep = ("labels",) if self.compute_loss_func is not None else ()  # type: ignore[attr-defined]
-        return plain_tokens(found, getattr(bare.config, "pad_token_id", None) or 0, keep)
+        return plain_tokens(found, self._padding(), keep)
+
+    def _padding(self) -> int:
+        config = getattr(_bare(self.model), "config", None)  # type: ignore[attr-defined]
+        return getattr(config, "pad_token_id", None) or 0
 
     def _clip_grad_norm(self, model: Any) -> Any:
         if not self._has_sparse():
