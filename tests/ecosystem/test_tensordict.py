@@ -30,7 +30,9 @@ def test_there_and_back() -> None:
 
 
 @refused(
-    "tensordict", "a MaskedTensor as an entry, or in a `tensorclass`", "`TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…)`"
+    "tensordict",
+    "a MaskedTensor as an entry, or in a `tensorclass`",
+    "`TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…)`",
 )
 @pytest.mark.parametrize("batch_size", [[], [4]])
 def test_masked_tensors_refuse(batch_size: list[int]) -> None:

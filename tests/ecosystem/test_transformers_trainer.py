@@ -327,8 +327,32 @@ def test_what_cannot_be_counted_is_refused() -> None:
     with pytest.raises(ValueError, match=rf"labels are a list.*{remedy}"):
         trainer.count_labels({"labels": [1]})
     trainer.args._n_gpu = 2
-    with pytest.raises(RuntimeError, match="one process with 2 GPUs"):
+    with pytest.raises(
+        RuntimeError, match="one process with 2 GPUs.*torchrun, or set CUDA_VISIBLE_DEVICES=0"
+    ):
         trainer.get_batch_samples(iter([]), 1, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["tp", "cp", "sp"])
+def test_labels_on_several_ranks_are_refused(kind: str) -> None:
+    trainer = Trainer(model=MODELS["token classification"](), args=arguments())
+    setattr(trainer, f"get_{kind}_size", lambda: 2)
+    with pytest.raises(
+        RuntimeError, match=rf"\({kind} parallelism\).*write the loop with mg\.GradientAccumulator"
+    ):
+        trainer.get_batch_samples(iter([]), 1, "cpu")
+
+
+def test_as_many_losses_as_labels_are_asked_for() -> None:
+    class Shorter(Tagger):
+        def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
+            losses = F.cross_entropy(self.out(self.table(input_ids)).movedim(-1, 1), labels, reduction="none")
+            return {"loss": losses[:, 1:], "logits": losses}
+
+    with pytest.raises(
+        ValueError, match=r"losses and \d+ labels.*override count_labels\(self, inputs\) so that both"
+    ):
+        train(Trainer, Shorter(), samples(6, 4), mg.integrations.TokenCollator())
 
 
 def test_masked_numbers_need_a_loss_that_knows_them() -> None:
