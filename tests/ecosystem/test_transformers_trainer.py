@@ -328,7 +328,7 @@ def test_what_cannot_be_counted_is_refused() -> None:
         trainer.count_labels({"labels": [1]})
     trainer.args._n_gpu = 2
     with pytest.raises(
-        RuntimeError, match="one process with 2 GPUs.*torchrun, or set CUDA_VISIBLE_DEVICES=0"
+        RuntimeError, match=r"one process with 2 GPUs.*torchrun, or set CUDA_VISIBLE_DEVICES=0"
     ):
         trainer.get_batch_samples(iter([]), 1, "cpu")
 

@@ -62,7 +62,7 @@ class SkorchMixin:
         """Propagate the losses of a batch."""
         self._set_training(True)  # type: ignore[attr-defined]
         x, y = batch
-        y_pred = self.infer(x, **fit_params)  # type: ignore[attr-defined]
+        y_pred = self.infer(x, **fit_params)
         loss = self.get_loss(y_pred, y, X=x, training=True)
         if self._accumulator is None:
             params = [param for _, param in self.get_all_learnable_params()]  # type: ignore[attr-defined]
