@@ -197,6 +197,45 @@ def test_architectures_that_refuse(name: str, config: dict[str, Any], words: str
         model_of(name, **config)(inputs_embeds=x)
 
 
+@works("transformers", "the auxiliary loss of experts, `output_router_logits=True`")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen2Moe"])
+def test_balance_of_experts(name: str, layout: torch.layout) -> None:
+    """As with plain embeddings and an attention mask; with both, too."""
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{name}Config")(**MODELS[name], output_router_logits=True)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    x, e = embeddings()
+    labels = torch.where(THERE, torch.randint(1, 50, (3, 6)), -100)
+    truth = model(inputs_embeds=e, attention_mask=THERE.long(), labels=labels)
+    given = x if layout is torch.strided else mg.from_lengths(e, LENGTHS, layout=layout)
+    masks = ({}, {"attention_mask": THERE.long()}) if layout is torch.strided else ({},)
+    for options in masks:
+        found = model(inputs_embeds=given, labels=labels, **options)
+        torch.testing.assert_close(found.aux_loss, truth.aux_loss)
+        torch.testing.assert_close(found.loss, truth.loss)
+    assert not torch.allclose(truth.aux_loss, model(inputs_embeds=e, labels=labels).aux_loss)
+
+
+@beware(
+    "transformers",
+    "padding on the left of models with learned positions (BERT, GPT-2), with `attention_mask` too",
+    "`position_ids=(mask.cumsum(1) - 1).clamp(min=0)`",
+)
+@pytest.mark.parametrize("name", ["Bert", "GPT2"])
+def test_padding_on_the_left(name: str) -> None:
+    model, (_, e) = model_of(name, **MODELS[name]), embeddings()
+    there = THERE.flip(1)
+    x = mg.masked(torch.where(there[..., None], e, torch.nan), there[..., None])
+    positions = (there.long().cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        found, off = model(inputs_embeds=x, position_ids=positions)[0], model(inputs_embeds=x)[0]
+        for i, length in enumerate(LENGTHS.tolist()):
+            alone = model(inputs_embeds=e[i : i + 1, 6 - length :])[0][0]
+            torch.testing.assert_close(found.filled(torch.nan)[i, 6 - length :], alone, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(off.filled(0.0)[1, 3:], found.filled(0.0)[1, 3:], atol=1e-3)
+
+
 @refused(
     "transformers",
     "experts, of tokens that are specified in part",

@@ -61,6 +61,28 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         install=expert_rows.install,
         after="transformers.integrations.moe",
     ),
+    *(
+        Patch(
+            target=f"{module}.load_balancing_loss_func",
+            how="replaced",
+            reason="divides by the number of all tokens",
+            without="the auxiliary loss of experts counts unspecified tokens; give inputs_embeds=x.filled(0.) and "
+            "attention_mask",
+            versions="all",
+            test=f"{_TESTS}/test_transformers.py::test_balance_of_experts",
+            needs={
+                f"{module}.load_balancing_loss_func": (
+                    "gate_logits",
+                    "num_experts",
+                    "top_k",
+                    "attention_mask",
+                )
+            },
+            install=expert_rows.balance(f"{module}.load_balancing_loss_func"),
+            after=module,
+        )
+        for module in (f"transformers.models.{name}.modeling_{name}" for name in expert_rows.MIXTURES)
+    ),
     Patch(
         target="torchvision.transforms.v2.Transform",
         how="replaced",
