@@ -22,10 +22,38 @@ __all__ = ["MIXTURES", "balance", "install"]
 
 #: Models of transformers that have a copy of this loss.
 MIXTURES = (
-    "dbrx deepseek_v4 ernie4_5_moe ernie4_5_vl_moe flex_olmo flint glm4v_moe glm5_next gpt_oss granitemoe granitemoe_swa "
-    "granitemoehybrid granitemoeshared jamba jetmoe laguna lara_mini mellum minimax minimax_m2 minimax_m3_vl mixtral olmoe "
-    "phimoe qwen2_moe qwen3_5_moe qwen3_moe qwen3_next qwen3_omni_moe qwen3_vl_moe qwen4_exp"
-).split()
+    "dbrx",
+    "deepseek_v4",
+    "ernie4_5_moe",
+    "ernie4_5_vl_moe",
+    "flex_olmo",
+    "flint",
+    "glm4v_moe",
+    "glm5_next",
+    "gpt_oss",
+    "granitemoe",
+    "granitemoe_swa",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "jamba",
+    "jetmoe",
+    "laguna",
+    "lara_mini",
+    "mellum",
+    "minimax",
+    "minimax_m2",
+    "minimax_m3_vl",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "qwen2_moe",
+    "qwen3_5_moe",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_omni_moe",
+    "qwen3_vl_moe",
+    "qwen4_exp",
+)
 
 
 def _by_rows(experts_forward: Callable[..., Any]) -> Callable[..., Any]:
