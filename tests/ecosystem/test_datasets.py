@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset, disable_caching, disable_progress_bars
 
 import maskgrad as mg
-from tests.ecosystem.rows import beware, one_line, refused
+from tests.ecosystem.rows import beware, one_line, refused, works
 from tests.ecosystem.truth import garbage
 
 disable_progress_bars()
@@ -26,6 +26,13 @@ def test_there_and_back() -> None:
     assert mg.from_arrow(ds.data["x"].combine_chunks()).tolist() == x[:, 0].tolist()
     rows = Dataset.from_dict({"x": x.tolist()})
     assert rows[:]["x"] == x.tolist()
+
+
+@works("datasets", "`add_column` of a vector; unspecified is null")
+def test_columns_are_added() -> None:
+    x, _, _ = garbage(6)
+    ds = Dataset.from_dict({"n": list(range(6))}).add_column("x", x)
+    assert ds["x"][:] == x.tolist()
 
 
 @beware(

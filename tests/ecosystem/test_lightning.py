@@ -167,6 +167,16 @@ def test_mistakes_are_named() -> None:
 
     with pytest.raises(RuntimeError, match=r"automatic_optimization=False.*mg\.GradientAccumulator"):
         fit(Manual(), micro, 1, gradient_clip_val=None)
+
+    class AccumulatesByItself(lightning.pytorch.strategies.SingleDeviceStrategy):
+        @property
+        def handles_gradient_accumulation(self) -> bool:
+            return True
+
+    with pytest.raises(
+        RuntimeError, match=r"AccumulatesByItself accumulates gradients by itself; use strategy='ddp'"
+    ):
+        fit(Net(), micro, 2, strategy=AccumulatesByItself(torch.device("cpu")), accelerator="auto")
     with pytest.raises(ValueError, match=r"log_mean: batch_size cannot be given"):
         Net().log_mean("x", mg.masked(torch.ones(1)), batch_size=3)
     with pytest.raises(ValueError, match="how many entries count is unknown"):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from typing import Any
+
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -42,3 +46,21 @@ def test_matrices_refuse() -> None:
             UnsupportedOperationError, match=r"mg\.interop\.to_arrow\(x\).*mg\.interop\.to_polars\(x\)"
         ):
             call()
+
+
+@refused(
+    "polars",
+    "arithmetic and comparisons with MaskedTensors, in both orders",
+    "`mg.from_polars(column)`, `mg.interop.to_polars(x)`, `pl.Series(x)`",
+)
+@pytest.mark.parametrize("function", [operator.add, operator.mul, operator.eq, operator.ne, operator.lt])
+def test_arithmetic_refuses(function: Callable[[Any, Any], Any]) -> None:
+    x = garbage(4)[0]
+    for other in (pl.Series([1.0, 2.0, 3.0, 4.0]), pl.DataFrame({"a": [1.0, 2.0, 3.0, 4.0]})):
+        for call in (lambda other: function(other, x), lambda other: function(x, other)):
+            with pytest.raises(TypeError, match=r"mg\.interop\.to_polars\(x\)"):
+                call(other)
+    with pytest.raises(TypeError, match=r"mg\.interop\.to_polars\(x\)"):
+        function(x, pl.col("a"))
+    with pytest.raises(TypeError, match="MaskedTensor"):
+        function(pl.col("a"), x)

@@ -82,8 +82,10 @@ def accelerated(steps: list[Pieces], form: str, clip: float, sparse: bool = Fals
     return test_accelerate.train(accelerator, Tagger(sparse), micro, form, clip)[0]
 
 
-def in_fabric(steps: list[Pieces], form: str, clip: float, sparse: bool = False) -> Any:
-    return test_fabric.train(Fabric(accelerator="cpu", devices=1), Tagger(sparse), steps, form, clip)[0]
+def in_fabric(steps: list[Pieces], form: str, clip: float, sparse: bool = False, **options: Any) -> Any:
+    fabric = Fabric(**{"accelerator": "cpu", "devices": 1} | options)
+    fabric.launch()
+    return test_fabric.train(fabric, Tagger(sparse), steps, form, clip)[0]
 
 
 def in_lightning(steps: list[Pieces], form: str, clip: float, sparse: bool = False, **options: Any) -> Any:
@@ -95,18 +97,23 @@ def in_lightning(steps: list[Pieces], form: str, clip: float, sparse: bool = Fal
 
 
 def in_skorch(steps: list[Pieces], form: str, clip: float, sparse: bool = False) -> Any:
-    """With masked targets and dense gradients, which are what it takes."""
+    """With dense gradients, which are what its clipping takes; masked or jagged."""
 
     class Net(test_skorch.Net):
         accumulate_batches = len(steps[0])
 
-    net = test_skorch.net_of(Net, callbacks=[GradientNormClipping(clip)])
+    collate = test_skorch.collate_jagged if form == "jagged" else test_skorch.collate
+    net = test_skorch.net_of(Net, callbacks=[GradientNormClipping(clip)], iterator_train__collate_fn=collate)
     micro = [piece for pieces in steps for piece in pieces]
     return net.fit(test_skorch.Pieces(micro), y=None).module_.tagger
 
 
-def in_ignite(steps: list[Pieces], form: str, clip: float, sparse: bool = False) -> Any:
-    model = Tagger(sparse)
+def in_ignite(
+    steps: list[Pieces], form: str, clip: float, sparse: bool = False, parallel: bool = False
+) -> Any:
+    model: Any = Tagger(sparse)
+    if parallel:
+        model = torch.nn.parallel.DistributedDataParallel(model)
     step = mg.integrations.ignite_training_step(
         test_ignite._Tokens(model),
         torch.optim.SGD(model.parameters(), lr=0.5),
@@ -148,6 +155,20 @@ def test_any_split_is_the_whole_batch(
     assert moved(TRAINERS[trainer](steps, form, clip, sparse), truth) < 1e-6
 
 
+def parallel_options(trainer: str, world_size: int) -> dict[str, Any]:
+    """What each is told of the other ranks; skorch and accelerate are told nothing."""
+    started: dict[str, Any] = {
+        "cluster_environment": test_lightning._Started(),
+        "process_group_backend": "gloo",
+    }
+    if trainer == "in_lightning":
+        strategy = lightning.pytorch.strategies.DDPStrategy(**started)
+        return {"strategy": strategy, "devices": world_size, "use_distributed_sampler": False}
+    if trainer == "in_fabric":
+        return {"strategy": lightning.fabric.strategies.DDPStrategy(**started), "devices": world_size}
+    return {"parallel": True} if trainer == "in_ignite" else {}
+
+
 def _on_ranks(
     rank: int, world_size: int, trainer: str, steps: list[Pieces], form: str, clip: float
 ) -> list[Tensor]:
@@ -161,20 +182,12 @@ def _on_ranks(
         model = hugging_face(steps, form, clip, ddp_backend="gloo")
     else:
         own = [pieces[rank::world_size] for pieces in steps]
-        ddp = {
-            "strategy": lightning.pytorch.strategies.DDPStrategy(
-                cluster_environment=test_lightning._Started(), process_group_backend="gloo"
-            ),
-            "devices": world_size,
-            "use_distributed_sampler": False,
-        }
-        options = ddp if trainer == "in_lightning" else {}
-        model = TRAINERS[trainer](own, form, clip, **options)
+        model = TRAINERS[trainer](own, form, clip, **parallel_options(trainer, world_size))
     return [param.detach() for param in model.parameters()]
 
 
 @pytest.mark.every
-@pytest.mark.parametrize("trainer", ["hugging_face", "accelerated", "in_lightning"])
+@pytest.mark.parametrize("trainer", TRAINERS)
 @settings(max_examples=examples(4))
 @given(seed=SEEDS, pieces=st.integers(1, 3), form=st.sampled_from(FORMS), clip=CLIPS)
 def test_any_split_on_two_ranks(trainer: str, seed: int, pieces: int, form: str, clip: float) -> None:

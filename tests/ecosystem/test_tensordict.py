@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict, tensorclass
 
 import maskgrad as mg
 from maskgrad.errors import UnsupportedOperationError
@@ -28,7 +30,9 @@ def test_there_and_back() -> None:
 
 
 @refused(
-    "tensordict", "a MaskedTensor as an entry", "`TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…)`"
+    "tensordict",
+    "a MaskedTensor as an entry, or in a `tensorclass`",
+    "`TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…)`",
 )
 @pytest.mark.parametrize("batch_size", [[], [4]])
 def test_masked_tensors_refuse(batch_size: list[int]) -> None:
@@ -49,3 +53,29 @@ def test_masked_tensors_refuse(batch_size: list[int]) -> None:
         td.set_("y", x[:, 0])
     assert list(td.keys()) == ["y"]
     assert torch.equal(td["y"], torch.zeros(4))
+
+
+@tensorclass
+class Sample:
+    """As users write it."""
+
+    x: torch.Tensor
+
+
+def test_tensor_classes_and_conditions_refuse() -> None:
+    """They would keep the whole of it at each index."""
+    x, _, _ = garbage(4, 3)
+    sample = Sample(x=torch.zeros(4, 3), batch_size=[4])
+    td = TensorDict({"y": torch.zeros(4, 3)}, batch_size=[4])
+    calls: list[Any] = [
+        lambda: Sample(x=x, batch_size=[4]),
+        lambda: setattr(sample, "x", x),
+        lambda: NonTensorData(x),
+        lambda: td.set_non_tensor("x", x),
+        lambda: td.where(x > 0, td),
+    ]
+    for call in calls:
+        with pytest.raises(UnsupportedOperationError, match=r"mg\.interop\.to_tensors\(\{'x': x\}\)"):
+            call()
+    assert Sample(x="text", batch_size=[4])[0].x == "text"
+    assert torch.equal(sample[0].x, torch.zeros(3))

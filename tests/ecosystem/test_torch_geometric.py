@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -175,19 +177,239 @@ def test_edges_refuse() -> None:
     assert torch.equal(moved_mask, mask[order])
 
 
-@refused("torch_geometric", "`LayerNorm` over graphs, `InstanceNorm`", "`GraphNorm`, `torch.nn.LayerNorm`")
+@refused(
+    "torch_geometric",
+    "`LayerNorm` over graphs, `InstanceNorm`, `GraphSizeNorm`",
+    "`GraphNorm`, `torch.nn.LayerNorm`",
+)
 def test_norms_refuse() -> None:
     x, _, _ = garbage(7, 5)
     with pytest.raises(UnsupportedOperationError, match=r"torch\.nn\.LayerNorm"):
         nn.LayerNorm(5)(x, INDEX)
-    with pytest.raises(UnsupportedOperationError, match="GraphNorm, which divides"):
-        nn.InstanceNorm(5)(x, INDEX)
+    for norm in (nn.InstanceNorm(5), nn.GraphSizeNorm()):
+        with pytest.raises(UnsupportedOperationError, match="GraphNorm, which divides"):
+            norm(x, INDEX)
+
+
+ROWS = torch.tensor([True, True, False, True, True, False, True])
+GRAPHS = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+
+
+def absent_nodes() -> tuple[mg.MaskedTensor, Tensor]:
+    """Seven nodes, of which five are there, and their features."""
+    values = torch.randn(7, 5)
+    return mg.masked(torch.where(ROWS[:, None], values, torch.nan), ROWS[:, None]), values
+
+
+@works(
+    "torch_geometric",
+    "`PairNorm`, `DiffGroupNorm`, `HeteroLayerNorm`, `Linear`, `HeteroLinear` of absent nodes",
+)
+@pytest.mark.parametrize(
+    ("make", "graphs"),
+    [
+        (nn.PairNorm, True),
+        (lambda: nn.PairNorm(scale_individually=True), True),
+        (lambda: nn.DiffGroupNorm(5, 2), False),
+        (lambda: nn.HeteroLayerNorm(5, 2), True),
+        (lambda: nn.Linear(5, 3), False),
+        (lambda: nn.HeteroLinear(5, 3, 2), True),
+    ],
+)
+def test_layers_of_absent_nodes(make: Any, graphs: bool) -> None:
+    x, values = absent_nodes()
+    layer = make()
+    found = layer(x, *(GRAPHS,) * graphs)
+    torch.testing.assert_close(found.filled(torch.nan)[ROWS], layer(values[ROWS], *(GRAPHS[ROWS],) * graphs))
+    assert not found.mask[~ROWS].any()
+
+
+@works(
+    "torch_geometric",
+    "`SoftmaxAggregation`, `PowerMeanAggregation`, `AttentionalAggregation`, `DeepSetsAggregation`, `Set2Set` of "
+    "absent nodes",
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        nn.aggr.SoftmaxAggregation,
+        nn.aggr.PowerMeanAggregation,
+        lambda: nn.aggr.AttentionalAggregation(torch.nn.Linear(5, 1)),
+        lambda: nn.aggr.DeepSetsAggregation(torch.nn.Linear(5, 3)),
+        lambda: nn.aggr.Set2Set(5, 2),
+    ],
+)
+def test_aggregations_of_absent_nodes(make: Any) -> None:
+    x, values = absent_nodes()
+    aggregation = make()
+    found = aggregation(x, GRAPHS)
+    torch.testing.assert_close(found.filled(torch.nan), aggregation(values[ROWS], GRAPHS[ROWS]))
+
+
+@works("torch_geometric", "`add_self_loops`, `get_laplacian`, `unbatch`, `subgraph` with masked weights")
+def test_weights_of_edges() -> None:
+    """0→1: 1, 1→1: absent, 1→2: 3, 2→2: 4, 2→0: absent; by hand."""
+    edges = torch.tensor([[0, 1, 1, 2, 2], [1, 1, 2, 2, 0]])
+    weights = mg.masked(
+        torch.tensor([1.0, torch.nan, 3.0, 4.0, torch.inf]), torch.tensor([1, 0, 1, 1, 0]) > 0
+    )
+    own = [1, None, 3, 4, None]
+    for fill, loops in (
+        ("mean", [None, 1, 3.5]),
+        ("add", [None, 1, 7]),
+        ("max", [None, 1, 4]),
+        (2.0, [2, 2, 2]),
+    ):
+        assert utils.add_self_loops(edges, weights, fill)[1].tolist() == own + loops
+    assert utils.add_remaining_self_loops(edges, weights, 2.0)[1].tolist() == [1, 3, None, 2, None, 4]
+    assert utils.get_self_loop_attr(edges, weights).tolist() == [0, None, 4]
+    assert utils.remove_self_loops(edges, weights)[1].tolist() == [1, 3, None]
+    between = edges[:, [0, 2, 4]]
+    laplacian = utils.get_laplacian(between, weights[torch.tensor([0, 2, 4])])[1]
+    assert laplacian.tolist() == [-1, -3, None, 1, 3, None]
+    assert utils.subgraph([1, 2], edges, weights)[1].tolist() == [None, 3, 4]
+    assert [part.tolist() for part in utils.unbatch(weights, torch.tensor([0, 0, 1, 1, 1]))] == [
+        own[:2],
+        own[2:],
+    ]
+
+
+@refused(
+    "torch_geometric",
+    "masked indices in `degree`, `one_hot`, `softmax`, `add_self_loops` and all that counts nodes",
+    "`edge_index[:, keep]`, `index.compressed()`",
+)
+def test_counting_refuses() -> None:
+    index = mg.masked(torch.where(ROWS, GRAPHS, 10**9), ROWS)
+    edges = mg.masked(torch.where(ROWS, INDEX, 10**9).expand(2, 7), ROWS)
+    calls: list[Any] = [
+        lambda: utils.degree(index),
+        lambda: utils.degree(index, 2),
+        lambda: utils.one_hot(index),
+        lambda: utils.softmax(torch.ones(7, 5), index),
+        lambda: utils.unbatch(torch.ones(7, 5), index),
+        lambda: utils.add_self_loops(edges),
+        lambda: utils.contains_isolated_nodes(edges),
+        lambda: utils.dropout_node(edges),
+    ]
+    for call in calls:
+        with pytest.raises(
+            UnsupportedOperationError, match=r"index\.compressed\(\), or edge_index\[:, keep\]"
+        ):
+            call()
+    assert utils.degree(index.compressed()).tolist() == [2, 3]
+
+
+@refused(
+    "torch_geometric",
+    "`to_dense_batch`, and the aggregations that rest on it: `LSTMAggregation`, `MLPAggregation`, …",
+    "`mg.masked(to_dense_batch(x.filled(0.), batch)[0], to_dense_batch(x.mask, batch)[0])`",
+)
+def test_dense_batches_refuse() -> None:
+    x, values, mask = garbage(7, 5)
+    for call in (
+        utils.to_dense_batch,
+        nn.aggr.MLPAggregation(5, 3, 4, num_layers=1),
+        nn.aggr.LSTMAggregation(5, 3),
+    ):
+        with pytest.raises(
+            UnsupportedOperationError, match=r"mg\.masked\(to_dense_batch\(x\.filled\(0\.\), batch\)\[0\]"
+        ):
+            call(x, GRAPHS)
+    dense = mg.masked(utils.to_dense_batch(x.filled(0.0), GRAPHS)[0], utils.to_dense_batch(x.mask, GRAPHS)[0])
+    assert torch.equal(dense.mask[0, :3], mask[:3])
+    assert torch.equal(dense.mask[1], mask[3:])
+    assert not dense.mask[0, 3].any()
+    assert torch.equal(dense.filled(0.0)[1], values[3:])
+
+
+@refused(
+    "torch_geometric",
+    "`segment`, `softmax` and aggregations with `ptr`",
+    "`index = torch.repeat_interleave(ptr.diff())` in its place",
+)
+def test_segments_refuse() -> None:
+    x, values, mask = garbage(7, 5)
+    ptr = torch.tensor([0, 3, 7])
+    calls: list[Any] = [
+        lambda: utils.segment(x, ptr),
+        lambda: utils.softmax(x, ptr=ptr),
+        lambda: nn.aggr.MeanAggregation()(x, ptr=ptr),
+    ]
+    for call in calls:
+        with pytest.raises(
+            UnsupportedOperationError, match=r"index = torch\.repeat_interleave\(ptr\.diff\(\)\)"
+        ):
+            call()
+    found = nn.aggr.MeanAggregation()(x, torch.repeat_interleave(ptr.diff()))
+    counts = torch.stack([mask[:3].sum(0), mask[3:].sum(0)])
+    assert torch.equal(found.mask, counts > 0)
+    sums = torch.stack([values[:3].sum(0), values[3:].sum(0)])
+    torch.testing.assert_close(found.filled(0.0), sums / counts.clamp(min=1))
+
+
+@refused(
+    "torch_geometric",
+    "`TopKPooling`, `SAGPooling`, `EdgePooling`, `ClusterPooling`",
+    "`x.filled(0.)[keep]` and `utils.subgraph(keep, edge_index, relabel_nodes=True)`",
+)
+def test_choosing_nodes_refuses() -> None:
+    x, values = absent_nodes()
+    edges = torch.tensor([[0, 1, 3, 4, 6], [1, 3, 4, 6, 0]])
+    for call in (
+        lambda: nn.TopKPooling(5)(x, edges),
+        lambda: nn.TopKPooling(5, min_score=0.1)(x, edges),
+        lambda: nn.EdgePooling(5)(x, edges, GRAPHS),
+        lambda: nn.ClusterPooling(5)(x, edges, GRAPHS),
+    ):
+        with pytest.raises(UnsupportedOperationError, match=r"utils\.subgraph\(keep, edge_index"):
+            call()
+    keep = x.mask.any(-1)
+    kept = utils.subgraph(keep, edges, relabel_nodes=True)[0]
+    assert kept.tolist() == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]
+    assert torch.equal(x.filled(0.0)[keep], values[ROWS])
+
+
+@refused(
+    "torch_geometric",
+    "`DenseSAGEConv`, `DenseGCNConv`, `DenseGraphConv`",
+    "`adj @ x / (adj @ x.mask.to(adj.dtype))`",
+)
+def test_dense_layers_refuse() -> None:
+    x, values = absent_nodes()
+    adj = (torch.rand(7, 7) < 0.5).float()
+    adj[:, 0] = 1
+    for make in (nn.DenseSAGEConv, nn.DenseGCNConv, nn.DenseGraphConv):
+        with pytest.raises(UnsupportedOperationError, match=r"adj @ x / \(adj @ x\.mask"):
+            make(5, 2)(x[None], adj[None])
+    found = adj @ x / (adj @ x.mask.to(adj.dtype))
+    kept = adj[:, ROWS]
+    torch.testing.assert_close(found.filled(torch.nan), kept @ values[ROWS] / kept.sum(1, keepdim=True))
+
+
+@works("torch_geometric", "`DenseGINConv`, `DenseGATConv` of absent nodes")
+def test_dense_layers_of_absent_nodes() -> None:
+    x, values = absent_nodes()
+    adj = (torch.rand(7, 7) < 0.5).float()
+    for layer in (nn.DenseGINConv(torch.nn.Linear(5, 2)), nn.DenseGATConv(5, 2)):
+        found = layer(x[None], adj[None])
+        truth = layer(values[None, ROWS], adj[None, ROWS][:, :, ROWS])
+        torch.testing.assert_close(found.filled(torch.nan)[:, ROWS], truth)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.parametrize("make", [lambda: nn.GCNConv(5, 2), lambda: nn.LayerNorm(5), lambda: nn.GraphNorm(5)])
+def test_layers_of_plain_tensors_become_torchscript(make: Any) -> None:
+    """What is exchanged for MaskedTensors is not what TorchScript compiles."""
+    layer, x, edges = make(), torch.randn(7, 5), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    second = edges if isinstance(layer, nn.GCNConv) else GRAPHS
+    torch.testing.assert_close(torch.jit.script(layer)(x, second), layer(x, second))
 
 
 @refused(
     "torch_geometric",
     "`MedianAggregation`, `QuantileAggregation`, `VariancePreservingAggregation`, `MultiAggregation`, "
-    "`DegreeScalerAggregation`",
+    "`DegreeScalerAggregation`, `EquilibriumAggregation`",
     "`mean`, `max`, `min`, `sum`, or `mg.functional.median` for each graph",
 )
 def test_aggregations_refuse() -> None:
@@ -198,6 +420,7 @@ def test_aggregations_refuse() -> None:
         nn.aggr.VariancePreservingAggregation(),
         nn.aggr.MultiAggregation(["mean", "std"]),
         nn.aggr.DegreeScalerAggregation("sum", "identity", torch.tensor([0, 1, 1, 1])),
+        nn.aggr.EquilibriumAggregation(5, 3, [4]),
     ):
         with pytest.raises(UnsupportedOperationError, match="by the number of all rows"):
             aggregation(x, INDEX)

@@ -133,12 +133,23 @@ def test_jagged_embeddings(name: str) -> None:
 
 
 @one_line("transformers", "Mamba, Mamba 2, RWKV", "`model(inputs_embeds=x, use_cache=False)`")
+@refused(
+    "transformers", "the caches of Mamba, Mamba 2 and RWKV, which are kept by default", "`use_cache=False`"
+)
 @pytest.mark.parametrize("name", CACHED)
 def test_states(name: str) -> None:
     x, e = embeddings()
-    check(model_of(name, **CACHED[name]), x, e, use_cache=False)
-    with pytest.raises((MaskgradError, RuntimeError, TypeError)):
-        model_of(name, **CACHED[name])(inputs_embeds=x, use_cache=True)
+    model = model_of(name, **CACHED[name])
+    check(model, x, e, use_cache=False)
+    for options in ({}, {"use_cache": True}):
+        with pytest.raises(UnsupportedOperationError, match=r"Call the model with use_cache=False\.$"):
+            model(inputs_embeds=x, **options)
+    assert model(inputs_embeds=e, use_cache=True)[0].shape == e.shape
+    ids = mg.masked(torch.where(THERE, torch.randint(1, 20, (3, 6)), 10**9), THERE)
+    found = model(input_ids=ids, use_cache=False)[0]
+    for i, length in enumerate(LENGTHS.tolist()):
+        alone = model(input_ids=ids.filled(0)[i : i + 1, :length], use_cache=False)[0][0]
+        torch.testing.assert_close(found.filled(torch.nan)[i, :length], alone, rtol=1e-4, atol=1e-5)
 
 
 @beware(
@@ -186,6 +197,45 @@ def test_architectures_that_refuse(name: str, config: dict[str, Any], words: str
         model_of(name, **config)(inputs_embeds=x)
 
 
+@works("transformers", "the auxiliary loss of experts, `output_router_logits=True`")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen2Moe"])
+def test_balance_of_experts(name: str, layout: torch.layout) -> None:
+    """As with plain embeddings and an attention mask; with both, too."""
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{name}Config")(**MODELS[name], output_router_logits=True)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    x, e = embeddings()
+    labels = torch.where(THERE, torch.randint(1, 50, (3, 6)), -100)
+    truth = model(inputs_embeds=e, attention_mask=THERE.long(), labels=labels)
+    given = x if layout is torch.strided else mg.from_lengths(e, LENGTHS, layout=layout)
+    masks = ({}, {"attention_mask": THERE.long()}) if layout is torch.strided else ({},)
+    for options in masks:
+        found = model(inputs_embeds=given, labels=labels, **options)
+        torch.testing.assert_close(found.aux_loss, truth.aux_loss)
+        torch.testing.assert_close(found.loss, truth.loss)
+    assert not torch.allclose(truth.aux_loss, model(inputs_embeds=e, labels=labels).aux_loss)
+
+
+@beware(
+    "transformers",
+    "padding on the left of models with learned positions (BERT, GPT-2), with `attention_mask` too",
+    "`position_ids=(mask.cumsum(1) - 1).clamp(min=0)`",
+)
+@pytest.mark.parametrize("name", ["Bert", "GPT2"])
+def test_padding_on_the_left(name: str) -> None:
+    model, (_, e) = model_of(name, **MODELS[name]), embeddings()
+    there = THERE.flip(1)
+    x = mg.masked(torch.where(there[..., None], e, torch.nan), there[..., None])
+    positions = (there.long().cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        found, off = model(inputs_embeds=x, position_ids=positions)[0], model(inputs_embeds=x)[0]
+        for i, length in enumerate(LENGTHS.tolist()):
+            alone = model(inputs_embeds=e[i : i + 1, 6 - length :])[0][0]
+            torch.testing.assert_close(found.filled(torch.nan)[i, 6 - length :], alone, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(off.filled(0.0)[1, 3:], found.filled(0.0)[1, 3:], atol=1e-3)
+
+
 @refused(
     "transformers",
     "experts, of tokens that are specified in part",
@@ -204,21 +254,46 @@ def test_tokens_in_part() -> None:
     "`generate(inputs_embeds=x)`",
     "padding on the left, `generate(inputs_embeds=x.filled(0.), attention_mask=x.mask.any(-1).long())`",
 )
-def test_generating() -> None:
+@pytest.mark.parametrize("name", ["Llama", "GPT2", "Mamba", "Mamba2"])
+def test_generating(name: str) -> None:
     torch.manual_seed(3)
-    config = transformers.LlamaConfig(**GROUPED, pad_token_id=0, eos_token_id=49, bos_token_id=1)
-    model = transformers.LlamaForCausalLM(config).eval()
+    ends = {"pad_token_id": 0, "eos_token_id": 49, "bos_token_id": 1}
+    config = getattr(transformers, f"{name}Config")(**{**MODELS, **CACHED}[name] | ends)
+    kind = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+    model = getattr(transformers, kind)(config).eval()
     _, e = embeddings()
     there = THERE.flip(1)
     x = mg.masked(torch.where(there[..., None], e, torch.nan), there[..., None])
     with pytest.raises(
-        UnsupportedOperationError, match=r"Pad on the left, and call generate\(inputs_embeds="
+        UnsupportedOperationError,
+        match=r"Pad on the left, and call generate\(inputs_embeds=x\.filled\(0\.\), attention_mask=",
     ):
         model.generate(inputs_embeds=x, max_new_tokens=3, do_sample=False)
     options = {"max_new_tokens": 3, "do_sample": False}
     found = model.generate(inputs_embeds=x.filled(0.0), attention_mask=x.mask.any(-1).long(), **options)
     alone = [model.generate(inputs_embeds=e[i : i + 1][:, there[i]], **options)[0].tolist() for i in range(3)]
     assert found.tolist() == alone
+
+
+@beware(
+    "transformers",
+    "RWKV reads no `attention_mask`: padding on the left is part of the sequence, in `generate`, too",
+    "one sequence at a time, `generate(inputs_embeds=e[i, mask[i]][None])`",
+)
+def test_generating_without_attention_masks() -> None:
+    torch.manual_seed(3)
+    config = transformers.RwkvConfig(**CACHED["Rwkv"], pad_token_id=0, eos_token_id=49, bos_token_id=1)
+    model = transformers.RwkvForCausalLM(config).eval()
+    _, e = embeddings()
+    there = THERE.flip(1)
+    x = mg.masked(torch.where(there[..., None], e, torch.nan), there[..., None])
+    with pytest.raises(
+        UnsupportedOperationError, match="one sequence at a time for models that read no attention"
+    ):
+        model.generate(inputs_embeds=x, max_new_tokens=3)
+    padded = model(inputs_embeds=x.filled(0.0), attention_mask=there.long(), use_cache=False).logits[1, -1]
+    alone = model(inputs_embeds=e[1:2, there[1]], use_cache=False).logits[0, -1]
+    assert not torch.allclose(padded, alone, atol=1e-3)
 
 
 @works(

@@ -262,6 +262,31 @@ def test_compute_loss_func_gives_a_mean_or_masked_losses(masked: bool) -> None:
     assert trainer.evaluate()["eval_loss"] == pytest.approx(float(losses_of(truth, data).mean()), abs=1e-6)
 
 
+@pytest.mark.parametrize("name", ["token classification", "own, dense"])
+def test_metrics_are_shown_inputs(name: str) -> None:
+    """Padded as a model gets them, which is what arrays have room for."""
+    seen: list[Any] = []
+
+    def keep(found: Any) -> dict[str, float]:
+        seen.append(found)
+        return {"seen": len(found.inputs)}
+
+    data = samples(7, 4)
+    trainer = Trainer(
+        model=MODELS[name](),
+        args=arguments(include_for_metrics=["inputs", "loss"]),
+        eval_dataset=data,
+        data_collator=mg.integrations.TokenCollator(),
+        compute_metrics=keep,
+    )
+    assert trainer.evaluate()["eval_seen"] == 7
+    for row, one in zip(seen[0].inputs, data, strict=True):
+        assert row[: len(one["input_ids"])].tolist() == one["input_ids"]
+        assert not (row[len(one["input_ids"]) :] > 0).any()
+    for row, one in zip(seen[0].label_ids, data, strict=True):
+        assert row[row != -100].tolist() == [label for label in one["labels"] if label != -100]
+
+
 def test_label_smoothing_and_adamw() -> None:
     data, model, truth = samples(12, 4), *(MODELS["token classification"]() for _ in range(2))
     train(
@@ -302,8 +327,32 @@ def test_what_cannot_be_counted_is_refused() -> None:
     with pytest.raises(ValueError, match=rf"labels are a list.*{remedy}"):
         trainer.count_labels({"labels": [1]})
     trainer.args._n_gpu = 2
-    with pytest.raises(RuntimeError, match="one process with 2 GPUs"):
+    with pytest.raises(
+        RuntimeError, match=r"one process with 2 GPUs.*torchrun, or set CUDA_VISIBLE_DEVICES=0"
+    ):
         trainer.get_batch_samples(iter([]), 1, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["tp", "cp", "sp"])
+def test_labels_on_several_ranks_are_refused(kind: str) -> None:
+    trainer = Trainer(model=MODELS["token classification"](), args=arguments())
+    setattr(trainer, f"get_{kind}_size", lambda: 2)
+    with pytest.raises(
+        RuntimeError, match=rf"\({kind} parallelism\).*write the loop with mg\.GradientAccumulator"
+    ):
+        trainer.get_batch_samples(iter([]), 1, "cpu")
+
+
+def test_as_many_losses_as_labels_are_asked_for() -> None:
+    class Shorter(Tagger):
+        def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
+            losses = F.cross_entropy(self.out(self.table(input_ids)).movedim(-1, 1), labels, reduction="none")
+            return {"loss": losses[:, 1:], "logits": losses}
+
+    with pytest.raises(
+        ValueError, match=r"losses and \d+ labels.*override count_labels\(self, inputs\) so that both"
+    ):
+        train(Trainer, Shorter(), samples(6, 4), mg.integrations.TokenCollator())
 
 
 def test_masked_numbers_need_a_loss_that_knows_them() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from maskgrad.gradients import clip_grad_norm_, grad_norm
 from maskgrad.integrations.token_collation import plain_tokens
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.package_patches.refusing import has_masked
 
 __all__ = ["TrainerMixin"]
 
@@ -65,6 +66,11 @@ class TrainerMixin:
     """
 
     _weighed: list[tuple[float, int]] | None = None
+    #: of the micro-batches of a step, by their identity, which is held: their labels; and of all of them
+    _counted: dict[int, tuple[Any, int]] | None = None
+    _total: tuple[Tensor, int] | None = None
+    _number: int | None = None
+    _ranks_are_known = False
 
     def count_labels(self, inputs: dict[str, Any]) -> int:
         """How many entries the loss of a batch is the mean of.
@@ -96,34 +102,51 @@ class TrainerMixin:
         self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any
     ) -> tuple[list[Any], Any]:
         """The micro-batches of a step, and the number of their labels on all ranks."""
-        self._check_ranks()
+        if not self._ranks_are_known:
+            self._check_ranks()
         samples, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)  # type: ignore[misc]
-        device = self.args.device  # type: ignore[attr-defined]
-        total = torch.tensor(sum(map(self.count_labels, samples)), device=device)
+        self._counted = {id(sample): (sample, self.count_labels(sample)) for sample in samples}
+        number = sum(self._counted[id(sample)][1] for sample in samples)
+        total = torch.tensor(number, device=self.args.device)  # type: ignore[attr-defined]
         if self.accelerator.num_processes > 1:  # type: ignore[attr-defined]
             total = self.accelerator.reduce(total)  # type: ignore[attr-defined]
+            number = int(total)
+        self._total = total, max(number, 1)
         # The Trainer divides no more where the model takes a count, and there is one.
         self.model_accepts_loss_kwargs = True
         return samples, total
+
+    def _get_num_items_in_batch(self, *_: Any) -> None:
+        """Nothing is counted twice."""
+
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """A micro-batch forward and backward, whose labels have been counted already."""
+        counted = (self._counted or {}).get(id(inputs))
+        self._number = None if counted is None else counted[1]
+        try:
+            return super().training_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self._number = None
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The share of a micro-batch in the mean of the step; in evaluation its own mean."""
         training = model.training and num_items_in_batch is not None
-        number, whole = self.count_labels(inputs), dict(inputs)
+        number = self._number if training and self._number is not None else self.count_labels(inputs)
+        whole = dict(inputs) if self._weighed is not None else {}
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True)  # type: ignore[misc]
+        ranks = self.accelerator.num_processes  # type: ignore[attr-defined]
         if isinstance(loss, MaskedTensor):
             loss = _summed(loss, number) / max(number, 1)
         if not number:
-            loss = _nothing(loss, outputs, self.accelerator.num_processes)  # type: ignore[attr-defined]
-        if not training:
-            if self._weighed is not None:
-                self._weighed.append(self._without_repeats(model, whole, loss, number))
-            return (loss, outputs) if return_outputs else loss
-        # DistributedDataParallel averages over ranks.
-        share = number * self.accelerator.num_processes / num_items_in_batch.clamp(min=1)  # type: ignore[attr-defined]
-        loss = loss * share
+            loss = _nothing(loss, outputs, ranks)
+        if training:
+            known = self._total is not None and num_items_in_batch is self._total[0]
+            total = self._total[1] if known else num_items_in_batch.clamp(min=1)  # type: ignore[index]
+            loss = loss * (number * ranks / total)  # DistributedDataParallel averages over ranks
+        elif self._weighed is not None:
+            self._weighed.append(self._without_repeats(model, whole, loss, number))
         return (loss, outputs) if return_outputs else loss
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,34 +163,44 @@ class TrainerMixin:
             found.metrics[key] = float(both[0] / both[1])
         return found
 
-    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss, predictions and labels of a batch; -100 for labels, NaN for scores, that are unspecified."""
-        return tuple(map(_padded, super().prediction_step(*args, **kwargs)))  # type: ignore[misc]
-
-    def _prepare_input(self, data: Any) -> Any:
-        if isinstance(data, MaskedTensor):
-            return data.to(self.args.device)  # type: ignore[attr-defined]
-        return super()._prepare_input(data)  # type: ignore[misc]
+        found = super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        shown = inputs.get(name := getattr(self.model, "main_input_name", "input_ids"))  # type: ignore[attr-defined]
+        if isinstance(shown, MaskedTensor):  # to metrics, by include_for_metrics
+            inputs[name] = shown.filled(self._padding())
+        return tuple(map(_padded, found))
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         found = super()._prepare_inputs(inputs)  # type: ignore[misc]
+        if not has_masked(dict(found)):
+            return found  # type: ignore[no-any-return]
+        found = _moved(found, self.args.device)  # type: ignore[attr-defined]
         bare = _bare(self.model)  # type: ignore[attr-defined]
         if not _is_of_transformers(bare):
             return found  # type: ignore[no-any-return]
         keep = ("labels",) if self.compute_loss_func is not None else ()  # type: ignore[attr-defined]
-        return plain_tokens(found, getattr(bare.config, "pad_token_id", None) or 0, keep)
+        return plain_tokens(found, self._padding(), keep)
+
+    def _padding(self) -> int:
+        config = getattr(_bare(self.model), "config", None)  # type: ignore[attr-defined]
+        return getattr(config, "pad_token_id", None) or 0
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        if not _has_sparse(model):
+        if not self._has_sparse():
             return super()._clip_grad_norm(model)  # type: ignore[misc]
         self.accelerator.unscale_gradients()  # type: ignore[attr-defined]
         return clip_grad_norm_(model.parameters(), self.args.max_grad_norm)  # type: ignore[attr-defined]
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        if grad_norm is None and _has_sparse(model):
+        if grad_norm is None and self._has_sparse():
             self.accelerator.unscale_gradients()  # type: ignore[attr-defined]
             return norm_of(model.parameters())
         return super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[misc]
+
+    def _has_sparse(self) -> bool:
+        params = (param for group in self.optimizer.param_groups for param in group["params"])  # type: ignore[attr-defined]
+        return any(param.grad is not None and param.grad.layout != torch.strided for param in params)
 
     def _without_repeats(
         self, model: Any, inputs: dict[str, Any], loss: Tensor, number: int
@@ -216,6 +249,7 @@ class TrainerMixin:
                 f"TrainerMixin: labels of a batch are on several ranks ({', '.join(parallel)} parallelism), which it "
                 "does not count; write the loop with mg.GradientAccumulator"
             )
+        self._ranks_are_known = True
 
 
 def _bare(model: Any) -> Any:
@@ -231,8 +265,13 @@ norm_of = grad_norm
 """The Trainer has an argument of that name."""
 
 
-def _has_sparse(model: Any) -> bool:
-    return any(param.grad is not None and param.grad.layout != torch.strided for param in model.parameters())
+def _moved(data: Any, device: Any) -> Any:
+    """MaskedTensors on a device, at any depth; the Trainer has moved the others."""
+    if isinstance(data, MaskedTensor):
+        return data.to(device)
+    if isinstance(data, Mapping):
+        return type(data)({name: _moved(part, device) for name, part in data.items()})  # type: ignore[call-arg]
+    return type(data)(_moved(part, device) for part in data) if isinstance(data, (tuple, list)) else data
 
 
 def _summed(losses: MaskedTensor, number: int) -> Tensor:

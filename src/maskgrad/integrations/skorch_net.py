@@ -15,17 +15,18 @@ __all__ = ["SkorchMixin"]
 
 
 class SkorchMixin:
-    """Stands before a net of skorch: masked targets, micro-batches, and losses of an epoch that count entries.
+    """Stands before a net of skorch: masked data, micro-batches, and losses of an epoch that count entries.
 
-    The criterion is one of PyTorch's with ``criterion__reduction="none"``. Targets are MaskedTensors, or plain, and
-    every entry counts. Callbacks that clip are called once a step, when gradients are complete.
+    The criterion is one of PyTorch's with ``criterion__reduction="none"``. Inputs and targets are MaskedTensors of any
+    layout, or plain, where every entry counts. Callbacks that clip are called once a step, when gradients are complete.
+    The mean of an epoch without any target is NaN.
 
     Attributes:
         accumulate_batches: how many batches make a step; the last step of an epoch has what is left. Set it in the
             class.
 
     Raises:
-        ValueError: the criterion reduces.
+        ValueError: the criterion reduces, or an array of predictions would have unspecified entries.
 
     Example:
         >>> # class Net(mg.integrations.SkorchMixin, skorch.NeuralNetRegressor):
@@ -41,10 +42,14 @@ class SkorchMixin:
     _losses: Any = None
     _number = 0
 
+    def infer(self, x: Any, **fit_params: Any) -> Any:
+        """What the module makes of a batch, MaskedTensors in it included."""
+        return super().infer(_prepared(x, self.device), **fit_params)  # type: ignore[misc, attr-defined]
+
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Tensor:
         """The mean over entries, as a number to show; 0 if there is none."""
-        given = _AsItIs(y_true) if isinstance(y_true, MaskedTensor) else y_true
-        self._losses = super().get_loss(y_pred, given, *args, **kwargs)  # type: ignore[misc]
+        y_true = _prepared(y_true, self.device)  # type: ignore[attr-defined]
+        self._losses = super().get_loss(y_pred, y_true, *args, **kwargs)  # type: ignore[misc]
         if not self._losses.ndim:
             raise ValueError(
                 "SkorchMixin: the criterion reduces, and how many entries it counted is unknown; give the net "
@@ -57,7 +62,7 @@ class SkorchMixin:
         """Propagate the losses of a batch."""
         self._set_training(True)  # type: ignore[attr-defined]
         x, y = batch
-        y_pred = self.infer(x, **fit_params)  # type: ignore[attr-defined]
+        y_pred = self.infer(x, **fit_params)
         loss = self.get_loss(y_pred, y, X=x, training=True)
         if self._accumulator is None:
             params = [param for _, param in self.get_all_learnable_params()]  # type: ignore[attr-defined]
@@ -88,6 +93,18 @@ class SkorchMixin:
         super().on_batch_end(net, *args, training=training, **kwargs)  # type: ignore[misc]
         self.history.record_batch(f"{'train' if training else 'valid'}_batch_size", self._number)  # type: ignore[attr-defined]
 
+    def on_epoch_end(self, net: Any, *args: Any, **kwargs: Any) -> None:
+        """A mean of nothing is NaN, for which skorch would divide by zero."""
+        for kind in ("train", "valid"):
+            seen = [row for row in self.history[-1]["batches"] if f"{kind}_batch_size" in row]  # type: ignore[attr-defined]
+            if seen and not any(row[f"{kind}_batch_size"] for row in seen):
+                seen[-1] |= {f"{kind}_batch_size": 1, f"{kind}_loss": float("nan")}
+        super().on_epoch_end(net, *args, **kwargs)  # type: ignore[misc]
+
+    def _get_predict_nonlinearity(self) -> Any:
+        after = super()._get_predict_nonlinearity()  # type: ignore[misc]
+        return lambda y_pred: after(_whole(y_pred))
+
     def _finish(self, batch: Any) -> None:
         assert self._accumulator is not None
         self._accumulator.finish()
@@ -98,11 +115,34 @@ class SkorchMixin:
             self._step_optimizer(None)  # type: ignore[attr-defined]
 
 
+def _prepared(data: Any, device: Any) -> Any:
+    """A batch in which MaskedTensors pass for what skorch leaves as it is."""
+    if isinstance(data, MaskedTensor):
+        return _AsItIs(data.to(device))
+    if type(data) is dict:
+        return {name: _prepared(part, device) for name, part in data.items()}
+    if type(data) in (list, tuple):
+        return type(data)(_prepared(part, device) for part in data)
+    return data
+
+
+def _whole(y_pred: Any) -> Any:
+    """Predictions as skorch turns them into arrays, in which nothing can be missing."""
+    if not isinstance(y_pred, MaskedTensor):
+        return y_pred
+    if not bool(y_pred.mask.all()):
+        raise ValueError(
+            "SkorchMixin: an array of predictions has no place for entries that are unspecified, as these are in part; "
+            "net.forward(X) gives them as MaskedTensors"
+        )
+    return y_pred.filled(False)
+
+
 class _AsItIs:
     """What skorch takes for an encoding of a tokenizer, which turns itself into tensors."""
 
-    def __init__(self, target: MaskedTensor) -> None:
-        self._target = target
+    def __init__(self, given: MaskedTensor) -> None:
+        self._given = given
 
     def convert_to_tensors(self, _: str) -> MaskedTensor:
-        return self._target
+        return self._given

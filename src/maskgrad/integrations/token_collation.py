@@ -100,7 +100,7 @@ def plain_tokens(batch: Mapping[str, Any], padding: int, keep: tuple[str, ...] =
             )
         if name == "input_ids" and MASK not in batch:
             found[MASK] = part.mask.long()
-        filler = FILLERS.get(name, padding if name == "input_ids" else 0)
+        filler = FILLERS.get(name, padding if name == "input_ids" else False)  # keeps the dtype
         found[name] = part.filled(filler)
     return found
 

@@ -129,7 +129,7 @@ def _parts(x: MaskedTensor) -> dict[str, Tensor]:
     stored = stored_of(x)
     if stored is None:
         return {
-            "values": x.filled(0).contiguous(),
+            "values": x.filled(False).contiguous(),  # which keeps every dtype, Booleans included
             "mask": x.mask.clone(memory_format=torch.contiguous_format),
         }
     layout, sizes, blocksize = stored.pattern.facts()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.errors import UnsupportedLayoutError
+from maskgrad.errors import UnsupportedLayoutError, UnsupportedOperationError
 from maskgrad.masked_tensor.creation import from_numpy
 from maskgrad.masked_tensor.dispatch import dispatch, unwrap
 from maskgrad.masked_tensor.numpy_memory import tensor_of
@@ -43,6 +44,8 @@ BINARY = (
 #: Comparisons are their own reflections.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 UNARY = ("neg", "pos", "abs", "invert")
+#: Packages with operators of their own for tables and columns, and how ours convert them.
+TABLES = {"pandas": "pandas", "polars": "polars", "pyarrow": "arrow", "scipy": "scipy"}
 #: The kinds of operands that need no second look.
 USUAL = frozenset({MaskedTensor, Tensor, torch.nn.Parameter, bool, int, float, complex})
 
@@ -67,6 +70,8 @@ def _operator(function: Callable[..., Any], name: str, reflected: bool = False) 
                 has_its_own = name.replace("__", "__r", 1) in dir(other)  # which Python asks
                 return NotImplemented if has_its_own else _asked(name, self, other)
             other = _converted(other)
+            if other is NotImplemented:
+                return other
         return dispatch(function, (self, other), {})
 
     def backward(self: MaskedTensor, other: Any) -> Any:
@@ -74,6 +79,8 @@ def _operator(function: Callable[..., Any], name: str, reflected: bool = False) 
             if _is_foreign(other):
                 return _asked(name, self, other)
             other = _converted(other)
+            if other is NotImplemented:
+                return other
         return dispatch(function, (other, self), {})
 
     method = backward if reflected else forward
@@ -95,10 +102,23 @@ def _asked(name: str, self: MaskedTensor, other: Any) -> Any:
 
 
 def _converted(other: Any) -> Any:
-    """An array of numpy as a tensor that shares its memory, with its mask if it has one."""
-    if type(other).__module__.partition(".")[0] != "numpy" or not getattr(other, "ndim", 0):
-        return other
-    return from_numpy(other) if hasattr(other, "mask") else tensor_of(other)
+    """An array of numpy as a tensor that shares its memory, with its mask if it has one; numbers as they are.
+
+    Anything else is asked by Python, and sees the MaskedTensor: an operator of PyTorch would show it the values.
+    """
+    package = type(other).__module__.partition(".")[0]
+    if package == "numpy":
+        if hasattr(other, "mask"):
+            return from_numpy(other)
+        return tensor_of(other) if getattr(other, "ndim", 0) or type(other).__name__ == "ndarray" else other
+    if package in TABLES:
+        name = TABLES[package]
+        raise UnsupportedOperationError(
+            f"an operator with a {package} {type(other).__name__} on the other side",
+            "which of both says what is missing would be a guess",
+            f"Make both the same: mg.from_{name}(…) for MaskedTensors, mg.interop.to_{name}(x) for {package}.",
+        )
+    return other if isinstance(other, (Tensor, Number)) or package == "torch" else NotImplemented
 
 
 def _unary(function: Callable[..., Any], name: str) -> Callable[..., Any]:

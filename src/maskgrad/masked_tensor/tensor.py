@@ -46,8 +46,9 @@ class MaskedTensor(TypedOperators):
 
     __slots__ = ("__weakref__", "_pattern", "_values")
     __hash__ = object.__hash__
-    #: numpy leaves operators to us
+    #: numpy leaves operators to us, and so does pandas (its tables have 4000)
     __array_ufunc__ = None
+    __pandas_priority__ = 10_000
 
     _values: Tensor
     _pattern: Pattern

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import maskgrad as mg
+from maskgrad.errors import UnsupportedOperationError
 
 MASK = torch.tensor([True, False, True])
 OPERATORS = [
@@ -106,3 +107,53 @@ def test_numbers_of_numpy_stay_numbers() -> None:
     for number in (np.float64(2), np.int32(2), np.bool_(True)):
         for found in (masked() * number, number * masked()):
             assert found.dtype == torch.float32
+
+
+class Stranger:
+    """Has reflected operators, and no idea of tensors: keeps what it is shown."""
+
+    def _shown(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = __rmatmul__ = __rand__ = __gt__ = _shown
+    __eq__ = __ne__ = _shown  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("function", [*OPERATORS, operator.ne, operator.matmul, operator.and_, operator.iadd])
+def test_a_stranger_is_not_shown_what_lies_under_the_mask(function: Any) -> None:
+    x = masked()
+    assert function(x, Stranger()) is x
+
+
+@pytest.mark.parametrize("function", OPERATORS)
+@pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow", "scipy"])
+def test_tables_are_refused_in_both_orders(function: Any, package: str) -> None:
+    table = type("Column", (), {"__module__": f"{package}.core"})()
+    name = package.removeprefix("py")
+    words = (
+        rf"a {package} Column on the other side.*mg\.from_{name}\(…\) for Masked.*mg\.interop\.to_{name}\(x\)"
+    )
+    for left, right in ((table, masked()), (masked(), table)):
+        with pytest.raises(UnsupportedOperationError, match=words):
+            function(left, right)
+    for converter in (getattr(mg, f"from_{name}"), getattr(mg.interop, f"to_{name}")):
+        assert callable(converter)
+
+
+def test_arrays_without_dimensions_and_the_masked_constant() -> None:
+    x = masked()
+    for found in (x * np.array(2.0), np.array(2.0) * x):
+        assert found.dtype == torch.float32
+        assert found.tolist() == [2.0, None, 6.0]
+    assert (x * np.ma.masked).tolist() == (np.ma.masked + x).tolist() == [None] * 3
+
+
+@pytest.mark.parametrize("other", ["text", None, [1.0, 2.0, 3.0]])
+def test_what_is_no_number_is_pythons_error(other: Any) -> None:
+    x = masked()
+    assert (x == other) is False
+    with pytest.raises(TypeError, match="unsupported operand type"):
+        x + other
+    with pytest.raises(TypeError, match="not supported between"):
+        assert x < other

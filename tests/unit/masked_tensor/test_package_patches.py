@@ -50,6 +50,23 @@ def test_a_function_refuses_under_all_its_names(package: ModuleType) -> None:
             function(x={"a": [(x(),)]})
 
 
+def test_a_refusal_may_wait_for_an_argument(package: ModuleType) -> None:
+    exec("def step(x, state=None): return x", package.inner.__dict__)
+    refuse("made_up.inner.step", "it keeps a state", "Use state=None.", only_with="state")()
+    assert package.inner.step(x(), state=None).num_specified() == 1
+    assert package.inner.step(1, state=2) == 1
+    with pytest.raises(UnsupportedOperationError, match=r"it keeps a state\. Use state=None\."):
+        package.inner.step(x(), state=2)
+
+
+def test_names_of_the_original_are_those_of_its_module(package: ModuleType) -> None:
+    """TorchScript, which compiles the source of the original, looks for them with the function in its place."""
+    original = package.inner.count
+    refuse("made_up.inner.count", "it counts", "Use x.num_specified().")()
+    assert package.inner.count is not original
+    assert package.inner.count.__globals__ is package.inner.__dict__
+
+
 def test_a_method_is_exchanged_in_its_class(package: ModuleType) -> None:
     exchange("made_up.inner.Box.put", lambda original: lambda self, x: original(self, x) * 2)
     assert package.inner.Box().put(2) == 4

@@ -14,10 +14,46 @@ from typing import Any
 import torch
 
 from maskgrad.errors import UnsupportedOperationError
+from maskgrad.masked_tensor.package_patches.refusing import has_masked
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.masked_tensor.torch_patches.exchange import exchange
 
-__all__ = ["install"]
+__all__ = ["MIXTURES", "balance", "install"]
+
+#: Models of transformers that have a copy of this loss.
+MIXTURES = (
+    "dbrx",
+    "deepseek_v4",
+    "ernie4_5_moe",
+    "ernie4_5_vl_moe",
+    "flex_olmo",
+    "flint",
+    "glm4v_moe",
+    "glm5_next",
+    "gpt_oss",
+    "granitemoe",
+    "granitemoe_swa",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "jamba",
+    "jetmoe",
+    "laguna",
+    "lara_mini",
+    "mellum",
+    "minimax",
+    "minimax_m2",
+    "minimax_m3_vl",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "qwen2_moe",
+    "qwen3_5_moe",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_omni_moe",
+    "qwen3_vl_moe",
+    "qwen4_exp",
+)
 
 
 def _by_rows(experts_forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,6 +92,29 @@ def _interface(original: Callable[..., Any]) -> Callable[..., Any]:
         return _by_rows(original(*args, **kwargs))
 
     return get_interface
+
+
+def _of_rows(load_balancing_loss: Callable[..., Any]) -> Callable[..., Any]:
+    """The loss that spreads tokens over experts divides by the number of all rows."""
+
+    @functools.wraps(load_balancing_loss)
+    def loss(gate_logits: Any, num_experts: Any = None, top_k: Any = 2, attention_mask: Any = None) -> Any:
+        if has_masked(gate_logits):
+            dense = [
+                x._dense() if isinstance(x, MaskedTensor) else (x, x.new_ones(x.shape)) for x in gate_logits
+            ]
+            there = torch.stack([mask.bool().flatten(1).all(1) for _, mask in dense]).all(0)
+            gate_logits = tuple(values[there] for values, _ in dense)
+            if attention_mask is not None:
+                attention_mask = torch.as_tensor(attention_mask).reshape(-1)[there][None]
+        return load_balancing_loss(gate_logits, num_experts, top_k, attention_mask)
+
+    return loss
+
+
+def balance(path: str) -> Callable[[], None]:
+    """An ``install`` of the table, for the loss at ``path``."""
+    return lambda: exchange(path, _of_rows)
 
 
 def install() -> None:

@@ -22,14 +22,18 @@ def has_masked(given: object) -> bool:
     return isinstance(given, MaskedTensor)
 
 
-def refuse(path: str, reason: str, remedy: str) -> Callable[[], None]:
-    """An ``install`` of the table: the function at ``path`` raises if it is given a MaskedTensor."""
+def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable[[], None]:
+    """An ``install`` of the table: the function at ``path`` raises if it is given a MaskedTensor.
+
+    With ``only_with``: and if that keyword is given, and not None.
+    """
 
     def install() -> None:
         def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def function(*args: Any, **kwargs: Any) -> Any:
-                if has_masked(args) or has_masked(kwargs):
+                asked = not only_with or kwargs.get(only_with) is not None
+                if asked and (has_masked(args) or has_masked(kwargs)):
                     raise UnsupportedOperationError(path, reason, remedy)
                 return original(*args, **kwargs)
 

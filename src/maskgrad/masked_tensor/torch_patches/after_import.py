@@ -19,15 +19,17 @@ def after_import(name: str, call: Callable[[], None]) -> None:
     """Call ``call`` now if the module ``name`` has been imported, else as soon as it is."""
     if name in sys.modules:
         call()
-    else:
-        sys.meta_path.insert(0, _Finder(name, call))
+        return
+    if not _finder.waiting:
+        sys.meta_path.insert(0, _finder)
+    _finder.waiting.setdefault(name, []).append(call)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the others find the module, and calls the function once it is executed."""
+    """Finds nothing itself: lets the others find the module, and calls what waits for it once it is executed."""
 
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        self.name, self.call = name, call
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Callable[[], None]]] = {}
 
     def find_spec(
         self,
@@ -35,17 +37,23 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002  (the protocol has more arguments than are needed)
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
+        calls = self.waiting.pop(fullname, None)
+        if calls is None:
             return None
-        sys.meta_path.remove(self)
+        if not self.waiting:
+            sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return spec
-        execute, call = spec.loader.exec_module, self.call
+        execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            call()
+            for call in calls:
+                call()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+_finder = _Finder()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 __all__ = ["exchange"]
@@ -19,6 +21,8 @@ def exchange(path: str, other: Callable[[Callable[..., Any]], Callable[..., Any]
     module, owner, name = _found(path)
     original = getattr(owner, name)
     new = other(original)
+    if inspect.isfunction(original):
+        new = _among_its_names(original, new)
     setattr(owner, name, new)
     if owner is module:
         package = module.__name__.partition(".")[0]
@@ -27,6 +31,16 @@ def exchange(path: str, other: Callable[[Callable[..., Any]], Callable[..., Any]
                 names = [key for key, value in list(vars(loaded).items()) if value is original]
                 for key in names:
                     setattr(loaded, key, new)
+
+
+def _among_its_names(original: FunctionType, new: Callable[..., Any]) -> Callable[..., Any]:
+    """``new``, for which TorchScript compiles the source of the original, with the names of its module."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return new(*args, **kwargs)
+
+    found = FunctionType(function.__code__, original.__globals__, closure=function.__closure__)
+    return functools.wraps(original)(found)
 
 
 def _found(path: str) -> tuple[Any, Any, str]:
