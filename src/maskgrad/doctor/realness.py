@@ -105,6 +105,8 @@ class Shadows:
         outputs = list(tensors_in(result))
         inputs = list(tensors_in((args, kwargs)))
         shadows = [self.get(tensor) for tensor in inputs]
+        if facts.name in ("stack", "cat") and self._is_a_walk(inputs, shadows):
+            return [self.by_shape(output) for output in outputs]
         if facts.name in COPIES | _RESHAPERS:
             copied = self._copied(func, args, kwargs)
             if copied is not None and len(copied) == len(outputs):
@@ -125,7 +127,8 @@ class Shadows:
         output: Tensor,
     ) -> Tensor | None:
         if facts.pointwise or facts.name == "masked_fill":
-            return _intersection(shadows, output.shape)
+            own = self._at_its_positions(shadows, output.shape)
+            return _intersection(shadows, output.shape) if own is None else own
         if facts.name in _PRODUCTS:
             samples = self._by_samples(inputs, shadows, output)
             if samples is not None:
@@ -158,6 +161,27 @@ class Shadows:
             if taken is not None:
                 return taken
         return self.by_shape(output)
+
+    def _is_a_walk(self, inputs: list[Tensor], shadows: list[Tensor | None]) -> bool:
+        """Whether the positions of a sequence, which were walked one by one, become one sequence again."""
+        steps = {mask.shape[1] for mask in self.masks if mask.ndim == 2}
+        return len(inputs) in steps and all(shadow is None for shadow in shadows)
+
+    def _at_its_positions(self, shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
+        """The shadow of an operand that is a mask of the batch, where another one was moved along the sequence.
+
+        What is computed at a position that is real belongs to it: with a neighbour that is not real it is mixed.
+        """
+        known = [shadow.expand(shape) for shadow in shadows if shadow is not None]
+        if len(known) < 2:
+            return None
+        at_home = [
+            mask
+            for mask in (_leading_mask(mask.to(known[0].device), shape) for mask in self.masks)
+            if mask is not None
+        ]
+        own = [shadow for shadow in known if any(torch.equal(shadow, mask) for mask in at_home)]
+        return own[0] if own and len(own) < len(known) else None
 
     def _by_samples(
         self, inputs: list[Tensor], shadows: list[Tensor | None], output: Tensor
@@ -313,6 +337,13 @@ def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> T
         return shadow.expand(output.shape)
     kept = [axis for axis in range(shadow.ndim) if axis not in {a % shadow.ndim for a in axes}]
     return shadow.permute(*kept, *[a for a in range(shadow.ndim) if a not in kept]).reshape(output.shape)
+
+
+def _leading_mask(mask: Tensor, shape: torch.Size) -> Tensor | None:
+    """A mask of batch and sequence in a shape that begins with both."""
+    if mask.ndim != 2 or shape[:2] != mask.shape:
+        return None
+    return mask.reshape(*mask.shape, *(1,) * (len(shape) - 2)).expand(shape)
 
 
 def _intersection(shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:

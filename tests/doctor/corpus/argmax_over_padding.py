@@ -1,6 +1,6 @@
 """The start of an answer is looked for in the padding, too, and the state found there goes on into the loss.
 
-Thread: huggingface/transformers, answer spans predicted inside padding
+Thread: huggingface/transformers#5429
 """
 
 import torch
