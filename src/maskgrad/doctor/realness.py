@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_map_only
 
+from maskgrad.doctor import positions
 from maskgrad.doctor.operations import Facts
 from maskgrad.doctor.trees import tensors_in
 from maskgrad.doctor.twins import COPIES, key_of
@@ -50,7 +51,7 @@ class Shadows:
         self._slices: dict[tuple[Any, ...], StorageWeakRef] = {}
         self._fresh = 0
         #: distinct masks of the batch, by which shapes are recognised
-        self.masks = [mask for place, mask in enumerate(masks) if not _known(mask, masks[:place])]
+        self.masks = positions.distinct(masks)
 
     # one tensor
 
@@ -136,6 +137,8 @@ class Shadows:
             return self._product(args, _PRODUCTS[facts.name])
         if facts.name in _REDUCTIONS:
             return _reduced(args, kwargs, shadows[0] if shadows else None, output)
+        if facts.name == "convolution" and shadows[0] is not None:
+            return _by_windows(args, shadows[0], output)
         if facts.name.startswith(_QUERIES):
             samples = self._by_samples(inputs, shadows, output)
             if samples is not None:
@@ -172,12 +175,13 @@ class Shadows:
 
         What is computed at a position that is real belongs to it: with a neighbour that is not real it is mixed.
         """
-        known = [shadow.expand(shape) for shadow in shadows if shadow is not None]
-        if len(known) < 2:
+        known = [shadow for shadow in shadows if shadow is not None]
+        if len(known) < 2 or any(shadow.shape[:2] != shape[:2] for shadow in known):
             return None
+        known = [shadow.expand(shape) for shadow in known]
         at_home = [
             mask
-            for mask in (_leading_mask(mask.to(known[0].device), shape) for mask in self.masks)
+            for mask in (positions.leading(mask.to(known[0].device), shape) for mask in self.masks)
             if mask is not None
         ]
         own = [shadow for shadow in known if any(torch.equal(shadow, mask) for mask in at_home)]
@@ -270,53 +274,10 @@ class Shadows:
     def by_shape(self, output: Tensor) -> Tensor | None:
         """The mask, if an axis has the size of the batch and others that of the sequence."""
         for mask in self.masks:
-            shadow = _shaped(mask, output)
+            shadow = positions.shaped(mask, output)
             if shadow is not None:
                 return shadow
         return None
-
-
-def _shaped(mask: Tensor, output: Tensor) -> Tensor | None:
-    if not output.ndim or not output.numel():
-        return None
-    if mask.ndim == 1:
-        return _by_rows(mask.to(output.device), output)
-    if mask.ndim != 2 or output.ndim < 2:
-        return None
-    rows, steps = mask.shape
-    mask = mask.to(output.device)
-    shape = list(output.shape)
-    if shape[0] == rows * steps:
-        return mask.reshape(-1, *(1,) * (output.ndim - 1)).expand(output.shape)
-    batch = next((axis for axis, size in enumerate(shape) if size == rows), None)
-    heads = 1
-    if batch is None:
-        if not shape[0] or shape[0] % rows or steps not in shape[1:]:
-            return None
-        batch, heads = 0, shape[0] // rows
-    axes = [axis for axis, size in enumerate(shape) if size == steps and axis != batch]
-    if not axes:
-        return None
-    shadow = torch.ones(shape, dtype=torch.bool, device=output.device)
-    spread = mask.repeat_interleave(heads, 0)
-    for axis in axes[:2] if len(axes) > 1 and axes[1] == axes[0] + 1 else axes[:1]:
-        view = [1] * len(shape)
-        view[batch], view[axis] = shape[batch], steps
-        shadow &= (spread if batch < axis else spread.t()).reshape(view)
-    return shadow
-
-
-def _by_rows(mask: Tensor, output: Tensor) -> Tensor | None:
-    """The mask of whole samples, along the first axis of their number, or of a multiple in front."""
-    rows, shape = len(mask), list(output.shape)
-    axis = next((axis for axis, size in enumerate(shape) if size == rows), None)
-    if axis is None:
-        if shape[0] < rows or shape[0] % rows:
-            return None
-        axis, mask = 0, mask.repeat_interleave(shape[0] // rows)
-    view = [1] * len(shape)
-    view[axis] = shape[axis]
-    return mask.reshape(view).expand(shape)
 
 
 def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:
@@ -339,11 +300,19 @@ def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> T
     return shadow.permute(*kept, *[a for a in range(shadow.ndim) if a not in kept]).reshape(output.shape)
 
 
-def _leading_mask(mask: Tensor, shape: torch.Size) -> Tensor | None:
-    """A mask of batch and sequence in a shape that begins with both."""
-    if mask.ndim != 2 or shape[:2] != mask.shape:
+def _by_windows(args: Any, shadow: Tensor, output: Tensor) -> Tensor | None:
+    """A convolution keeps positions, or else a position is real if its whole window is."""
+    weight, _, stride, padding, dilation, transposed = args[1:7]
+    places = shadow.any(1, keepdim=True)
+    if places.ndim != output.ndim or transposed:
         return None
-    return mask.reshape(*mask.shape, *(1,) * (len(shape) - 2)).expand(shape)
+    if places.shape[2:] != output.shape[2:]:
+        window = torch.ones((1, 1, *weight.shape[2:]), device=weight.device)
+        missing = torch.convolution(
+            (~places).float(), window, None, stride, padding, dilation, False, [0] * len(stride), 1
+        )
+        places = missing == 0
+    return places.expand(output.shape)
 
 
 def _intersection(shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
@@ -366,10 +335,6 @@ def _entries(tensor: Tensor) -> int:
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
     return key_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
-
-
-def _known(mask: Tensor, others: list[Tensor]) -> bool:
-    return any(mask.shape == other.shape and torch.equal(mask, other) for other in others)
 
 
 def _write(place: Tensor, shadow: Tensor) -> None:
