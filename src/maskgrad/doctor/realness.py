@@ -137,12 +137,12 @@ class Shadows:
             return self._product(args, _PRODUCTS[facts.name])
         if facts.name in _REDUCTIONS:
             return _reduced(args, kwargs, shadows[0] if shadows else None, output)
-        if facts.name == "convolution" and shadows[0] is not None:
-            return _by_windows(args, shadows[0], output)
         if facts.name.startswith(_QUERIES):
             samples = self._by_samples(inputs, shadows, output)
             if samples is not None:
                 return samples
+            if facts.name == "convolution" and shadows[0] is not None and not args[6]:
+                return _by_windows(args, shadows[0], output)
             query = 1 if facts.name == "embedding" else 0
             if "backward" in facts.name:
                 query = 0
@@ -300,12 +300,10 @@ def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> T
     return shadow.permute(*kept, *[a for a in range(shadow.ndim) if a not in kept]).reshape(output.shape)
 
 
-def _by_windows(args: Any, shadow: Tensor, output: Tensor) -> Tensor | None:
+def _by_windows(args: Any, shadow: Tensor, output: Tensor) -> Tensor:
     """A convolution keeps positions, or else a position is real if its whole window is."""
-    weight, _, stride, padding, dilation, transposed = args[1:7]
+    weight, _, stride, padding, dilation = args[1:6]
     places = shadow.any(1, keepdim=True)
-    if places.ndim != output.ndim or transposed:
-        return None
     if places.shape[2:] != output.shape[2:]:
         window = torch.ones((1, 1, *weight.shape[2:]), device=weight.device)
         missing = torch.convolution(
