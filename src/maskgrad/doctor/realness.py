@@ -28,6 +28,8 @@ _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "max", "min", "logsumexp", "prod", "any", "all", "std", "var", "var_mean",
     "std_mean", "argmax", "argmin", "norm", "linalg_vector_norm", "median", "nansum", "kthvalue", "mode",
 }  # fmt: skip
+#: reductions with another argument before the dimension
+_SECOND_ARGUMENT = {"norm", "linalg_vector_norm", "kthvalue"}
 #: the first argument decides which positions of the result are real
 _QUERIES = (
     "_scaled_dot_product",
@@ -135,8 +137,16 @@ class Shadows:
             if samples is not None:
                 return samples
             return self._product(args, _PRODUCTS[facts.name])
+        if facts.name == "_cdist_forward":
+            rows, columns = (
+                torch.ones(tensor.shape[:-1], dtype=torch.bool, device=tensor.device)
+                if shadow is None
+                else shadow.any(-1)
+                for tensor, shadow in zip(inputs[:2], shadows[:2], strict=True)
+            )
+            return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
         if facts.name in _REDUCTIONS:
-            return _reduced(args, kwargs, shadows[0] if shadows else None, output)
+            return _reduced(facts.name, args, kwargs, shadows[0] if shadows else None, output)
         if facts.name.startswith(_QUERIES):
             samples = self._by_samples(inputs, shadows, output)
             if samples is not None:
@@ -280,11 +290,13 @@ class Shadows:
         return None
 
 
-def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:
+def _reduced(name: str, args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:
     if shadow is None or output.ndim == 0:
         return None
+    place = 2 if name in _SECOND_ARGUMENT else 1
     axes = kwargs.get(
-        "dim", args[1] if len(args) > 1 and not isinstance(args[1], (torch.dtype, float)) else None
+        "dim",
+        args[place] if len(args) > place and not isinstance(args[place], (torch.dtype, float)) else None,
     )
     if axes is None:
         return None
