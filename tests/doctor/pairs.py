@@ -2,7 +2,8 @@
 
 A file of the corpus is plain PyTorch and has
 
-* a docstring: one sentence that says what goes wrong, and ``Thread:``, where somebody met it;
+* a docstring: one sentence that says what goes wrong, and ``Thread:``, where somebody met it, as
+  ``owner/repository#number``, or ``none found; `` and what was looked for;
 * ``kind``, the kind of finding that is expected, one of ``maskgrad.doctor``'s;
 * ``batch``, and ``padding`` where it cannot be recognised; ``model`` where the program has one module for all;
 * ``wrong(batch)`` and ``mended(batch)``, which return the loss;

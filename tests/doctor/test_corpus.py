@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from maskgrad.doctor.findings import KINDS
@@ -26,7 +28,9 @@ def test_there_is_a_pair_for_every_kind_of_finding() -> None:
 def test_a_pair_says_where_it_comes_from_and_what_is_to_be_named() -> None:
     for pair in PAIRS:
         assert pair.title.endswith("."), pair.name
-        assert pair.thread, pair.name
+        assert re.match(r"[\w.-]+/[\w.-]+#\d+|none found; ", pair.thread), (
+            f"{pair.name}: owner/repository#number"
+        )
         assert bool(pair.marked) != bool(pair.module), f"{pair.name}: mark a line, or declare the module"
 
 

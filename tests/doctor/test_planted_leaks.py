@@ -1,6 +1,6 @@
-"""A leak planted in a line that a user writes around a model of Hugging Face is found at this line.
+"""A leak planted in a model of Hugging Face, or in what a user writes around it, is found at its line.
 
-Ten architectures from configurations of a few thousand parameters; each is asked with the leak and without it.
+Ten architectures from configurations of a few thousand parameters; each is asked with the leaks and without them.
 """
 
 from __future__ import annotations
@@ -98,9 +98,20 @@ def right(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 LEAKS = (mean, strongest, last, spread, weighed)
 
 
-def examined(name: str, program: Callable[..., Tensor]) -> doctor.Report:
+def centred(module: nn.Module, args: object, hidden: Tensor) -> Tensor:
+    """Between the embeddings and the first layer: each token is told what the mean of its text is."""
+    return hidden - 0.5 * hidden.mean(1, keepdim=True)  # leak
+
+
+def model_of(name: str) -> nn.Module:
     config = getattr(transformers, f"{name}Config")(**CONFIGS[name])
-    model = getattr(transformers, f"{name}Model")(config).eval()
+    return getattr(transformers, f"{name}Model")(config).eval()
+
+
+def examined(name: str, program: Callable[..., Tensor], *, inside: bool = False) -> doctor.Report:
+    model = model_of(name)
+    if inside:
+        model.get_input_embeddings().register_forward_hook(centred)
     return doctor.examine(lambda batch: program(model, batch), BATCH, quick=True)
 
 
@@ -117,6 +128,19 @@ def test_a_planted_leak_is_found_at_its_line(name: str) -> None:
     assert [(finding.kind, finding.file, finding.line) for finding in found] == [
         ("padding-leak", __file__, marked_line(leak))
     ]
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_leak_inside_the_model_is_found_at_its_line(name: str) -> None:
+    found = examined(name, right, inside=True).findings
+    assert [(finding.kind, finding.file, finding.line) for finding in found] == [
+        ("padding-leak", __file__, marked_line(centred))
+    ]
+
+
+def test_there_are_ten_architectures() -> None:
+    assert len({model_of(name).config.model_type for name in CONFIGS}) == 10
 
 
 @pytest.mark.corpus

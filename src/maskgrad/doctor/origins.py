@@ -17,6 +17,19 @@ from maskgrad.doctor.twins import Guarded, key_of
 
 __all__ = ["Origin", "Origins", "has_nan", "stands_at_padding"]
 
+#: what puts numbers into a tensor and computes none
+_FILLS = {
+    "masked_fill",
+    "masked_fill_",
+    "fill_",
+    "full",
+    "full_like",
+    "where",
+    "index_put",
+    "index_put_",
+    "copy_",
+}
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -31,7 +44,8 @@ class Origins(Guarded):
     """Each marked tensor knows the operations that its mark comes from.
 
     In the backward pass only gradients count as inputs: what the forward pass saved may be marked, and a product with
-    it is where a clean gradient gets the mark.
+    it is where a clean gradient gets the mark; the mark is then from where the program made what was saved, unless it
+    made it out of NaN or infinity that was put there, in the batch or as a marker.
 
     Args:
         marked: whether a tensor has the mark; None if its shape does not say, then it has it if an input has.
@@ -43,6 +57,8 @@ class Origins(Guarded):
         self._marked, self._backward_only = marked, backward_only
         self._origins: dict[int, dict[Origin, None]] = {}
         self._gradients: set[int] = set()
+        #: memory with infinity or NaN that was put there, by the batch or as a marker, and not computed
+        self._given: set[int] = set()
         self._nodes = Lines()
 
     def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
@@ -52,6 +68,7 @@ class Origins(Guarded):
         if facts.view or facts.name in EMPTY or (self._backward_only and not backward):
             return func(*args, **kwargs)
         before: dict[Origin, None] = {}
+        given = not backward and self._is_given(args, kwargs)
         for tensor in tensors_in((args, kwargs)):
             if tensor.is_floating_point() and not (backward and _key(tensor) not in self._gradients):
                 # the batch itself is an origin without an operation
@@ -67,12 +84,32 @@ class Origins(Guarded):
                 self._gradients.add(key)
             else:
                 self._gradients.discard(key)
+                self._given.discard(key)
+                if _is_garbage(tensor) if facts.name in _FILLS else given and not _finite(tensor):
+                    self._given.add(key)
             marked = self._marked(tensor)
             if marked or (marked is None and before):
-                self._origins[key] = before or {self._origin(facts, backward=backward): None}
+                made = self._made_before(args, kwargs) if backward and not before else {}
+                self._origins[key] = before or made or {self._origin(facts, backward=backward): None}
             else:
                 self._origins.pop(key, None)
         return result
+
+    def _is_given(self, args: Any, kwargs: Any) -> bool:
+        """Whether NaN or infinity comes in that no operation of the program made; masks are made of minus infinity."""
+        return any(
+            _key(tensor) in self._given or (_key(tensor) not in self._made and _is_garbage(tensor))
+            for tensor in tensors_in((args, kwargs))
+            if tensor.is_floating_point()
+        )
+
+    def _made_before(self, args: Any, kwargs: Any) -> dict[Origin, None]:
+        """The operations of the forward pass that gave the mark to what a backward operation reads."""
+        made: dict[Origin, None] = {}
+        for tensor in tensors_in((args, kwargs)):
+            if tensor.is_floating_point() and _key(tensor) not in self._given and self._marked(tensor):
+                made |= self._origins.get(_key(tensor), {})
+        return {origin: None for origin in made if origin.operation and not origin.backward}
 
     def _origin(self, facts: Facts, *, backward: bool) -> Origin:
         return Origin(facts.name, self._nodes.here(), backward)
@@ -88,9 +125,22 @@ class Origins(Guarded):
 
 def has_nan(tensor: Tensor) -> bool:
     """Whether there is a NaN among the entries."""
-    if tensor.layout is not torch.strided:
-        tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-    return bool(tensor.isnan().any())
+    return bool(_stored(tensor).isnan().any())
+
+
+def _is_garbage(tensor: Tensor) -> bool:
+    stored = _stored(tensor)
+    return bool((stored.isnan() | stored.isposinf()).any())
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(_stored(tensor).isfinite().all())
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    if tensor.layout is torch.strided:
+        return tensor
+    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
 
 
 def stands_at_padding(masks: list[Tensor]) -> Callable[[Tensor], bool | None]:

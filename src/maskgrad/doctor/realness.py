@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_map_only
 
+from maskgrad.doctor import positions
 from maskgrad.doctor.operations import Facts
 from maskgrad.doctor.trees import tensors_in
 from maskgrad.doctor.twins import COPIES, key_of
@@ -27,6 +28,8 @@ _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "max", "min", "logsumexp", "prod", "any", "all", "std", "var", "var_mean",
     "std_mean", "argmax", "argmin", "norm", "linalg_vector_norm", "median", "nansum", "kthvalue", "mode",
 }  # fmt: skip
+#: reductions with another argument before the dimension
+_SECOND_ARGUMENT = {"norm", "linalg_vector_norm", "kthvalue"}
 #: the first argument decides which positions of the result are real
 _QUERIES = (
     "_scaled_dot_product",
@@ -50,7 +53,7 @@ class Shadows:
         self._slices: dict[tuple[Any, ...], StorageWeakRef] = {}
         self._fresh = 0
         #: distinct masks of the batch, by which shapes are recognised
-        self.masks = [mask for place, mask in enumerate(masks) if not _known(mask, masks[:place])]
+        self.masks = positions.distinct(masks)
 
     # one tensor
 
@@ -105,6 +108,8 @@ class Shadows:
         outputs = list(tensors_in(result))
         inputs = list(tensors_in((args, kwargs)))
         shadows = [self.get(tensor) for tensor in inputs]
+        if facts.name in ("stack", "cat") and self._is_a_walk(inputs, shadows):
+            return [self.by_shape(output) for output in outputs]
         if facts.name in COPIES | _RESHAPERS:
             copied = self._copied(func, args, kwargs)
             if copied is not None and len(copied) == len(outputs):
@@ -125,18 +130,29 @@ class Shadows:
         output: Tensor,
     ) -> Tensor | None:
         if facts.pointwise or facts.name == "masked_fill":
-            return _intersection(shadows, output.shape)
+            own = self._at_its_positions(shadows, output.shape)
+            return _intersection(shadows, output.shape) if own is None else own
         if facts.name in _PRODUCTS:
             samples = self._by_samples(inputs, shadows, output)
             if samples is not None:
                 return samples
             return self._product(args, _PRODUCTS[facts.name])
+        if facts.name == "_cdist_forward":
+            rows, columns = (
+                torch.ones(tensor.shape[:-1], dtype=torch.bool, device=tensor.device)
+                if shadow is None
+                else shadow.any(-1)
+                for tensor, shadow in zip(inputs[:2], shadows[:2], strict=True)
+            )
+            return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
         if facts.name in _REDUCTIONS:
-            return _reduced(args, kwargs, shadows[0] if shadows else None, output)
+            return _reduced(facts.name, args, kwargs, shadows[0] if shadows else None, output)
         if facts.name.startswith(_QUERIES):
             samples = self._by_samples(inputs, shadows, output)
             if samples is not None:
                 return samples
+            if facts.name == "convolution" and shadows[0] is not None and not args[6]:
+                return _by_windows(args, shadows[0], output)
             query = 1 if facts.name == "embedding" else 0
             if "backward" in facts.name:
                 query = 0
@@ -158,6 +174,28 @@ class Shadows:
             if taken is not None:
                 return taken
         return self.by_shape(output)
+
+    def _is_a_walk(self, inputs: list[Tensor], shadows: list[Tensor | None]) -> bool:
+        """Whether the positions of a sequence, which were walked one by one, become one sequence again."""
+        steps = {mask.shape[1] for mask in self.masks if mask.ndim == 2}
+        return len(inputs) in steps and all(shadow is None for shadow in shadows)
+
+    def _at_its_positions(self, shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
+        """The shadow of an operand that is a mask of the batch, where another one was moved along the sequence.
+
+        What is computed at a position that is real belongs to it: with a neighbour that is not real it is mixed.
+        """
+        known = [shadow for shadow in shadows if shadow is not None]
+        if len(known) < 2 or any(shadow.shape[:2] != shape[:2] for shadow in known):
+            return None
+        known = [shadow.expand(shape) for shadow in known]
+        at_home = [
+            mask
+            for mask in (positions.leading(mask.to(known[0].device), shape) for mask in self.masks)
+            if mask is not None
+        ]
+        own = [shadow for shadow in known if any(torch.equal(shadow, mask) for mask in at_home)]
+        return own[0] if own and len(own) < len(known) else None
 
     def _by_samples(
         self, inputs: list[Tensor], shadows: list[Tensor | None], output: Tensor
@@ -246,60 +284,19 @@ class Shadows:
     def by_shape(self, output: Tensor) -> Tensor | None:
         """The mask, if an axis has the size of the batch and others that of the sequence."""
         for mask in self.masks:
-            shadow = _shaped(mask, output)
+            shadow = positions.shaped(mask, output)
             if shadow is not None:
                 return shadow
         return None
 
 
-def _shaped(mask: Tensor, output: Tensor) -> Tensor | None:
-    if not output.ndim or not output.numel():
-        return None
-    if mask.ndim == 1:
-        return _by_rows(mask.to(output.device), output)
-    if mask.ndim != 2 or output.ndim < 2:
-        return None
-    rows, steps = mask.shape
-    mask = mask.to(output.device)
-    shape = list(output.shape)
-    if shape[0] == rows * steps:
-        return mask.reshape(-1, *(1,) * (output.ndim - 1)).expand(output.shape)
-    batch = next((axis for axis, size in enumerate(shape) if size == rows), None)
-    heads = 1
-    if batch is None:
-        if not shape[0] or shape[0] % rows or steps not in shape[1:]:
-            return None
-        batch, heads = 0, shape[0] // rows
-    axes = [axis for axis, size in enumerate(shape) if size == steps and axis != batch]
-    if not axes:
-        return None
-    shadow = torch.ones(shape, dtype=torch.bool, device=output.device)
-    spread = mask.repeat_interleave(heads, 0)
-    for axis in axes[:2] if len(axes) > 1 and axes[1] == axes[0] + 1 else axes[:1]:
-        view = [1] * len(shape)
-        view[batch], view[axis] = shape[batch], steps
-        shadow &= (spread if batch < axis else spread.t()).reshape(view)
-    return shadow
-
-
-def _by_rows(mask: Tensor, output: Tensor) -> Tensor | None:
-    """The mask of whole samples, along the first axis of their number, or of a multiple in front."""
-    rows, shape = len(mask), list(output.shape)
-    axis = next((axis for axis, size in enumerate(shape) if size == rows), None)
-    if axis is None:
-        if shape[0] < rows or shape[0] % rows:
-            return None
-        axis, mask = 0, mask.repeat_interleave(shape[0] // rows)
-    view = [1] * len(shape)
-    view[axis] = shape[axis]
-    return mask.reshape(view).expand(shape)
-
-
-def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:
+def _reduced(name: str, args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:
     if shadow is None or output.ndim == 0:
         return None
+    place = 2 if name in _SECOND_ARGUMENT else 1
     axes = kwargs.get(
-        "dim", args[1] if len(args) > 1 and not isinstance(args[1], (torch.dtype, float)) else None
+        "dim",
+        args[place] if len(args) > place and not isinstance(args[place], (torch.dtype, float)) else None,
     )
     if axes is None:
         return None
@@ -313,6 +310,19 @@ def _reduced(args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> T
         return shadow.expand(output.shape)
     kept = [axis for axis in range(shadow.ndim) if axis not in {a % shadow.ndim for a in axes}]
     return shadow.permute(*kept, *[a for a in range(shadow.ndim) if a not in kept]).reshape(output.shape)
+
+
+def _by_windows(args: Any, shadow: Tensor, output: Tensor) -> Tensor:
+    """A convolution keeps positions, or else a position is real if its whole window is."""
+    weight, _, stride, padding, dilation = args[1:6]
+    places = shadow.any(1, keepdim=True)
+    if places.shape[2:] != output.shape[2:]:
+        window = torch.ones((1, 1, *weight.shape[2:]), device=weight.device)
+        missing = torch.convolution(
+            (~places).float(), window, None, stride, padding, dilation, False, [0] * len(stride), 1
+        )
+        places = missing == 0
+    return places.expand(output.shape)
 
 
 def _intersection(shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
@@ -335,10 +345,6 @@ def _entries(tensor: Tensor) -> int:
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
     return key_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
-
-
-def _known(mask: Tensor, others: list[Tensor]) -> bool:
-    return any(mask.shape == other.shape and torch.equal(mask, other) for other in others)
 
 
 def _write(place: Tensor, shadow: Tensor) -> None:

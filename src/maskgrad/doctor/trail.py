@@ -181,6 +181,7 @@ class Recorder(Twins):
         if not lost:
             return
         fresh = not self.shadows.is_slice(source)
+        passed_on = fresh and self.is_bad(source)
         outputs = list(tensors_in(result))
         for output in outputs:
             self.shadows.slice(output)
@@ -195,7 +196,7 @@ class Recorder(Twins):
                 "",
                 False,
                 True,
-                True,
+                not passed_on,
                 self._who_wrote([source]),
                 shape=tuple(outputs[0].shape),
             )

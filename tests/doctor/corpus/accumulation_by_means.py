@@ -1,6 +1,6 @@
 """Two micro-batches, each the mean of its own tokens, halved: tokens of the shorter one count more.
 
-Thread: huggingface/transformers#34191
+Thread: huggingface/transformers#24725
 """
 
 import torch

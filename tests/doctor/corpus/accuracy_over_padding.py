@@ -1,6 +1,6 @@
 """The loss is weighted with an accuracy, a metric that counts padding as right or wrong answers.
 
-Thread: Lightning-AI/torchmetrics, accuracy without ignore_index
+Thread: cs230-stanford/cs230-code-examples#13
 """
 
 import torch

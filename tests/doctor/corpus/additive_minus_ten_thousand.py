@@ -1,6 +1,6 @@
 """A large negative number instead of minus infinity: a padded key with a large score wins all the same.
 
-Thread: huggingface/transformers#10484
+Thread: TransformerLensOrg/TransformerLens#319
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Advantages are made to have mean 0 over the batch, padded steps included.
 
-Thread: huggingface/trl, whitening of advantages
+Thread: NovaSky-AI/SkyRL#1305
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The start of an answer is looked for in the padding, too, and the state found there goes on into the loss.
 
-Thread: huggingface/transformers, answer spans predicted inside padding
+Thread: huggingface/transformers#5429
 """
 
 import torch
@@ -11,9 +11,9 @@ kind = "padding-leak"
 
 encode, head = nn.Linear(4, 6), nn.Linear(6, 3)
 batch = {
-    "x": torch.randn(3, 5, 4),
-    "mask": torch.arange(5) < torch.tensor([[5], [1], [2]]),
-    "y": torch.tensor([0, 2, 1]),
+    "x": torch.randn(6, 5, 4),
+    "mask": torch.arange(5) < torch.tensor([[5], [1], [2], [1], [3], [1]]),
+    "y": torch.tensor([0, 2, 1, 1, 0, 2]),
 }
 padding = {"x": "mask"}
 

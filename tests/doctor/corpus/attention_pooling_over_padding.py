@@ -1,6 +1,6 @@
 """Attention pooling: the softmax over time gives weight to padding.
 
-Thread: huggingface/transformers#17463
+Thread: LAION-AI/temporal-embedding-aggregation#14
 """
 
 import torch

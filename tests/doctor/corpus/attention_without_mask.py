@@ -1,6 +1,6 @@
 """An encoder attends to pad tokens, because nobody hands it the mask.
 
-Thread: NVIDIA-NeMo/Automodel#3704
+Thread: lean-dojo/ReProver#34
 """
 
 import torch

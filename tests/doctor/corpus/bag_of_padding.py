@@ -1,6 +1,6 @@
 """The mean of an embedding bag counts the pad token, because padding_idx was not given.
 
-Thread: pytorch/pytorch, EmbeddingBag(mode="mean") on padded bags
+Thread: pytorch/pytorch#47858
 """
 
 import torch

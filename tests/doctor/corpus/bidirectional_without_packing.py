@@ -1,6 +1,6 @@
 """A bidirectional LSTM reads a padded batch as it is; its backward half has seen the padding at every real word.
 
-Thread: allenai/allennlp, BiLSTM-CRF taggers without PackedSequence
+Thread: pytorch/pytorch#3662
 """
 
 import torch

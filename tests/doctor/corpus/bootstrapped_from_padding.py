@@ -1,6 +1,6 @@
 """Temporal differences: the last step of an episode is bootstrapped from the value of the padding after it.
 
-Thread: huggingface/trl, advantage estimation over padded responses
+Thread: alibaba/ROLL#447
 """
 
 import torch

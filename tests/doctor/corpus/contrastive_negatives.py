@@ -1,6 +1,6 @@
 """Padded tokens serve as negatives in a contrastive loss between two views of a text.
 
-Thread: facebookresearch/fairseq, wav2vec 2.0 negatives sampled from padding
+Thread: speechbrain/speechbrain#2386
 """
 
 import torch

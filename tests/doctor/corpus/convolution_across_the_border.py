@@ -1,6 +1,6 @@
 """Two convolutions over a padded text: after the first one the padding holds its bias, and the second reads it.
 
-Thread: pytorch/pytorch, "Masking in 1d convolutions"
+Thread: pytorch/audio#4205
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The partition function of a linear-chain CRF goes on over the padding.
 
-Thread: kmkurn/pytorch-crf, forward algorithm without a mask
+Thread: PaddlePaddle/PaddleNLP#1401
 """
 
 import torch

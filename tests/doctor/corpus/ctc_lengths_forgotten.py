@@ -1,6 +1,6 @@
 """CTC is told that every recording is as long as the longest.
 
-Thread: SeanNaren/deepspeech.pytorch, input lengths of padded spectrograms
+Thread: NVIDIA/OpenSeq2Seq#393
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A penalty on the whole table gives every row a gradient, and the sparse one is dense from there on.
 
-Thread: pytorch/FBGEMM#2498
+Thread: microsoft/CNTK#2850
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Pixels marked void are ignored by the cross entropy and counted by the Dice loss beside it.
 
-Thread: qubvel/segmentation_models.pytorch, ignore_index in DiceLoss
+Thread: qubvel-org/segmentation_models.pytorch#366
 """
 
 import torch

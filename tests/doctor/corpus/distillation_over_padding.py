@@ -1,6 +1,6 @@
 """The divergence from a teacher is averaged over all positions of the batch.
 
-Thread: huggingface/transformers, distillation example without a loss mask
+Thread: peremartra/optipfair#34
 """
 
 import torch

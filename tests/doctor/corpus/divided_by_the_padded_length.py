@@ -1,6 +1,6 @@
 """The sum is masked, the denominator is the padded length.
 
-Thread: huggingface/sentence-transformers#230
+Thread: brightmart/text_classification#40
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Features are standardised with the mean of a padded batch.
 
-Thread: pytorch/pytorch#61474
+Thread: espnet/espnet#6571
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The state that a recurrent network returns has walked over the padding.
 
-Thread: pytorch/tutorials, sentiment analysis without pack_padded_sequence
+Thread: bentrevett/pytorch-sentiment-analysis#86
 """
 
 import torch

@@ -1,6 +1,6 @@
 """`layer.forward(x)` instead of `layer(x)`: hooks of the layer are passed over.
 
-Thread: pytorch/pytorch, hooks are not called by .forward()
+Thread: pytorch/pytorch#117925
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A second head is part of the model, and nothing it gives reaches the loss.
 
-Thread: pytorch/pytorch, "Expected to have finished reduction", find_unused_parameters
+Thread: pytorch/pytorch#43259
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Pad tokens are targets: the loss teaches the tagger to predict padding.
 
-Thread: huggingface/transformers, labels of padding not set to -100
+Thread: huggingface/transformers#32832
 """
 
 import torch

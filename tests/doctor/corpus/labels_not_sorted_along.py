@@ -1,6 +1,6 @@
 """Texts are sorted by length for packing, their labels stay where they were.
 
-Thread: pytorch/pytorch#23079, pack_padded_sequence with enforce_sorted
+Thread: pytorch/pytorch#2615
 """
 
 import torch

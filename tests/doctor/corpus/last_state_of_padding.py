@@ -1,6 +1,6 @@
 """The last output of a recurrent network is read, which for all but the longest text is padding.
 
-Thread: pytorch/pytorch, "How to get the last hidden state of a padded batch"
+Thread: keitakurita/practical-torchtext#5
 """
 
 import torch

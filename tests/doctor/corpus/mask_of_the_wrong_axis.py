@@ -1,6 +1,6 @@
 """The mask is laid over queries instead of keys; as both have the same length, nothing complains.
 
-Thread: pytorch/pytorch, key_padding_mask broadcast along the wrong dimension
+Thread: ml-explore/mlx-lm#1903
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A mask compared with the wrong code hides every target of one head, which stays as it was initialised.
 
-Thread: google-research/bert, masked-language-model labels all ignored
+Thread: huggingface/trl#6671
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The strongest token stands for the sentence; with enough padding, a padded one does.
 
-Thread: huggingface/sentence-transformers#230
+Thread: thunlp/HATT-Proto#12
 """
 
 import torch

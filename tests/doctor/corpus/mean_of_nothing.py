@@ -1,6 +1,6 @@
 """A masked mean divides by the number of tokens, which is 0 for an empty text.
 
-Thread: microsoft/onnxruntime#13798
+Thread: HKUDS/LightRAG#3675
 """
 
 import torch

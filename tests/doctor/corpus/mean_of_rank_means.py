@@ -1,6 +1,6 @@
 """Each rank averages over its own tokens, then the ranks are averaged.
 
-Thread: pytorch/pytorch#27485, losses under DistributedDataParallel with unequal counts
+Thread: huggingface/transformers#34242
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A convolution over pictures with missing pixels reads what stands in them.
 
-Thread: NVIDIA/partialconv
+Thread: NVIDIA/partialconv#6
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Targets that were never measured become 0, and the model learns to predict 0.
 
-Thread: pytorch/pytorch#89543
+Thread: deepchem/deepchem#1175
 """
 
 import torch

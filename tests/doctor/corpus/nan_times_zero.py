@@ -1,6 +1,6 @@
 """The error of padding is multiplied by zero, which does not remove a NaN.
 
-Thread: pytorch/pytorch#89543
+Thread: ecmwf/WeatherGenerator#2723
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A node without neighbours divides by a degree of 0, and the training is NaN from then on.
 
-Thread: pyg-team/pytorch_geometric#291
+Thread: MrLeeeee/GCN-GAT-and-Graphsage#3
 """
 
 import torch

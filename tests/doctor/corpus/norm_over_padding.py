@@ -1,6 +1,6 @@
 """Activations are scaled by their global norm, to which the padding contributes.
 
-Thread: pytorch/pytorch#2421
+Thread: OliverRichter/normalized-attention#1
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Instance normalisation of a recording: mean and variance over all frames, padding too.
 
-Thread: NVIDIA/NeMo, per-feature normalisation of padded audio
+Thread: pytorch/pytorch#81985
 """
 
 import torch

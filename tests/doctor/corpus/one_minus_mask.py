@@ -1,6 +1,6 @@
 """`1 - mask` where `mask` was meant: the pooled vector is that of the padding.
 
-Thread: pytorch/pytorch#94634
+Thread: earthspecies/avex#26
 """
 
 import torch

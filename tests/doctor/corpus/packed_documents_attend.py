@@ -1,6 +1,6 @@
 """A row is filled up with another document, and the text after it attends to that, too.
 
-Thread: huggingface/trl, packing without a block-diagonal mask
+Thread: unslothai/unsloth#1207
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Each text's loss is the mean over its labels; a text without labels makes the whole batch NaN.
 
-Thread: huggingface/trl, sequence-level loss of responses that are all masked
+Thread: unslothai/unsloth-zoo#1262
 """
 
 import torch

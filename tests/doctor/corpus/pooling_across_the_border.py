@@ -1,6 +1,6 @@
 """Max pooling halves a sequence; the window on the border holds one real frame and one of padding.
 
-Thread: openai/whisper, downsampling of padded audio
+Thread: espnet/espnet#3037
 """
 
 import torch

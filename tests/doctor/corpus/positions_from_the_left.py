@@ -1,6 +1,6 @@
 """A batch padded on the left gets positions counted from the padding on.
 
-Thread: huggingface/transformers#18809
+Thread: ndif-team/nnsight#673
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Preference learning: the log-probability of an answer is summed over its padding.
 
-Thread: eric-mitchell/direct-preference-optimization, log-probabilities without a loss mask
+Thread: 0xallam/Direct-Preference-Optimization#4
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The return of a step is the sum of the rewards after it; for a short episode they come from padding.
 
-Thread: openai/spinningup, padded episodes
+Thread: natolambert/rlhf-book#216
 """
 
 import torch

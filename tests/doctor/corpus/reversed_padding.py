@@ -1,6 +1,6 @@
 """The backward half of a bidirectional network is fed the flipped batch, so it starts with the padding.
 
-Thread: pytorch/pytorch, bidirectional RNN over padded input without packing
+Thread: pytorch/pytorch#1811
 """
 
 import torch

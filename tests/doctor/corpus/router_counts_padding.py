@@ -1,6 +1,6 @@
 """The loss that balances a mixture of experts counts where padded tokens are sent.
 
-Thread: huggingface/transformers#28255
+Thread: huggingface/transformers#28505
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A row that is padding altogether has no key to attend to: its softmax is NaN, and so is every gradient.
 
-Thread: unslothai/unsloth#9848
+Thread: pytorch/pytorch#41508
 """
 
 import torch

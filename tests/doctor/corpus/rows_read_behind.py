@@ -1,6 +1,6 @@
 """Rows of a table that wait for their decay are read past the optimizer: the penalty sees values of long ago.
 
-Thread: pytorch/pytorch#3137
+Thread: pytorch/pytorch#3137, where rows begin to wait for their decay; none found about reading them too early
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The input is masked, the hidden layer is not: padding of the first convolution's making enters the second.
 
-Thread: coqui-ai/TTS, masks between convolutional layers
+Thread: mozilla/TTS#429
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Label smoothing by hand: the uniform part is averaged over padding, which the other part ignores.
 
-Thread: huggingface/transformers, LabelSmoother and padded labels
+Thread: pytorch/pytorch#73205
 """
 
 import torch

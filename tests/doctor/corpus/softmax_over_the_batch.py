@@ -1,6 +1,6 @@
 """A softmax without `dim`, or with the wrong one, runs over the samples of the batch.
 
-Thread: pytorch/pytorch, implicit dimension choice of softmax
+Thread: pytorch/pytorch#37399
 """
 
 import torch

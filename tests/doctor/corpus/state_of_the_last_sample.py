@@ -1,6 +1,6 @@
 """A state is carried from one sample to the next inside the batch: what is learnt depends on their order.
 
-Thread: pytorch/examples, hidden state kept over unrelated samples
+Thread: RUCAIBox/RecBole#697
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Mean and standard deviation over time describe a speaker; frames of padding take part in both.
 
-Thread: speechbrain/speechbrain, statistics pooling without lengths
+Thread: NVIDIA-NeMo/Speech#5401
 """
 
 import torch

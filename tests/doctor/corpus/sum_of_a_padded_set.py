@@ -1,6 +1,6 @@
 """Padded elements are zero, what the network makes of zero is not: the sum over the set counts its bias.
 
-Thread: manzilzaheer/DeepSets, padded sets
+Thread: harvardnlp/sent-conv-torch#34
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Targets are inputs shifted by one, the mask is not shifted: the last word of each text predicts padding.
 
-Thread: OpenNMT/OpenNMT-py, shifted targets
+Thread: chengchingwen/Transformers.jl#4
 """
 
 import torch
@@ -20,8 +20,8 @@ padding = {"ids": "mask"}
 def wrong(batch):
     ids, mask = batch["ids"], batch["mask"]
     hidden, _ = rnn(embed(ids[:, :-1]))
-    losses = F.cross_entropy(head(hidden).transpose(1, 2), ids[:, 1:], reduction="none")  # leak
-    return losses[mask[:, :-1]].mean()
+    losses = F.cross_entropy(head(hidden).transpose(1, 2), ids[:, 1:], reduction="none")
+    return losses[mask[:, :-1]].mean()  # leak
 
 
 def mended(batch):

@@ -1,6 +1,6 @@
 """The output layer shares the table of a sparse embedding: the sum of both gradients is dense.
 
-Thread: huggingface/transformers#30276
+Thread: OpenNMT/OpenNMT-py#1015
 """
 
 import torch

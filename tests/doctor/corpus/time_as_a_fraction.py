@@ -1,6 +1,6 @@
 """The time of a frame enters as a fraction of the batch's length instead of its own recording's.
 
-Thread: pytorch/audio, relative time features of padded clips
+Thread: none found; relative time in a padded batch
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The three highest scores of a bag are chosen among real and padded instances alike.
 
-Thread: AMLab-Amsterdam/AttentionDeepMIL, padded bags
+Thread: none found; the largest scores of a padded bag
 """
 
 import torch

@@ -1,6 +1,6 @@
 """`view` where `transpose` was meant: batch and time change places in name only, and samples are mixed.
 
-Thread: pytorch/tutorials, batch_first networks fed with view(T, B, D)
+Thread: HHTseng/video-classification#42
 """
 
 import torch

@@ -1,6 +1,6 @@
 """`where` keeps the value of a logarithm out; its gradient, 0 times infinity, comes in.
 
-Thread: tensorflow/tensorflow#11756
+Thread: tensorflow/tensorflow#27684
 """
 
 import torch

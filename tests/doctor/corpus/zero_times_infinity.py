@@ -1,6 +1,6 @@
 """The entropy of a policy with forbidden actions: their probability 0 times their log-probability -inf.
 
-Thread: DLR-RM/stable-baselines3, NaN entropy under action masks
+Thread: tensorforce/tensorforce#586
 """
 
 import torch
