@@ -120,7 +120,11 @@ def test_every_operator_runs_where_there_is_no_compiled_body():
     for name, args, kwargs in samples():
         moved = [a.detach().to("meta") if isinstance(a, torch.Tensor) else a for a in args]
         options = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
-        if name in ("masked_select", "merge_rows", "sort_rows"):  # how many there are is not known without data
+        if name in (
+            "masked_select",
+            "merge_rows",
+            "sort_rows",
+        ):  # how many there are is not known without data
             continue
         getattr(OPS, name)(*moved, **options)
 

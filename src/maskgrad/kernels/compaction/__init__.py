@@ -38,15 +38,16 @@ def masked_scatter(source: Tensor, mask: Tensor) -> Tensor:
 
 def select_together(tensors: tuple[Tensor, ...], mask: Tensor) -> tuple[Tensor, ...]:
     """:func:`masked_select` of each, all of the shape of ``mask``; what is asked and counted is so once."""
+    if not runs_eagerly("masked_select", mask.numel()):
+        return tuple(x.masked_select(mask) for x in tensors)
     records = torch.is_grad_enabled()
-    if runs_eagerly("masked_select", mask.numel()) and is_plain(mask):
-        for x in tensors:
-            if not is_plain(x) or x.dtype not in REDUCIBLE or (records and x.requires_grad):
-                break
-        else:
-            together = backend_of("maskgrad.kernels.compaction.cpu", "select_together")
-            return together(tensors, mask)  # type: ignore[no-any-return]
-    return tuple(masked_select(x, mask) for x in tensors)
+    for x in (mask, *tensors):
+        if not is_plain(x) or x.dtype not in REDUCIBLE or (records and x.requires_grad):
+            return tuple(masked_select(x, mask) for x in tensors)
+    found: tuple[Tensor, ...] = backend_of("maskgrad.kernels.compaction.cpu", "select_together")(
+        tensors, mask
+    )
+    return found
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
