@@ -152,6 +152,5 @@ def _scatter(out: int, source: int, mask: int, n: int, number: int, unit: Any) -
         if k == number:
             o[i:] = 0
             break
-        given, kept = s[k], m[i] != 0  # read in any case: a read that may be left out is a branch
-        o[i] = given if kept else 0
-        k += kept
+        o[i] = s[k] * m[i]  # LLVM makes a branch of a choice
+        k += m[i] != 0
