@@ -90,6 +90,25 @@ def test_outputs_in_mappings_with_options_and_arithmetic() -> None:
     assert run(twice, data) == pytest.approx(2 * truth)
 
 
+@refused("ignite", "metrics that are not wrapped", "`mg.metrics.wrap(metric)`")
+@pytest.mark.parametrize(
+    "make",
+    [
+        ignite.metrics.MeanSquaredError,
+        ignite.metrics.Accuracy,
+        ignite.metrics.regression.R2Score,
+        lambda: ignite.metrics.Loss(F.cross_entropy),
+        lambda: ignite.metrics.MeanSquaredError() * 2,
+    ],
+)
+def test_metrics_that_are_not_wrapped_refuse(make: Any) -> None:
+    scores, labels, *_ = batches()[0]
+    with pytest.raises(mg.UnsupportedOperationError, match=r"\.update.*mg\.metrics\.wrap\(metric\)"):
+        make().update((scores[:, 0], labels))
+    with pytest.raises(mg.UnsupportedOperationError, match=r"\.update.*mg\.metrics\.wrap\(metric\)"):
+        run(make(), batches())
+
+
 @refused("ignite", "metrics of samples and columns", "`mg.align` for each sample or column")
 def test_what_flat_tensors_cannot_say_is_refused() -> None:
     for metric in (ignite.metrics.MeanPairwiseDistance(), HitRate(top_k=[1])):

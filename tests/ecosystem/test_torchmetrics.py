@@ -16,7 +16,7 @@ import torchmetrics.regression as regression
 from torch import Tensor
 
 import maskgrad as mg
-from tests.ecosystem.rows import one_line, refused
+from tests.ecosystem.rows import beware, one_line, refused
 from tests.ranks import run_on_ranks
 
 NAN = math.nan
@@ -215,6 +215,64 @@ def test_what_flat_tensors_cannot_say_is_refused() -> None:
     torch.testing.assert_close(
         together.compute(), (left - right).square().mean() + (left - right).abs().mean()
     )
+
+
+@refused("torchmetrics", "metrics that are not wrapped", "`mg.metrics.wrap(metric)`")
+@pytest.mark.parametrize("name", [*PAIRS, *READ_MATRICES])
+def test_metrics_that_are_not_wrapped_refuse(name: str) -> None:
+    x, y, left, right = batches()[0]
+    metric = getattr(regression, name)()
+    for call in (metric.update, metric, torchmetrics.MetricCollection([metric]).update):
+        with pytest.raises(
+            mg.UnsupportedOperationError,
+            match=rf"{name}\.update.*mg\.metrics\.wrap\(metric\).*update\(\*mg\.align",
+        ):
+            call(x.flatten(), target=y.flatten())
+    assert not metric.update_called
+    for again in (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+        again.update(*mg.align(x, y))
+        truth = getattr(regression, name)()
+        truth.update(left, right)
+        torch.testing.assert_close(again.compute(), truth.compute())
+        with pytest.raises(mg.UnsupportedOperationError):
+            again.update(x, y)
+
+
+@beware("torchmetrics", "`torchmetrics.functional`", "`function(*mg.align(prediction, target))`")
+def test_functions_are_not_asked() -> None:
+    x, y, left, right = batches()[2]
+    function = torchmetrics.functional.mean_absolute_percentage_error
+    truth = function(left, right)
+    assert function(*mg.align(x, y)) == truth
+    assert not torch.isclose(function(x.flatten(), y.flatten()), truth)
+
+
+def test_a_metric_of_ones_own_may_know_what_is_specified() -> None:
+    class Specified(torchmetrics.Metric):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+
+        def update(self, x: Any) -> None:
+            self.count += x.num_specified()
+
+        def compute(self) -> Tensor:
+            return self.count
+
+    metric = Specified()
+    metric.update(mg.masked(torch.ones(3), torch.tensor([True, False, True])))
+    assert metric.compute() == 2
+
+
+def test_update_records_no_gradient_and_forward_does() -> None:
+    x = torch.rand(90, 100, requires_grad=True)  # large enough for the compiled body
+    mask = torch.rand(90, 100) > 0.3
+    metric = mg.metrics.wrap(torchmetrics.MeanSquaredError())
+    metric.update(mg.masked(x, mask), torch.zeros(90, 100))
+    assert not metric.metric.sum_squared_error.requires_grad
+    metric(mg.masked(x, mask), torch.zeros(90, 100)).backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.where(mask, 2 * x.detach() / mask.sum(), 0))
 
 
 def _on_ranks(rank: int, world_size: int, name: str, empty: bool) -> tuple[Any, Any]:

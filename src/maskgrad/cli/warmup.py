@@ -88,6 +88,7 @@ def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "sums and means", both(*along("sum", "mean"))
     yield "variances", both(*along("var", "std"))
     yield "extrema", both(*along("amax", "amin"))
+    yield "entries brought together", both(methodcaller("compressed"))
     yield "positions", lambda: [operand().argmax(dim) for dim in (0, 1)]
     yield "products", both(*along("prod", dims=(0, 1)))
     yield "norms", both(*norms(0, 1, (0, 1)))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from maskgrad.kernels.attention import ragged_attention, ragged_scaled_dot_product_attention, served_rows
 from maskgrad.kernels.batch_normalization import masked_batch_norm
 from maskgrad.kernels.coalescing import merge_rows
+from maskgrad.kernels.compaction import masked_scatter, masked_select, select_together
 from maskgrad.kernels.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
 from maskgrad.kernels.extrema import extremum, masked_position
 from maskgrad.kernels.filling import masked_filling, write_where_
@@ -68,6 +69,8 @@ __all__ = [
     "masked_mean",
     "masked_norm",
     "masked_position",
+    "masked_scatter",
+    "masked_select",
     "masked_softmax",
     "masked_sum",
     "masked_variance",
@@ -87,6 +90,7 @@ __all__ = [
     "segment_softmax_backward",
     "segment_sum",
     "segment_variance",
+    "select_together",
     "served_rows",
     "sgd_rows_",
     "sort_rows",

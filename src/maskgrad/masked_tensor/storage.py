@@ -218,8 +218,7 @@ def to_sparse_tensor(self: MaskedTensor) -> Tensor:
 def compressed(self: MaskedTensor) -> Tensor:
     """The specified entries as a 1-D plain tensor, in row-major order; its length depends on the mask."""
     if stored_of(self) is None:
-        values, mask = self._dense()
-        return torch.masked_select(values, mask)
+        return kernels.masked_select(*self._dense())
     coordinates, entries, sizes = _places(self)
     keys = keys_of(coordinates, sizes)
     if isinstance(self._pattern, JaggedPattern) and self._pattern.is_canonical:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from maskgrad.kernels import select_together
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.boolean import BooleanPattern
@@ -91,32 +93,43 @@ def align(
 
 def aligned(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...]:
     """The same for operands whose shapes fit; ``dim`` is where the first one has classes."""
-    together = _same_rows(tensors, dim)
-    if together is not None:
-        return together
+    found = _same_rows(tensors, dim) or (_dense(tensors) if dim is None else None)
+    if found is not None:
+        return found
     read = [_read(x, dim if place == 0 else None, _called(place)) for place, x in enumerate(tensors)]
     listed = [one for one in read if isinstance(one, Listed)]
-    spread = [one for one in read if isinstance(one, Spread)]
-    if not listed:
-        return _from_spread(spread)
-    keys = listed[0].keys
-    for other in listed[1:]:
-        keys = keys[find(keys, other.keys)[0]]
-    for one in spread:
-        if one.known is not None:
-            keys = keys[one.known[keys]]
-    return tuple(_at(one, keys) for one in read)
-
-
-def _from_spread(read: list[Spread]) -> tuple[Tensor, ...]:
-    known: Tensor | None = None
-    for one in read:
-        if one.known is not None and one.known is not known:
-            known = one.known if known is None else known & one.known
-    if known is None:
+    known = _common(one.known for one in read if isinstance(one, Spread))
+    if listed:
+        keys = listed[0].keys
+        for other in listed[1:]:
+            keys = keys[find(keys, other.keys)[0]]
+        keys = keys if known is None else keys[known[keys]]
+    elif known is None:
         return tuple(one.values for one in read)
-    keys = _places(known)
+    else:
+        keys = _places(known)
     return tuple(_at(one, keys) for one in read)
+
+
+def _dense(tensors: tuple[Operand, ...]) -> tuple[Tensor, ...] | None:
+    """Operands of one shape that have memory for every place; None if one lists its places instead."""
+    patterns = [x._pattern for x in tensors if isinstance(x, MaskedTensor)]
+    if not all(isinstance(pattern, BooleanPattern) for pattern in patterns):
+        return None
+    known = _common(pattern.mask for pattern in patterns)
+    values = tuple(map(_values, tensors))
+    return tuple(x.reshape(-1) for x in values) if known is None else select_together(values, known)
+
+
+def _common(masks: Iterable[Tensor | None]) -> Tensor | None:
+    """Where all of them are True: one mask is the same object in most that share it."""
+    known: Tensor | None = None
+    for mask in masks:
+        if known is None:
+            known = mask
+        elif mask is not None and mask is not known:
+            known = known & mask
+    return known
 
 
 def _places(known: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torchmetrics import MetricCollection
 from torchmetrics.metric import CompositionalMetric
@@ -26,7 +27,8 @@ class MaskedMetric(WrapperMetric):  # type: ignore[misc]
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Update the metric, unless there is nothing."""
-        found = _aligned(args, kwargs, self.class_dim, self._needs_pairs)
+        with torch.no_grad():  # as torchmetrics itself updates
+            found = _aligned(args, kwargs, self.class_dim, self._needs_pairs)
         if found is not None:
             self.metric.update(*found[0], **found[1])
 
@@ -71,7 +73,8 @@ class MaskedCollection(MetricCollection):  # type: ignore[misc]
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Update the metrics, unless there is nothing."""
-        found = _aligned(args, kwargs, self._class_dim, self._needs_pairs)
+        with torch.no_grad():
+            found = _aligned(args, kwargs, self._class_dim, self._needs_pairs)
         if found is not None:
             super().update(*found[0], **found[1])
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.metrics.alignment import align
+from maskgrad.metrics.alignment import align, aligned
 
 __all__ = ["Arguments", "Wrapped", "aligned_arguments", "wrap"]
 
@@ -139,7 +139,7 @@ def aligned_arguments(
 
 def _align(tensors: list[Any], class_dim: int | None) -> tuple[Tensor, ...]:
     if len(tensors) == 1:
-        return align(tensors[0], tensors[0])[:1]
+        return aligned((tensors[0],), None)
     return align(*tensors, class_dim=class_dim)
 
 

@@ -49,6 +49,10 @@ def samples():
         ("masked_filling", (values, mask, 1.0), {}),
         ("masked_filling", (values.detach().bfloat16().permute(2, 0, 1), mask.permute(2, 0, 1), 0), {}),
         ("masked_filling", (torch.arange(6), torch.rand(6) < 0.5, 7), {}),
+        ("masked_select", (values, mask), {}),
+        ("masked_select", (values.detach().half().permute(2, 0, 1), mask.permute(2, 0, 1)), {}),
+        ("masked_scatter", (torch.randn(int(mask.sum()), requires_grad=True), mask), {}),
+        ("masked_scatter", (torch.arange(int(mask.sum())), mask), {}),
         ("sort_rows", (indices, 5), {}),
         ("segment_sum", (entries, pointers, None), {}),
         ("segment_sum", (vectors, pointers, order, torch.float64), {}),
@@ -116,7 +120,11 @@ def test_every_operator_runs_where_there_is_no_compiled_body():
     for name, args, kwargs in samples():
         moved = [a.detach().to("meta") if isinstance(a, torch.Tensor) else a for a in args]
         options = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
-        if name in ("merge_rows", "sort_rows"):  # the number of rows is not known without data
+        if name in (
+            "masked_select",
+            "merge_rows",
+            "sort_rows",
+        ):  # how many there are is not known without data
             continue
         getattr(OPS, name)(*moved, **options)
 

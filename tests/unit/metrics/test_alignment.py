@@ -107,6 +107,36 @@ def test_weights_come_along_and_dtypes_stay() -> None:
     assert [part.tolist() for part in found] == [[1, 3], [True, False], [0.5, 2.0]]
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64],
+    ids=str,
+)
+def test_large_operands_of_any_dtype_and_order(dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    x, y, weight = (
+        (torch.randn(90, 70) * 9).to(dtype),
+        torch.randn(70, 90).T,
+        torch.rand(90, 1).expand(90, 70),
+    )
+    a, b = torch.rand(90, 70) > 0.4, (torch.rand(70) > 0.4).expand(90, 70)
+    y = garbage(y, b)
+    found = mg.align(mg.masked(x, a), mg.masked(y, b), weight)
+    torch.testing.assert_close(found, (x[a & b], y[a & b], weight[a & b]), rtol=0, atol=0)
+    torch.testing.assert_close(mg.align(x, mg.masked(y, b)), (x[b], y[b]), rtol=0, atol=0)
+    torch.testing.assert_close(mg.masked(x, a).compressed(), x[a], rtol=0, atol=0)
+
+
+def test_gradients_of_large_operands() -> None:
+    x = torch.randn(5000, requires_grad=True)
+    known, other = torch.rand(5000) > 0.5, torch.rand(5000) > 0.5
+    prediction = mg.masked(torch.where(known, x, math.nan), known)
+    (mg.align(prediction, mg.masked(torch.ones(5000), other))[0] * 2).sum().backward()
+    (mg.masked(x, known).compressed() * 3).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, (known & other) * 2.0 + known * 3.0)
+
+
 def test_gradients_pass_to_what_was_taken() -> None:
     x = torch.tensor([1.0, math.nan, 3.0], requires_grad=True)
     a, b = mg.align(

@@ -14,6 +14,7 @@ from maskgrad.masked_tensor.package_patches import (
     expert_rows,
     graph_scatter,
     image_transforms,
+    metric_updates,
 )
 from maskgrad.masked_tensor.package_patches.refusals import REFUSALS
 from maskgrad.masked_tensor.torch_patches.after_import import after_import
@@ -82,6 +83,28 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
             after=module,
         )
         for module in (f"transformers.models.{name}.modeling_{name}" for name in expert_rows.MIXTURES)
+    ),
+    Patch(
+        target="torchmetrics.metric.Metric._wrap_update",
+        how="replaced",
+        reason="metrics divide by the number of all entries",
+        without="metrics of torchmetrics count unspecified entries; use mg.metrics.wrap(metric)",
+        versions="all",
+        test=f"{_TESTS}/test_torchmetrics.py::test_metrics_that_are_not_wrapped_refuse",
+        needs={"torchmetrics.metric.Metric._wrap_update": ("self", "update")},
+        install=metric_updates.guard_torchmetrics,
+        after="torchmetrics.metric",
+    ),
+    Patch(
+        target="ignite.metrics.metric.Metric.__init_subclass__",
+        how="replaced",
+        reason="metrics divide by the number of all entries, and weigh batches by it",
+        without="metrics of ignite count unspecified entries; use mg.metrics.wrap(metric)",
+        versions="all",
+        test=f"{_TESTS}/test_ignite.py::test_metrics_that_are_not_wrapped_refuse",
+        needs={"ignite.metrics.metric.Metric.update": ("self", "output")},
+        install=metric_updates.guard_ignite,
+        after="ignite.metrics.metric",
     ),
     Patch(
         target="torchvision.transforms.v2.Transform",

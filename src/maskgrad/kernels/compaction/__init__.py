@@ -1,0 +1,68 @@
+r"""What is specified, one behind the other, and the way back, in ordinary PyTorch.
+
+.. math:: y_k = x_{i_k} \text{ for the places } i_1 < i_2 < \dots \text{ where } m_i, \qquad
+          \frac{\partial y_k}{\partial x_i} = 1 \text{ where } i = i_k, \text{ else } 0
+
+Each of the two is the other's derivative. What lies under the mask is moved nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.checks import check_mask
+from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel
+from maskgrad.kernels.selection import is_plain, runs_eagerly
+
+__all__ = ["masked_scatter", "masked_select", "select_together"]
+
+
+@kernel("(Tensor values, Tensor mask) -> Tensor", REDUCIBLE, min_numel=4096, check=check_mask)
+def masked_select(values: Tensor, mask: Tensor) -> Tensor:
+    """``values[mask]``: (K,), in row-major order."""
+    return values.masked_select(mask)
+
+
+def _scattered(source: Tensor, mask: Tensor) -> Tensor:
+    return source.detach().new_empty(()).expand(mask.shape)
+
+
+@kernel("(Tensor source, Tensor mask) -> Tensor", REDUCIBLE, min_numel=4096, leading=_scattered)
+def masked_scatter(source: Tensor, mask: Tensor) -> Tensor:
+    """Zeros with ``source``, (K,), at the K places of ``mask`` that are True, in row-major order."""
+    return source.new_zeros(mask.shape).masked_scatter(mask, source)
+
+
+def select_together(tensors: tuple[Tensor, ...], mask: Tensor) -> tuple[Tensor, ...]:
+    """:func:`masked_select` of each, all of the shape of ``mask``; what is asked and counted is so once."""
+    if not runs_eagerly("masked_select", mask.numel()):
+        return tuple(x.masked_select(mask) for x in tensors)
+    records = torch.is_grad_enabled()
+    for x in (mask, *tensors):
+        if not is_plain(x) or x.dtype not in REDUCIBLE or (records and x.requires_grad):
+            return tuple(masked_select(x, mask) for x in tensors)
+    found: tuple[Tensor, ...] = backend_of("maskgrad.kernels.compaction.cpu", "select_together")(
+        tensors, mask
+    )
+    return found
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _scatter_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return masked_scatter(grad, ctx.saved_tensors[0]), None
+
+
+def _select_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return masked_select(grad, ctx.saved_tensors[0]), None
+
+
+# Measured on one thread, in microseconds, reference / compiled: 2,048 entries at random masks 8.5 / 7.3, 4,096 24 / 7,
+# 32,768 210 / 16; the way back 12 / 12, 21 / 14, 164 / 25.
+masked_select.derive(_save, _scatter_back)
+masked_scatter.derive(_save, _select_back)
