@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,13 +37,11 @@ class Spread:
 
 def spread(content: dict[str, Any], model: str, outages: bool, *names: str) -> Spread:
     """Over the seeds: the number found under ``names`` in each run of ``model``."""
-    found = []
-    for one in content["runs"]:
-        if one["model"] == model and (one["outages"] > 0) == outages:
-            value = calibration_error(one["calibration"]) if names == ("calibration",) else one
-            for name in () if names == ("calibration",) else names:
-                value = value[name]
-            found.append(value)
+    found = [
+        float(functools.reduce(operator.getitem, names, one))
+        for one in content["runs"]
+        if one["model"] == model and (one["outages"] > 0) == outages
+    ]
     return Spread(statistics.mean(found), statistics.stdev(found) if len(found) > 1 else None)
 
 
@@ -57,7 +57,7 @@ TABLES = (
         (
             ("RMSE (minutes)", PLAIN, ("test", "rmse")),
             ("MAE (minutes)", PLAIN, ("test", "mae")),
-            ("calibration error (minutes)", PLAIN, ("calibration",)),
+            ("calibration error (minutes)", PLAIN, ("calibration error",)),
         ),
     ),
     (
@@ -117,8 +117,14 @@ def show(content: dict[str, Any], console: Console) -> None:
 def write(content: dict[str, Any], out: Path) -> list[Path]:
     """``metrics.json`` and the pictures."""
     metrics = out / "metrics.json"
-    metrics.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    metrics.write_text(_one_run_a_line(content), encoding="utf-8")
     return [metrics, *draw(content, out)]
+
+
+def _one_run_a_line(content: dict[str, Any]) -> str:
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items() if name != "runs"]
+    runs = ",\n".join(f"  {json.dumps(one)}" for one in content["runs"])
+    return "{\n" + ",\n".join([*lines, f' "runs": [\n{runs}\n ]']) + "\n}\n"
 
 
 def calibration(predicted: Tensor, flights: Flights) -> list[tuple[float, float]]:

@@ -19,7 +19,7 @@ import maskgrad as mg
 
 from .data import NUMBERS, Flights, Split, join, load_tables, split
 from .ranks import Ranks
-from .report import calibration, show, write
+from .report import calibration, calibration_error, show, write
 from .rivals import boosted_trees, filled_with_means, iterative_imputer, mean_delay, with_indicators
 from .speed import milliseconds_per_step
 from .training import Course, Inputs, Treatment, errors, fit, predict
@@ -184,7 +184,7 @@ def _result(
 ) -> dict[str, Any]:
     """Errors, in minutes, of predictions as things were told and without the weather."""
     told, silent = predicted
-    month = parts.last_month
+    month, points = parts.last_month, calibration(told, parts.test)
     last = parts.test[month.nonzero()[:, 0]]
     return {
         "model": name,
@@ -194,7 +194,8 @@ def _result(
         "test": asdict(errors(told, parts.test)),
         "December": asdict(errors(told[month], last)),
         "December without weather": asdict(errors(silent[month], last)),
-        "calibration": calibration(told, parts.test),
+        "calibration": points,
+        "calibration error": calibration_error(points),
         "course": None if course is None else vars(course),
     }
 
