@@ -9,7 +9,7 @@ from typing import Any
 
 from maskgrad.plot.canvas import COLORS, DASHES, INK, TICK_SIZE, dress, figure
 
-__all__ = ["draw"]
+__all__ = ["NAMES", "draw"]
 
 NAMES = ("holes.png", "calibration.png", "outage.png")
 

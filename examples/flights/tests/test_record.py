@@ -30,6 +30,7 @@ def made_up(**rmse: float) -> dict[str, Any]:
         "settings": {"epochs": 6, "seeds": 2, "every": 3, "outages": 0.2, "processes": 1},
         "runs": runs,
         "milliseconds per step": {"masked": 12.0, "filled with means": 10.0},
+        "missing": {"gust": 0.7, "speed": 0.9, "seats": 0.4, "hour": 0.0},
         "flights": {"training": 1000, "validation": 10, "test": 100},
         "versions": {"torch": "2.13", "maskgrad": "0.2"},
     }
@@ -80,6 +81,7 @@ def test_the_words_follow_the_numbers(rmse: dict[str, float], said: str) -> None
     assert said in text
     assert "old" not in text
     assert "One flight of 3: 1,000 to learn from, 100 to predict." in text
+    assert "80% of them are in two of 4 columns, `speed` and `gust`" in text
     assert "masked +2.00" in text
     assert "masked +1.40" in text
     assert "1.20 times that of: filled with means" in text
