@@ -60,7 +60,10 @@ def _calibration(content: dict[str, Any]) -> Any:
     axes.axline((0, 0), slope=1, color=INK, linewidth=0.8)
     low, high = (min(p for p, _ in last), max(p for p, _ in last))
     real = statistics.mean(r for _, r in last)
-    verb = "is later than every model says" if real > high else "comes about when models say"
+    if low <= real <= high:
+        verb = "arrives about when the models say"
+    else:
+        verb = f"is {'later' if real > high else 'earlier'} than every model says"
     dress(
         axes,
         f"The latest tenth {verb}:\npredicted {low:.0f} to {high:.0f} minutes, real {real:.0f}",

@@ -1,7 +1,7 @@
 """Keep a report: ``python -m examples.flights.record flights-report``.
 
-``metrics.json`` and the pictures go beside this file, and the numbers into its README, which is also a page of the
-documentation: no number there is typed by hand.
+``metrics.json`` goes beside this file, the pictures are drawn from it, and the numbers go into the README, which is also
+a page of the documentation: no result there is typed by hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .pictures import NAMES
+from .pictures import draw
 from .report import TABLES, Spread, models, rows, spread
 
 __all__ = ["FOLDER", "findings", "main", "page"]
@@ -82,19 +82,18 @@ def _holes(missing: dict[str, float]) -> str:
     first, second, *_ = sorted(missing, key=missing.__getitem__, reverse=True)
     share = (missing[first] + missing[second]) / sum(missing.values())
     return (
-        f"Why it matters so little how holes are treated: {share:.0%} of them are in two of {len(missing)} columns, "
-        f"`{first}` and `{second}`, which are hardly ever known, in training as in the test."
+        f"One reason that the treatment of holes matters so little: {share:.0%} of them are in two of {len(missing)} "
+        f"columns, `{first}` and `{second}`, of which every way makes a constant most of the time."
     )
 
 
 def _outage(content: dict[str, Any], names: list[str]) -> str:
-    costs = {trained: {name: _cost(content, name, trained) for name in names} for trained in (False, True)}
     said = []
-    for trained, words in ((False, "Trained on the data as they were"), (True, "Trained with outages")):
-        ranked = sorted(names, key=costs[trained].__getitem__)
-        listed = ", ".join(f"{name} {costs[trained][name]:+.2f}" for name in ranked)
-        said.append(f"{words}, a December without weather changes the error by (minutes): {listed}.")
-    return " ".join(said)
+    for trained, words in ((False, "trained on the data as they were"), (True, "trained with outages")):
+        costs = {name: _cost(content, name, trained) for name in names}
+        listed = ", ".join(f"{name} {costs[name]:+.2f}" for name in sorted(names, key=costs.__getitem__))
+        said.append(f"{words}: {listed}")
+    return f"What the silent stations of December add to the error, in minutes; {'; '.join(said)}."
 
 
 def _cost(content: dict[str, Any], name: str, outages: bool) -> float:
@@ -114,9 +113,10 @@ def _steps(times: dict[str, float]) -> str:
 def main(arguments: list[str]) -> None:
     """Keep the report, if one is named, and write the page."""
     if arguments:
-        for name in ("metrics.json", *NAMES):
-            shutil.copy(Path(arguments[0]) / name, FOLDER / name)
+        shutil.copy(Path(arguments[0]) / "metrics.json", FOLDER)
     content = json.loads((FOLDER / "metrics.json").read_text(encoding="utf-8"))
+    if arguments:
+        draw(content, FOLDER)
     readme = FOLDER / "README.md"
     readme.write_text(page(readme.read_text(encoding="utf-8"), content), encoding="utf-8")
 

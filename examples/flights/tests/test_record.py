@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,16 @@ def test_the_readme_says_what_the_metrics_say() -> None:
         assert f"]({name})" in readme
         assert (record.FOLDER / name).exists()
     assert content["settings"]["seeds"] >= 3
+
+
+def test_a_report_is_kept_with_its_pictures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report, folder = record.FOLDER, tmp_path
+    (folder / "README.md").write_text(f"before\n{record.BEGIN}\nold\n{record.END}\nafter", encoding="utf-8")
+    monkeypatch.setattr(record, "FOLDER", folder)
+    record.main([str(report)])
+    assert (folder / "metrics.json").read_bytes() == (report / "metrics.json").read_bytes()
+    assert "old" not in (folder / "README.md").read_text(encoding="utf-8")
+    assert all((folder / name).read_bytes().startswith(b"\x89PNG") for name in NAMES)
 
 
 def test_means_and_deviations_are_over_the_seeds_of_one_training() -> None:
