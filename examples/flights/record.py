@@ -1,7 +1,7 @@
 """Keep a report: ``python -m examples.flights.record flights-report``.
 
-``metrics.json`` goes beside this file, the pictures are drawn from it, and the numbers go into the README, which is also
-a page of the documentation: no result there is typed by hand.
+``metrics.json`` goes beside this file, the pictures are drawn from it, and the numbers go into the README.
+That is also a page of the documentation; no result there is typed by hand.
 """
 
 from __future__ import annotations
