@@ -34,7 +34,8 @@ def _table(header: list[str], lines: list[list[str]], best: list[list[bool]]) ->
     """In Markdown; the best of each column is bold."""
     parts = [f"| {' | '.join(header)} |", "| --- |" + " ---: |" * (len(header) - 1)]
     for (name, *cells), marks in zip(lines, best, strict=True):
-        shown = [f"**{cell}**" if mark else cell for cell, mark in zip(cells, marks, strict=True)]
+        unbroken = [cell.replace(" ", "&nbsp;") for cell in cells]
+        shown = [f"**{cell}**" if mark else cell for cell, mark in zip(unbroken, marks, strict=True)]
         parts.append(f"| {' | '.join([name, *shown])} |")
     return "\n".join(parts)
 
