@@ -30,8 +30,7 @@ R = TypeVar("R")
 class Kernel(Generic[P, R]):
     """One operator ``torch.ops.maskgrad.<name>``. Calling it checks the arguments and selects a body, once.
 
-    The compiled bodies are the functions of this name in ``cpu.py`` and ``cuda.py`` beside the reference (of a module
-    ``segments.py``, in ``segments_cpu.py`` and ``segments_cuda.py``).
+    The compiled bodies are the functions of this name in ``cpu.py`` and ``cuda.py`` beside the reference.
 
     Attributes:
         name: of the operator, and of the functions that are its bodies.
@@ -76,18 +75,18 @@ class Kernel(Generic[P, R]):
         self.fake: Callable[..., Any] | None = None
         self.save: Callable[..., None] | None = None
         self.backward: Callable[..., Any] | None = None
-        file = Path(inspect.unwrap(reference).__code__.co_filename)
-        self.backends: dict[str, str] = {}
-        for device in ("cpu", "cuda"):
-            is_folder = file.name == "__init__.py"
-            if (
-                file.with_name(f"{device}.py") if is_folder else file.with_name(f"{file.stem}_{device}.py")
-            ).exists():
-                self.backends[device] = f"{reference.__module__}{'.' if is_folder else '_'}{device}"
+        folder = Path(inspect.unwrap(reference).__code__.co_filename).parent
+        self.backends = {
+            device: f"{reference.__module__}.{device}"
+            for device in ("cpu", "cuda")
+            if (folder / f"{device}.py").exists()
+        }
         parameters = [
             p for p in inspect.signature(reference).parameters.values() if p.kind is not p.KEYWORD_ONLY
         ]
         self._names = tuple(p.name for p in parameters)
+        self._dim = self._names.index("dim") if "dim" in self._names else len(self._names)
+        self._bodies: dict[str, Callable[..., Any]] = {}
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -146,8 +145,22 @@ class Kernel(Generic[P, R]):
         return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
 
     def backend(self, device: str) -> Callable[..., Any]:
-        """The compiled body for a device; imports its compiler."""
-        return backend_of(self.backends[device], self.name)
+        """The compiled body for a device, and the reference where that has nothing to compute; imports its compiler."""
+        if device not in self._bodies:
+            body = backend_of(self.backends[device], self.name)
+
+            @functools.wraps(body)
+            def guarded(*args: Any, **kwargs: Any) -> Any:
+                return (self.reference if self._is_trivial(args) else body)(*args, **kwargs)
+
+            self._bodies[device] = guarded
+        return self._bodies[device]
+
+    def _is_trivial(self, args: tuple[Any, ...]) -> bool:
+        """No value, a single number, or no dimension to reduce."""
+        first = args[self.leading if isinstance(self.leading, int) else 0]
+        dim = args[self._dim] if self._dim < len(args) else None
+        return not first.numel() or not first.ndim or (isinstance(dim, tuple | list) and not dim)
 
     def derive(self, save: Callable[..., None], backward: Callable[..., Any]) -> None:
         """Say what the derivative needs, and what it is."""

@@ -17,11 +17,10 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels import cross_entropy as family
 from maskgrad.kernels.cross_entropy import class_dim
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
+from maskgrad.kernels.cuda.compiler import compiled, precision
 from maskgrad.kernels.cuda.runs import number_of
-from maskgrad.kernels.cuda.tiles import place, table
+from maskgrad.kernels.cuda.tiles import place, position, reduction, table
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cuda import masked_count
 from maskgrad.kernels.softmax.cuda import largest_and_sum
@@ -31,20 +30,15 @@ def masked_cross_entropy(
     input: Tensor, mask: Tensor, labels: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """As in the reference; a label that is no class has the loss NaN."""
-    if not input.numel() or not input.ndim:
-        return family.masked_cross_entropy.reference(input, mask, labels, smoothing)
     dim = class_dim(input)
     wide = torch.float32 if input.dtype in HALVES else input.dtype
     loss, normalizer = (torch.empty(labels.shape, dtype=wide, device=input.device) for _ in range(2))
     tensors = (
         input.detach(), mask.view(torch.int8), *(x.unsqueeze(dim).expand(input.shape) for x in (labels, loss))
     )  # fmt: skip
-    view = table(tensors, (dim,), whole=True)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    launch(
-        _cross_entropy, -(-kept.number // tile.kept), *tensors[:2], labels, loss, normalizer, kept.number, kept.sizes,
-        *kept.strides, reduced.number, reduced.sizes, *reduced.strides[:2], float(smoothing), SMOOTHED=smoothing != 0,
-        ACC=precision(input.dtype), INDEX=index_type(*tensors), KEPT=tile.kept, REDUCED=tile.reduced,
+    reduction(
+        _cross_entropy, table(tensors, (dim,), whole=True), tensors[:2], (labels, loss, normalizer),
+        smoothing=float(smoothing), SMOOTHED=smoothing != 0, ACC=precision(input.dtype),
     )  # fmt: skip
     return loss, normalizer
 
@@ -52,23 +46,15 @@ def masked_cross_entropy(
 def masked_cross_entropy_gradient(
     grad: Tensor, input: Tensor, mask: Tensor, labels: Tensor, normalizer: Tensor, smoothing: float
 ) -> Tensor:
-    if not input.numel() or not input.ndim:
-        return family.masked_cross_entropy_gradient.reference(
-            grad, input, mask, labels, normalizer, smoothing
-        )
     dim, out = class_dim(input), torch.empty_like(input, requires_grad=False)
     share = normalizer
     if smoothing:
         share = smoothing / masked_count(mask, (dim,), False).clamp(min=1).to(normalizer.dtype)
     few = (x.detach().unsqueeze(dim).expand(input.shape) for x in (labels, grad, normalizer, share))
     tensors = input.detach(), out, mask.view(torch.int8), *few
-    view = table(tensors, (dim,))
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    launch(
-        _gradient, -(-kept.number // tile.kept) * tile.pieces, *tensors, kept.number, kept.sizes, *kept.strides,
-        reduced.number, reduced.sizes, *reduced.strides[:3], tile.piece, tile.pieces, float(smoothing),
-        SMOOTHED=smoothing != 0, ACC=precision(input.dtype), INDEX=index_type(*tensors), KEPT=tile.kept,
-        REDUCED=tile.reduced,
+    reduction(
+        _gradient, table(tensors, (dim,)), tensors, (), smoothing=float(smoothing), SMOOTHED=smoothing != 0,
+        ACC=precision(input.dtype),
     )  # fmt: skip
     return out
 
@@ -76,23 +62,23 @@ def masked_cross_entropy_gradient(
 @compiled
 def _cross_entropy(
     input: tl.tensor, mask: tl.tensor, labels: tl.tensor, loss: tl.tensor, normalizer: tl.tensor, kept: tl.tensor,
-    kept_sizes: tl.tensor, x_kept: tl.tensor, m_kept: tl.tensor, y_kept: tl.tensor, n_kept: tl.tensor,
-    reduced: tl.tensor, sizes: tl.tensor, x_steps: tl.tensor, m_steps: tl.tensor, smoothing: tl.float64,
-    SMOOTHED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    kept_sizes: tl.tensor, kept_strides: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor,
+    piece: tl.tensor, pieces: tl.tensor, smoothing: tl.float64, SMOOTHED: tl.constexpr, ACC: tl.constexpr,
+    INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
-    x_row = place(k, kept_sizes, x_kept)
-    m_row = place(k, kept_sizes, m_kept)[:, None]
-    n_row = place(k, kept_sizes, n_kept)
+    k = position(reduced, piece, pieces, INDEX, KEPT)[0]
+    x_row = place(k, kept_sizes, kept_strides, 0)
+    m_row = place(k, kept_sizes, kept_strides, 1)[:, None]
+    n_row = place(k, kept_sizes, kept_strides, 3)
     found = largest_and_sum(
-        input, mask, x_row[:, None], m_row, (k < kept)[:, None], reduced, sizes, x_steps, m_steps, True, ACC, KEPT,
+        input, mask, x_row[:, None], m_row, (k < kept)[:, None], reduced, sizes, strides, 1, True, ACC, KEPT,
         REDUCED,
     )  # fmt: skip
     n = found[0] + tl.log(found[1].to(ACC))
     n = tl.where(tl.abs(n) < float("inf"), n, float("nan"))  # inf - inf, as in torch
-    y = tl.load(labels + place(k, kept_sizes, y_kept), mask=k < kept, other=-1).to(INDEX)
+    y = tl.load(labels + place(k, kept_sizes, kept_strides, 2), mask=k < kept, other=-1).to(INDEX)
     named = (y >= 0) & (y < reduced)
-    picked = tl.load(input + x_row + place(tl.where(named, y, 0), sizes, x_steps), mask=named, other=0).to(
+    picked = tl.load(input + x_row + place(tl.where(named, y, 0), sizes, strides, 0), mask=named, other=0).to(
         ACC
     )
     result = n - picked
@@ -102,8 +88,8 @@ def _cross_entropy(
         for first in range(0, reduced, REDUCED):
             c = first + tl.arange(0, REDUCED)
             inside = (k < kept)[:, None] & (c < reduced)[None, :]
-            m = tl.load(mask + m_row + place(c, sizes, m_steps)[None, :], mask=inside, other=0) != 0
-            x = tl.load(input + x_row[:, None] + place(c, sizes, x_steps)[None, :], mask=inside, other=0)
+            m = tl.load(mask + m_row + place(c, sizes, strides, 1)[None, :], mask=inside, other=0) != 0
+            x = tl.load(input + x_row[:, None] + place(c, sizes, strides, 0)[None, :], mask=inside, other=0)
             total += tl.where(m, x.to(tl.float64), 0)
             number += m.to(tl.int32)
         mean = (tl.sum(total, axis=1) / tl.maximum(tl.sum(number.to(tl.int64), axis=1), 1)).to(ACC)
@@ -117,36 +103,30 @@ def _cross_entropy(
 @compiled
 def _gradient(
     input: tl.tensor, out: tl.tensor, mask: tl.tensor, labels: tl.tensor, grad: tl.tensor, normalizer: tl.tensor,
-    share: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, x_kept: tl.tensor, o_kept: tl.tensor, m_kept: tl.tensor,
-    y_kept: tl.tensor, g_kept: tl.tensor, n_kept: tl.tensor, s_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
-    x_steps: tl.tensor, o_steps: tl.tensor, m_steps: tl.tensor, piece: tl.tensor, pieces: tl.tensor,
-    smoothing: tl.float64, SMOOTHED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr,
-    REDUCED: tl.constexpr,
+    share: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, kept_strides: tl.tensor, reduced: tl.tensor,
+    sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor, pieces: tl.tensor, smoothing: tl.float64,
+    SMOOTHED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Program p writes piece p % pieces of the positions KEPT * (p // pieces), ... ."""
-    program = tl.program_id(0).to(INDEX)
-    k = program // pieces * KEPT + tl.arange(0, KEPT)
-    start = program % pieces * piece
-    stop = tl.minimum(start + piece, reduced)
-    x_row = place(k, kept_sizes, x_kept)[:, None]
-    o_row = place(k, kept_sizes, o_kept)[:, None]
-    m_row = place(k, kept_sizes, m_kept)[:, None]
-    y = tl.load(labels + place(k, kept_sizes, y_kept), mask=k < kept, other=-1).to(INDEX)[:, None]
-    g = tl.load(grad + place(k, kept_sizes, g_kept), mask=k < kept, other=0).to(ACC)[:, None]
-    n = tl.load(normalizer + place(k, kept_sizes, n_kept), mask=k < kept, other=0).to(ACC)[:, None]
+    k, start, stop, _ = position(reduced, piece, pieces, INDEX, KEPT)
+    x_row = place(k, kept_sizes, kept_strides, 0)[:, None]
+    o_row = place(k, kept_sizes, kept_strides, 1)[:, None]
+    m_row = place(k, kept_sizes, kept_strides, 2)[:, None]
+    y = tl.load(labels + place(k, kept_sizes, kept_strides, 3), mask=k < kept, other=-1).to(INDEX)[:, None]
+    g = tl.load(grad + place(k, kept_sizes, kept_strides, 4), mask=k < kept, other=0).to(ACC)[:, None]
+    n = tl.load(normalizer + place(k, kept_sizes, kept_strides, 5), mask=k < kept, other=0).to(ACC)[:, None]
     chosen = 1 - number_of(smoothing, ACC)
     s = n
     if SMOOTHED:
-        s = tl.load(share + place(k, kept_sizes, s_kept), mask=k < kept, other=0).to(ACC)[:, None]
+        s = tl.load(share + place(k, kept_sizes, kept_strides, 6), mask=k < kept, other=0).to(ACC)[:, None]
     for first in range(start, stop, REDUCED):
         c = first + tl.arange(0, REDUCED)
         inside = (k < kept)[:, None] & (c < stop)[None, :]
-        m = tl.load(mask + m_row + place(c, sizes, m_steps)[None, :], mask=inside, other=0) != 0
-        x = tl.load(input + x_row + place(c, sizes, x_steps)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(c, sizes, strides, 2)[None, :], mask=inside, other=0) != 0
+        x = tl.load(input + x_row + place(c, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
         slope = tl.exp(x - n) - tl.where(c[None, :] == y, chosen, 0)
         if SMOOTHED:
             slope = slope - s
         result = tl.where(m, g * slope, 0)
         tl.store(
-            out + o_row + place(c, sizes, o_steps)[None, :], result.to(out.dtype.element_ty), mask=inside
+            out + o_row + place(c, sizes, strides, 1)[None, :], result.to(out.dtype.element_ty), mask=inside
         )

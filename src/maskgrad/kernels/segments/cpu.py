@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import segments as family
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, reordered
+from maskgrad.kernels.cpu.compiler import array, compiled, decode, formula, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import LIGHT, run
@@ -50,11 +50,27 @@ def segment_sum(
     exact = values.dtype == dtype or (values.is_floating_point() and dtype in (torch.float32, torch.float64))
     if not values.numel() or not exact:
         return family.segment_sum.reference(values, pointers, order, dtype)
+    return _summed(_SUM, values, None, pointers, order, dtype)
+
+
+def segment_squares(values: Tensor, center: Tensor | None, pointers: Tensor, order: Tensor | None) -> Tensor:
+    return _summed(_SQUARES, values, center, pointers, order, family.widened(values.new_empty(0)).dtype)
+
+
+def _summed(
+    loop: Any,
+    values: Tensor,
+    center: Tensor | None,
+    pointers: Tensor,
+    order: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
     out = empty((rows, *values.shape[1:]), dtype)
     wide = np.float64(0) if values.is_floating_point() else np.int64(0)
+    centers = np.empty(0, wide.dtype) if center is None else entries(center.detach().double())
     run(
-        _sum, entries(values), *bounds(pointers, order), width, wide, out.view(-1).numpy(),
+        loop, entries(values), *bounds(pointers, order), width, centers, wide, out.view(-1).numpy(),
         tasks=rows, elements=values.numel() // LIGHT,
     )  # fmt: skip
     return out
@@ -134,42 +150,63 @@ def _places(keys: Any, places: Any, order: Any) -> None:
         order[i] = keys[i] & places
 
 
-@reordered
-def _add(v: Any, wide: Any) -> Any:
-    s = wide
-    for i in range(v.size):
-        s += decode(v[i])
-    return s
+def _summing(term: Any) -> Any:
+    """A loop that sums ``term(x, c)`` of the entries and centers of each segment, in the type of ``wide``."""
 
+    @reordered
+    def add(v: Any, center: Any, wide: Any) -> Any:
+        s = wide
+        for i in range(v.size):
+            s += term(decode(v[i]), center)
+        return s
 
-@compiled
-def _sum(
-    v: Any, pointers: Any, order: Any, has_order: bool, width: int, wide: Any, out: Any, lo: int, hi: int
-) -> None:
-    if width == 1:
+    @compiled
+    def loop(
+        v: Any, pointers: Any, order: Any, has_order: bool, width: int, centers: Any, wide: Any, out: Any, lo: int,
+        hi: int,
+    ) -> None:  # fmt: skip
+        if width == 1:
+            for k in range(lo, hi):
+                start, stop, s = pointers[k], pointers[k + 1], wide
+                center = centers[k] if centers.size else wide
+                if has_order:
+                    for i in range(start, stop):
+                        s += term(decode(v[order[i]]), center)
+                elif stop - start < SHORT:
+                    for i in range(start, stop):
+                        s += term(decode(v[i]), center)
+                else:
+                    s = add(v[start:stop], center, wide)
+                out[k] = s
+            return
+        acc, center_row = np.full(width, wide), np.full(width, wide)
         for k in range(lo, hi):
-            start, stop, s = pointers[k], pointers[k + 1], wide
-            if has_order:
-                for i in range(start, stop):
-                    s += decode(v[order[i]])
-            elif stop - start < SHORT:
-                for i in range(start, stop):
-                    s += decode(v[i])
-            else:
-                s = _add(v[start:stop], wide)
-            out[k] = s
-        return
-    acc = np.full(width, wide)
-    for k in range(lo, hi):
-        acc[:] = wide
-        for i in range(pointers[k], pointers[k + 1]):
-            at = (order[i] if has_order else i) * width
-            a = v[at : at + width]
+            acc[:] = wide
+            if centers.size:
+                center_row[:] = centers[k * width : (k + 1) * width]
+            for i in range(pointers[k], pointers[k + 1]):
+                at = (order[i] if has_order else i) * width
+                a = v[at : at + width]
+                for j in range(width):
+                    acc[j] += term(decode(a[j]), center_row[j])
+            result = out[k * width : (k + 1) * width]
             for j in range(width):
-                acc[j] += decode(a[j])
-        result = out[k * width : (k + 1) * width]
-        for j in range(width):
-            result[j] = acc[j]
+                result[j] = acc[j]
+
+    return loop
+
+
+@formula
+def _itself(x: Any, center: Any) -> Any:
+    return x
+
+
+@formula
+def _square(x: Any, center: Any) -> Any:
+    return (x - center) * (x - center)
+
+
+_SUM, _SQUARES = _summing(_itself), _summing(_square)
 
 
 @compiled
@@ -229,12 +266,15 @@ def _extreme(a: Any, largest: bool) -> Any:
 def _extremum(
     v: Any, pointers: Any, order: Any, has_order: bool, width: int, largest: bool, out: Any, lo: int, hi: int
 ) -> None:
-    """NaN wins, as in torch.amax."""
+    """NaN wins, as in torch.amax; 0 of an empty segment."""
     if width == 1:
         for k in range(lo, hi):
             start, stop = pointers[k], pointers[k + 1]
             if not has_order and stop - start >= SHORT:
                 out[k] = _extreme(v[start:stop], largest)
+                continue
+            if start == stop:
+                out[k] = 0
                 continue
             best = decode(v[order[start] if has_order else start])
             for i in range(start + 1, stop):
@@ -245,6 +285,7 @@ def _extremum(
         return
     for k in range(lo, hi):
         result = out[k * width : (k + 1) * width]
+        result[:] = 0
         for i in range(pointers[k], pointers[k + 1]):
             at = (order[i] if has_order else i) * width
             a = v[at : at + width]
@@ -294,6 +335,14 @@ def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo:
             result[i] -= best
 
 
+@reordered
+def _add(v: Any) -> float:
+    s = 0.0
+    for i in range(v.size):
+        s += v[i]
+    return s
+
+
 @compiled
 def _normalise(
     shifted: Any, powers: Any, pointers: Any, order: Any, has_order: bool, logarithm: bool, out: Any, lo: int, hi: int
@@ -316,7 +365,7 @@ def _normalise(
                 for i in range(start, stop):
                     out[i] = powers[i] / share
             continue
-        s = _add(powers[start:stop], s)
+        s = _add(powers[start:stop])
         share = out.dtype.type(np.log(s) if logarithm else s)
         a = shifted[start:stop] if logarithm else powers[start:stop]
         if has_order:

@@ -24,6 +24,7 @@ from torch import Tensor
 from maskgrad.kernels import variance as family
 from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
 from maskgrad.kernels.cpu.lines import line
+from maskgrad.kernels.cpu.loops import place
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
@@ -40,8 +41,6 @@ def masked_variance(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, correction: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     values = values.detach()
-    if not values.numel() or not values.ndim or not dim:  # nothing to add up: the reference costs nothing
-        return family.masked_variance.reference(values, mask, tuple(dim), keepdim, correction)
     number = torch.float64 if values.dtype == torch.float64 else torch.float32
     part = partition((walkable(values), mask), dim, TILE)
     total = number if part.whole else torch.float64
@@ -75,7 +74,7 @@ def masked_variance_backward(
     """As in the reference: one pass that reads values and mask and writes the result."""
     enough = count > max(correction, 0)
     factor = 2 / torch.where(enough, count.to(grad.dtype) - correction, 1)
-    found = line(values, mask, mean, grad * factor, None, values.dtype)
+    found = line(values, mask, mean, grad * factor)
     return family.without_estimates_of_few(found, enough)
 
 
@@ -143,14 +142,9 @@ def _rows(
     center = np.full(1, zero)
     complete = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
-        rest, start = task // pieces, task % pieces * piece
+        row, start = task // pieces, task % pieces * piece
         stop = min(start + piece, length)
-        v_row, m_row = 0, 0
-        for axis in range(len(outer) - 1, -1, -1):
-            i = rest % outer[axis, 0]
-            rest //= outer[axis, 0]
-            v_row += i * outer[axis, 1]
-            m_row += i * outer[axis, 2]
+        v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         mean_all, q_all, n_all = 0.0, 0.0, 0
         if m_step == 0 and m[m_row] == 0:
             stop = start
@@ -249,14 +243,9 @@ def _columns(
     for task in range(lo, hi):
         first = task % tiles * TILE
         w = min(TILE, width - first)
-        rest, start = task // tiles // pieces, task // tiles % pieces * piece
+        row, start = task // tiles // pieces, task // tiles % pieces * piece
         stop = min(start + piece, length)
-        v_row, m_row = first, first * m_inner
-        for axis in range(len(outer) - 1, -1, -1):
-            i = rest % outer[axis, 0]
-            rest //= outer[axis, 0]
-            v_row += i * outer[axis, 1]
-            m_row += i * outer[axis, 2]
+        v_row, m_row = place(outer, row, 0) + first, place(outer, row, 1) + first * m_inner
         c, s, q, n = all_c[:w], all_s[:w], all_q[:w], all_n[:w]
         mean_all, q_all, n_all = all_mean[:w], all_squares[:w], all_count[:w]
         mean_new, q_new, odd = all_mean_new[:w], all_squares_new[:w], all_odd[:w]
