@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["through"]
-
 
 def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """``save`` and ``backward`` of a :class:`Kernel`: the reference runs again, and is differentiated.

@@ -15,8 +15,6 @@ from torch import Tensor
 from maskgrad.kernels.composite import through
 from maskgrad.kernels.selection import KERNELS, is_stacked, runs_compiled, triton_works, uninterrupted
 
-__all__ = ["FLOATS", "HALVES", "REDUCIBLE", "Kernel", "kernel"]
-
 #: the dtypes whose sums are taken in float32
 HALVES = (torch.float16, torch.bfloat16)
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))

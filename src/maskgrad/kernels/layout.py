@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Axis", "Nest", "axes", "nest", "unrepeated"]
-
 
 class Axis(NamedTuple):
     """Neighbouring dimensions walked as one: their common ``size``, and a stride for each tensor."""

@@ -21,8 +21,6 @@ from maskgrad.kernels import attention as family
 from maskgrad.kernels.attention.frames import allowed_by
 from maskgrad.kernels.cpu.memory import empty
 
-__all__ = ["ragged_attention", "ragged_attention_backward"]
-
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 

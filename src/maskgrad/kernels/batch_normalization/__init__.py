@@ -19,8 +19,6 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
-__all__ = ["masked_batch_norm", "masked_batch_norm_backward", "summed_to"]
-
 
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, "

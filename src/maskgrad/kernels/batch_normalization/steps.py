@@ -17,8 +17,6 @@ from torch import Tensor
 
 from maskgrad.kernels import batch_normalization as family
 
-__all__ = ["bodies"]
-
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Three = tuple[Tensor, Tensor, Tensor]
 

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from maskgrad.kernels.cpu.first_calls import tell_of_compilation
 
-__all__ = ["array", "ask", "compiled", "decode", "flat", "formula", "inlined", "pointer", "reordered"]
-
 tell_of_compilation()
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -20,8 +20,6 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-__all__ = ["encode", "exponential", "ordered", "restored", "unordered"]
-
 # Sums inside an exponential must not be reordered, whatever its caller may do: r is exact only as it is written.
 _EXACT: Any = {"fastmath": {"contract"}}
 

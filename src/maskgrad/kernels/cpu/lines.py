@@ -23,8 +23,6 @@ from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
 
-__all__ = ["blend", "line", "pair_loops", "pair_sums", "sums_of_pairs"]
-
 BLOCK = 1024  # entries of a row added in their own type
 ROWS = 16  # rows of a block of columns
 TILE = 1024  # columns reduced together: what is kept of them stays in the first-level cache

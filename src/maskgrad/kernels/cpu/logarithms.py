@@ -18,8 +18,6 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-__all__ = ["logarithm", "logarithm_1p"]
-
 
 def logarithm(x: Any) -> Any:
     """The natural logarithm of ``x``, not negative."""

@@ -18,8 +18,6 @@ from maskgrad.kernels.cpu.partition import like, walk, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
-__all__ = ["entrywise", "number", "place", "scalars", "wide", "write"]
-
 
 @compiled
 def place(outer: Any, row: int, tensor: int) -> int:

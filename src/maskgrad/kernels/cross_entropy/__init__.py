@@ -19,8 +19,6 @@ from torch import Tensor
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.smallest import any_of
 
-__all__ = ["class_dim", "masked_cross_entropy", "masked_cross_entropy_gradient"]
-
 
 def class_dim(input: Tensor) -> int:
     """Where the classes lie."""

@@ -31,8 +31,6 @@ from maskgrad.kernels.cuda.tiles import (
     tile_place,
 )
 
-__all__ = ["blend", "line", "pair_sums", "spread_over"]
-
 
 def spread_over(x: Tensor | None, values: Tensor) -> Tensor:
     """``x`` as broadcast to ``values``; the values themselves, which are then not read, for None."""

@@ -20,21 +20,6 @@ from torch import Tensor
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, power_of_two
 from maskgrad.kernels.layout import Axis, axes
 
-__all__ = [
-    "Table",
-    "Tile",
-    "Walk",
-    "entrywise",
-    "fetch",
-    "place",
-    "position",
-    "reduction",
-    "restored",
-    "table",
-    "tile",
-    "tile_place",
-]
-
 ENTRIES = 2048  # of a tile: 16 for each of the 128 threads of a program
 WIDEST = 1024  # along the counter without gaps
 LINE = 128  # entries side by side that use memory well where the other counter must advance, too

@@ -19,15 +19,6 @@ from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.smallest import any_of
 
-__all__ = [
-    "extremum",
-    "lowest",
-    "masked_extremum",
-    "masked_extremum_spread",
-    "masked_position",
-    "shared_extremum",
-]
-
 
 def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
     """The value that never wins: the identity of maximum (of minimum if not ``largest``)."""

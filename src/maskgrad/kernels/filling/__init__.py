@@ -15,8 +15,6 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel
 
-__all__ = ["masked_filling", "write_where_"]
-
 
 @kernel(
     "(Tensor values, Tensor mask, Scalar filler) -> Tensor", REDUCIBLE, min_numel=32_768, in_graphs=65_536

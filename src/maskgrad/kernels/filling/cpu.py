@@ -1,7 +1,5 @@
 r"""Replacing what is under a mask by a constant: one pass, without a branch.
 
-.. math:: y_i = x_i \text{ where } m_i, \text{ else filler}
-
 The processor guesses the outcome of a branch, and at a random mask it guesses wrong half of the time. So both sides are
 read and one is chosen, which compiles to vector code. The numbers are only moved, so their bits travel as
 integers: four compiled versions serve every dtype.

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
-__all__ = ["KINDS", "masked_loss", "masked_loss_gradient", "masked_loss_sum", "masked_loss_target_gradient"]
-
 _SIGNATURE = "(Tensor input, Tensor target, Tensor mask, str kind, float[] numbers)"
 
 KINDS = ("distance", "logits", "probabilities")

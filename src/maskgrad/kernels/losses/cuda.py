@@ -1,8 +1,6 @@
 r"""Losses of two tensors, entry by entry: one pass that reads both and the mask, and another for the gradient.
 
-.. math:: L = \sum_i m_i\, \ell(x_i, t_i), \qquad \frac{\partial L}{\partial x_i} = g\, m_i\, \ell'(x_i, t_i)
-
-The formulas are in the reference. A selection stands where a product with :math:`m` is written. Each thread adds in the
+The formulas are in the reference. Each thread adds in the
 type of the values (halves in float32), and what the threads and the pieces have is added in float64, in an order
 that depends on shapes and strides alone.
 

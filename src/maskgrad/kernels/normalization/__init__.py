@@ -20,8 +20,6 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
-__all__ = ["masked_layer_norm", "masked_layer_norm_backward"]
-
 
 @kernel(
     "(Tensor values, Tensor mask, int dims, Tensor? weight, Tensor? bias, float eps, bool centered)"

@@ -1,9 +1,5 @@
 r"""Standardizing the specified entries of each row: one program takes whole rows.
 
-.. math:: y_i = (x_i - \bar x) s w_i + b_i, \qquad
-          \frac{\partial L}{\partial x_i} = w_i s\,g_i - (x_i - \bar x)\, \frac{s^3}{n} \sum w g (x - \bar x)
-          - \frac sn \sum w g
-
 A row is walked twice, for its sums and its results; what it holds is still near after the first walk. Where rows are
 so few and long that whole ones would leave the device idle, the sums are made of pieces, and results are written in
 a pass of their own. The gradients of weight and bias are sums over the rows: one more pass.

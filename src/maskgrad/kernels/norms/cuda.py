@@ -1,8 +1,5 @@
 r"""Vector norms of the specified entries: those of the reductions, of squares, of sizes, of what is not zero.
 
-.. math:: s_p = \sum_i m_i |x_i|^p \ (p = 0, 1, 2), \qquad s_\infty = \max_i m_i |x_i|, \qquad
-          \lVert x \rVert_2 = \sqrt{s_2}, \quad \lVert x \rVert_p = s_p \text{ otherwise}
-
 Nothing is scaled, as nothing is in PyTorch, so squares may overflow. In a maximum NaN wins.
 """
 

@@ -20,16 +20,6 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.smallest import smallest
 
-__all__ = [
-    "kept",
-    "masked_count",
-    "masked_expand",
-    "masked_mean",
-    "masked_sum",
-    "mean_dtype",
-    "sum_dtype",
-]
-
 _REDUCTION = (
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
 )

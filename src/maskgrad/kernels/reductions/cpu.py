@@ -1,13 +1,10 @@
 r"""Sums, means and counts over the specified entries: one pass over values and mask.
 
-.. math:: s_o = \sum_r m_{or} v_{or}, \qquad n_o = \sum_r m_{or}, \qquad \text{mean}_o = s_o / \max(1, n_o)
+Entries are selected, never multiplied by the mask (0 * NaN is NaN), and added in blocks of at most ``BLOCK`` in the
+type of the values (halves in float32), blocks in float64: less rounding than in ``torch.sum``. Where sums are cut into
+pieces depends on the shape alone, so results do not depend on the number of threads.
 
-:math:`m v` is a selection, never a product (0 * NaN is NaN). Entries are added in blocks of at most
-``BLOCK`` in the type of the values (halves in float32), blocks in float64: less rounding than in ``torch.sum``. Where
-sums are cut into pieces depends on the shape alone, so results do not depend on the number of threads.
-
-Legend: o outer, r reduced, k kept; prefixes v (values), m (mask), g (gradient) name the array an offset belongs to.
-Complex values are left to the reference.
+Legend: v values, m mask. Complex values are left to the reference.
 """
 
 from __future__ import annotations

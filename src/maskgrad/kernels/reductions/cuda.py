@@ -1,11 +1,9 @@
 r"""Sums, means and counts over the specified entries: one pass over values and mask.
 
-.. math:: s_o = \sum_r m_{or} v_{or}, \qquad n_o = \sum_r m_{or}, \qquad \text{mean}_o = s_o / \max(1, n_o)
-
-:math:`m v` is a selection, never a product (0 * NaN is NaN). Each thread adds in the type of the values (halves in
-float32), and what the threads have is added in float64: less rounding than in ``torch.sum``. Long reductions
-are cut into pieces that are added afterwards; where they are cut depends on shapes and strides alone, and nothing is
-added atomically, so results are the same in every run.
+Entries are selected, never multiplied by the mask (0 * NaN is NaN). Each thread adds in the type of the values
+(halves in float32), and what the threads have is added in float64: less rounding than in ``torch.sum``. Long
+reductions are cut into pieces that are added afterwards; where they are cut depends on shapes and strides alone, and
+nothing is added atomically, so results are the same in every run.
 
 Complex values are left to the reference.
 """

@@ -21,19 +21,6 @@ from torch import Tensor
 from maskgrad.kernels.coalescing import merge_slots
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
-__all__ = [
-    "per_segment",
-    "segment_expand",
-    "segment_extremum",
-    "segment_index",
-    "segment_softmax",
-    "segment_softmax_backward",
-    "segment_squares",
-    "segment_sum",
-    "sort_rows",
-    "widened",
-]
-
 _MERGEABLE = FLOATS | {torch.int32, torch.int64}
 
 _SEGMENTS = "Tensor pointers, Tensor? order"

@@ -1,8 +1,5 @@
 r"""Reductions and softmax over segments of stored entries: each segment is read where it lies.
 
-.. math:: s_k = \sum_{i \in k} x_i, \qquad y_i = \frac{e^{x_i}}{\sum_{j \in k(i)} e^{x_j}}, \qquad
-          \bar x_i = y_i \Bigl(\bar y_i - \sum_{j \in k(i)} y_j \bar y_j\Bigr)
-
 Nothing is sorted or searched: the caller knows the segments (``pointers``, and ``order`` where the entries of one do
 not lie together). One task is one segment, added in float64 (integers in int64). The exponentials of the
 softmax are PyTorch's own, so that they round as everywhere else; two loops before and after shift and divide.
@@ -304,18 +301,10 @@ def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo:
     """Entries, segment by segment, less the largest of theirs. A NaN need not win: it remains, and spoils the sum."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
-        if stop - start < SHORT and not has_order:
-            best = decode(v[start])
-            for i in range(start + 1, stop):
-                value = decode(v[i])
-                best = value if value > best else best
-            for i in range(start, stop):
-                shifted[i] = decode(v[i]) - best
-            continue
         if stop - start < SHORT:
-            best = decode(v[order[start]])
+            best = decode(v[order[start] if has_order else start])
             for i in range(start, stop):
-                value = decode(v[order[i]])
+                value = decode(v[order[i] if has_order else i])
                 best = value if value > best else best
                 shifted[i] = value
             for i in range(start, stop):
@@ -355,15 +344,8 @@ def _normalise(
             for i in range(start, stop):
                 s += powers[i]
             share = out.dtype.type(np.log(s) if logarithm else s)
-            if logarithm:
-                for i in range(start, stop):
-                    out[order[i] if has_order else i] = shifted[i] - share
-            elif has_order:
-                for i in range(start, stop):
-                    out[order[i]] = powers[i] / share
-            else:
-                for i in range(start, stop):
-                    out[i] = powers[i] / share
+            for i in range(start, stop):
+                out[order[i] if has_order else i] = shifted[i] - share if logarithm else powers[i] / share
             continue
         s = _add(powers[start:stop])
         share = out.dtype.type(np.log(s) if logarithm else s)
@@ -374,12 +356,8 @@ def _normalise(
                 out[places[i]] = a[i] - share if logarithm else a[i] / share
         else:
             result = out[start:stop]
-            if logarithm:
-                for i in range(a.size):
-                    result[i] = a[i] - share
-            else:
-                for i in range(a.size):
-                    result[i] = a[i] / share
+            for i in range(a.size):
+                result[i] = a[i] - share if logarithm else a[i] / share
 
 
 @compiled

@@ -1,8 +1,5 @@
 r"""Reductions and softmax over segments of stored entries: each segment is read where it lies.
 
-.. math:: s_k = \sum_{i \in k} x_i, \qquad y_i = \frac{e^{x_i}}{\sum_{j \in k(i)} e^{x_j}}, \qquad
-          \bar x_i = y_i \Bigl(\bar y_i - \sum_{j \in k(i)} y_j \bar y_j\Bigr)
-
 Nothing is searched: the caller knows the segments (``pointers``, and ``order`` where the entries of one do not lie
 together). A *lane* is one segment and one column of the entries (hybrid layouts have several), lanes of neighbouring
 columns lie together, and a program walks its lanes' segments in steps of some entries. It stops after the longest, so a

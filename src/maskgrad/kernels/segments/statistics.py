@@ -29,8 +29,6 @@ from maskgrad.kernels.segments import (
 )
 from maskgrad.kernels.selection import can_read_values, is_eager
 
-__all__ = ["segment_logsumexp", "segment_mean", "segment_norm", "segment_product", "segment_variance"]
-
 
 def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
     """The mean of each segment; 0 where it is empty."""
@@ -52,12 +50,13 @@ def segment_variance(
         deviation = wide - segment_expand(mean, pointers, order, len(wide))
         rest = segment_sum(deviation, pointers, order) / number
         mean = mean + torch.where(rest.isfinite(), rest, 0)
+    center = mean
     few = pointers.diff().reshape(-1, *(1,) * (wide.ndim - 1)) <= max(correction, 0)
     if not can_read_values(few) or bool(few.any()):
         # Nothing is estimated there, and there is no gradient: an infinity alone would make one of 0 * (inf - inf).
         spread = segment_expand(few.to(number.dtype), pointers, order, len(wide)) != 0
-        values, mean = values.masked_fill(spread, 0), mean.masked_fill(few, 0)
-    squares = segment_squares(values, mean, pointers, order)
+        values, center = values.masked_fill(spread, 0), mean.masked_fill(few, 0)
+    squares = segment_squares(values, center, pointers, order)
     variance = squares / torch.where(few, 1, number - correction)
     return variance.to(_result(values.dtype)), mean.detach()
 

@@ -21,14 +21,6 @@ from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.smallest import any_of
 
-__all__ = [
-    "absent",
-    "masked_logsumexp",
-    "masked_logsumexp_backward",
-    "masked_softmax",
-    "masked_softmax_backward",
-]
-
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
     """The values with -inf for what is unspecified, and zeros in slices of which nothing is."""

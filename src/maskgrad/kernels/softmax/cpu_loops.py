@@ -21,20 +21,6 @@ from maskgrad.kernels.cpu.floating import encode, exponential, ordered, unordere
 from maskgrad.kernels.cpu.lines import pair_loops
 from maskgrad.kernels.cpu.loops import entrywise, place
 
-__all__ = [
-    "DOTS",
-    "GRADIENTS",
-    "LOGARITHM",
-    "LOGSUMEXP",
-    "PARTS",
-    "SOFTMAX",
-    "TILE",
-    "WRITE",
-    "backward_rows",
-    "columns",
-    "rows",
-]
-
 BLOCK = 1024  # entries of a row treated together
 TILE = 512  # columns treated together
 ROWS = 16  # rows of a block of columns

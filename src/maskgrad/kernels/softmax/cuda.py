@@ -1,8 +1,5 @@
 r"""Softmax and logsumexp of the specified entries: one program takes whole slices.
 
-.. math:: y_i = \frac{e^{x_i}}{\sum_j m_j e^{x_j}}, \qquad \ell = \log \sum_j m_j e^{x_j}, \qquad
-          \bar x_i = y_i \Bigl(\bar y_i - \sum_j m_j y_j \bar y_j\Bigr)
-
 A slice is walked three times (largest entry, sum of the powers, results); what it holds is still near after the first
 walk. What PyTorch gives on the specified entries stands, NaN included.
 """
@@ -27,6 +24,7 @@ from maskgrad.kernels.cuda.tiles import (
     tile,
     tile_place,
 )
+from maskgrad.kernels.kernel import HALVES
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
@@ -44,8 +42,17 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
+    result, present = logsumexp(values, mask, dim, keepdim)
+    return result.to(values.dtype), present
+
+
+def logsumexp(
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """:func:`masked_logsumexp`, not rounded to halves."""
     view = table((values, mask), dim, whole=True)
-    out = torch.empty(view.kept.number, dtype=values.dtype, device=values.device)
+    dtype = torch.float32 if values.dtype in HALVES else values.dtype
+    out = torch.empty(view.kept.number, dtype=dtype, device=values.device)
     present = torch.empty(view.kept.number, dtype=torch.bool, device=values.device)
     tensors = values.detach(), mask.view(torch.int8)
     reduction(_logsumexp, view, tensors, (out, present.view(torch.int8)), ACC=precision(values.dtype))

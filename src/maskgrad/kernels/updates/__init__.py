@@ -31,16 +31,6 @@ from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.kernel import FLOATS, HALVES, backend_of, kernel
 from maskgrad.kernels.selection import KERNELS
 
-__all__ = [
-    "adagrad_rows_",
-    "adam_rows_",
-    "rmsprop_rows_",
-    "rowwise_adagrad_rows_",
-    "scalars",
-    "sgd_rows_",
-    "update_tables_",
-]
-
 _ADAGRAD = (
     "(Tensor(a!) param, Tensor(b!) state_sum, Tensor indices, Tensor values, *, float lr, float weight_decay, "
     "float eps, float factor=1.) -> ()"

@@ -14,8 +14,6 @@ from numba import carray  # type: ignore[attr-defined]
 
 from maskgrad.kernels.cpu.compiler import ask, compiled, inlined, pointer
 
-__all__ = ["adagrad", "adam", "number_through", "rmsprop", "rowwise_adagrad", "sgd"]
-
 AHEAD = 8  # rows between asking for one and reading it
 
 
