@@ -12,7 +12,6 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.composite import through
 from maskgrad.kernels.selection import KERNELS, is_stacked, runs_compiled, triton_works, uninterrupted
 
 #: the dtypes whose sums are taken in float32
@@ -223,6 +222,42 @@ def kernel(
     return made
 
 
+def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """``save`` and ``backward`` of a :class:`Kernel`: the reference runs again, and is differentiated.
+
+    Derivatives of any order exist, because the reference is ordinary PyTorch.
+    """
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.inputs = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+        ctx.save_for_backward(*[inputs[i] for i in ctx.places])
+
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        again = torch.is_grad_enabled()
+        inputs, wanted = list(ctx.inputs), []
+        with torch.enable_grad():
+            for i, x in zip(ctx.places, ctx.saved_tensors, strict=True):
+                inputs[i] = x
+                if ctx.needs_input_grad[i]:
+                    # an alias: what it is made of belongs to the graph outside
+                    inputs[i] = x.view_as(x) if again else x.detach().requires_grad_()
+                    wanted.append(i)
+            results = reference(*inputs)
+            pairs = zip(results if isinstance(results, tuple) else (results,), grads, strict=True)
+            differentiable = [(y, g) for y, g in pairs if y.requires_grad]
+            found = torch.autograd.grad(
+                [y for y, _ in differentiable], [inputs[i] for i in wanted], [g for _, g in differentiable],
+                create_graph=again, allow_unused=True,
+            )  # fmt: skip
+        result: list[Tensor | None] = [None] * len(inputs)
+        for i, part in zip(wanted, found, strict=True):
+            result[i] = part
+        return tuple(result)
+
+    return {"save": save, "backward": backward}
+
+
 @functools.cache
 def backend_of(module: str, name: str) -> Callable[..., Any]:
     """What ``name`` is in a module that holds compiled bodies; imports their compiler."""
@@ -239,6 +274,11 @@ def _without_base(result: Any) -> Any:
         storage = result.untyped_storage()
         return result.new_empty(0).set_(storage, result.storage_offset(), result.shape, result.stride())
     return tuple(map(_without_base, result)) if isinstance(result, tuple) else result
+
+
+def like(argument: int) -> Callable[..., Tensor]:
+    """The body for tensors without data of a kernel whose result lies in memory as one of its arguments."""
+    return lambda *args: torch.empty_like(args[argument])
 
 
 def _writes_only(*_: Any, **__: Any) -> None:

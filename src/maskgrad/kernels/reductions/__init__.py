@@ -44,6 +44,17 @@ def mean_dtype(values: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
     return result
 
 
+def storable(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """``values``, cast to ``dtype`` first unless a compiled body's own widening to it is exact."""
+    exact = (
+        values.dtype == dtype
+        or (values.dtype in HALVES and dtype in (torch.float32, torch.float64))
+        or (values.dtype, dtype) == (torch.float32, torch.float64)
+        or not (values.is_floating_point() or dtype.is_floating_point)
+    )
+    return values if exact else values.to(dtype)
+
+
 @kernel("(Tensor mask, int[] dim, bool keepdim) -> Tensor", REDUCIBLE, min_numel=65_536)
 def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     """How many entries are specified (int64)."""

@@ -23,9 +23,8 @@ from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.filling.cpu import select
-from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.layout import unrepeated
-from maskgrad.kernels.reductions import mean_dtype, sum_dtype
+from maskgrad.kernels.reductions import mean_dtype, storable, sum_dtype
 
 BLOCK = 1024  # entries of a row added in their own type
 ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)
@@ -49,7 +48,6 @@ def masked_mean(
 
 
 def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """As in the reference: one pass that writes the result."""
     out = empty(mask.shape, dtype)
     select(out, grad.to(dtype).expand(mask.shape), mask, 0)
     return out
@@ -72,7 +70,9 @@ def _reduce(
         return body(values, mask, tuple(dim), keepdim, dtype)
     narrow = dtype != torch.float64 and values.dtype != torch.float64
     total = torch.float32 if narrow and values.is_floating_point() else None
-    out, count = _sums(loops, _storable(values, dtype), mask, dim, keepdim, mean, narrow, total)
+    if values.dtype in (torch.int8, torch.int16):
+        values = values.to(torch.int32)  # int16 is how float16 travels
+    out, count = _sums(loops, storable(values, dtype), mask, dim, keepdim, mean, narrow, total)
     return out.to(dtype), count
 
 
@@ -83,17 +83,9 @@ def sum_of(
     return _sums(loops, values, mask, dim, keepdim, False, values.dtype != torch.float64, None)
 
 
-def _storable(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """``values``, cast to ``dtype`` first unless the kernel's own widening to it is exact."""
-    if values.dtype in (torch.int8, torch.int16):
-        values = values.to(torch.int32)  # int16 is how float16 travels
-    exact = (
-        values.dtype == dtype
-        or (values.dtype in HALVES and dtype in (torch.float32, torch.float64))
-        or (values.dtype, dtype) == (torch.float32, torch.float64)
-        or not (values.is_floating_point() or dtype.is_floating_point)
-    )
-    return values if exact else values.to(dtype)
+def mean_of(values: Tensor, mask: Tensor, dim: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The means, not rounded (float64), and the counts of floats; dimensions are kept."""
+    return _sums(_SUM, values, mask, dim, True, True, values.dtype != torch.float64, None)
 
 
 def _sums(

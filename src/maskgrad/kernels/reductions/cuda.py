@@ -19,8 +19,7 @@ from torch import Tensor
 from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cuda.compiler import compiled, precision
 from maskgrad.kernels.cuda.tiles import place, position, reduction, restored, table
-from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.reductions import mean_dtype, sum_dtype
+from maskgrad.kernels.reductions import mean_dtype, storable, sum_dtype
 
 # Results that a kernel writes; any other dtype is converted to afterwards.
 _WRITABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
@@ -36,7 +35,7 @@ def masked_sum(
     result = sum_dtype(values.dtype, dtype)
     if result.is_complex:
         return family.masked_sum.reference(values, mask, tuple(dim), keepdim, dtype)
-    return reduce(_storable(values, result), mask, dim, keepdim, result)
+    return reduce(_readable(values, result), mask, dim, keepdim, result)
 
 
 def masked_mean(
@@ -45,24 +44,16 @@ def masked_mean(
     result = mean_dtype(values.dtype, dtype)
     if result.is_complex:
         return family.masked_mean.reference(values, mask, tuple(dim), keepdim, dtype)
-    return reduce(_storable(values, result), mask, dim, keepdim, result, mean=True)
+    return reduce(_readable(values, result), mask, dim, keepdim, result, mean=True)
 
 
 def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """As in the reference: one pass that writes the result, by PyTorch's own kernel."""
     return torch.where(mask, grad.detach().to(dtype), 0)
 
 
-def _storable(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """``values``, cast to ``dtype`` first unless the kernel's own widening to it is exact; Booleans as integers."""
-    values = values.detach()
-    exact = (
-        values.dtype == dtype
-        or (values.dtype in HALVES and dtype in (torch.float32, torch.float64))
-        or (values.dtype, dtype) == (torch.float32, torch.float64)
-        or not (values.is_floating_point() or dtype.is_floating_point)
-    )
-    values = values if exact else values.to(dtype)
+def _readable(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """As :func:`storable`, Booleans as integers."""
+    values = storable(values.detach(), dtype)
     return values.view(torch.uint8) if values.dtype == torch.bool else values
 
 

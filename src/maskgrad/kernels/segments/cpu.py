@@ -16,6 +16,7 @@ from torch import Tensor
 
 from maskgrad.kernels import segments as family
 from maskgrad.kernels.cpu.compiler import array, compiled, decode, formula, reordered
+from maskgrad.kernels.cpu.floating import ordered, restored, unordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import LIGHT, run
@@ -90,7 +91,8 @@ def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, lar
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
     out = empty((rows, *values.shape[1:]), torch.float32 if values.dtype in HALVES else values.dtype)
     run(
-        _extremum, entries(values), *bounds(pointers, order), width, largest, out.view(-1).numpy(),
+        _extremum, entries(values), *bounds(pointers, order), width, 0 if largest else -1,
+        out.view(-1).numpy(),
         tasks=rows, elements=values.numel(),
     )  # fmt: skip
     return out.to(values.dtype)
@@ -225,61 +227,36 @@ def _spread(
 
 
 @compiled
-def _best(a: Any, largest: bool) -> Any:
-    """The extremum of what is not NaN (or of nothing but NaN), by four chains of comparisons that do not wait."""
-    p, q, r, s = decode(a[0]), decode(a[0]), decode(a[0]), decode(a[0])
-    whole = a.size - a.size % 4
-    for i in range(0, whole, 4):
-        w, x, y, z = decode(a[i]), decode(a[i + 1]), decode(a[i + 2]), decode(a[i + 3])
-        if largest:
-            p, q, r, s = w if w > p else p, x if x > q else q, y if y > r else r, z if z > s else s
-        else:
-            p, q, r, s = w if w < p else p, x if x < q else q, y if y < r else r, z if z < s else s
-    for i in range(whole, a.size):
-        w = decode(a[i])
-        p = (w if w > p else p) if largest else (w if w < p else p)
-    if largest:
-        p, r = q if q > p else p, s if s > r else r
-        return r if r > p else p
-    p, r = q if q < p else p, s if s < r else r
-    return r if r < p else p
-
-
-@compiled
-def _extreme(a: Any, largest: bool) -> Any:
-    best, missing = _best(a, largest), 0
+def _best(a: Any, turn: int) -> Any:
+    """Among integers that have the order of the numbers, or the other: NaN wins, and the loop is vector code."""
+    best = ordered(decode(a[0]), turn)
     for i in range(a.size):
-        value = decode(a[i])
-        missing += value != value
-    if missing:
-        for i in range(a.size):
-            value = decode(a[i])
-            if value != value:
-                best = value
+        key = ordered(decode(a[i]), turn)
+        best = key if key > best else best
     return best
 
 
 @compiled
 def _extremum(
-    v: Any, pointers: Any, order: Any, has_order: bool, width: int, largest: bool, out: Any, lo: int, hi: int
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, turn: int, out: Any, lo: int, hi: int
 ) -> None:
-    """NaN wins, as in torch.amax; 0 of an empty segment."""
+    """The largest, or, with a ``turn`` of -1, the smallest; 0 of an empty segment."""
     if width == 1:
         for k in range(lo, hi):
             start, stop = pointers[k], pointers[k + 1]
-            if not has_order and stop - start >= SHORT:
-                out[k] = _extreme(v[start:stop], largest)
-                continue
             if start == stop:
                 out[k] = 0
                 continue
-            best = decode(v[order[start] if has_order else start])
-            for i in range(start + 1, stop):
-                value = decode(v[order[i] if has_order else i])
-                if value != value or (value > best if largest else value < best):
-                    best = value
-            out[k] = best
+            if not has_order and stop - start >= SHORT:
+                best = _best(v[start:stop], turn)
+            else:
+                best = ordered(decode(v[order[start] if has_order else start]), turn)
+                for i in range(start + 1, stop):
+                    key = ordered(decode(v[order[i] if has_order else i]), turn)
+                    best = key if key > best else best
+            out[k] = restored(best, turn, out[0])
         return
+    keys = np.full(width, ordered(decode(v[0]), turn))
     for k in range(lo, hi):
         result = out[k * width : (k + 1) * width]
         result[:] = 0
@@ -287,18 +264,16 @@ def _extremum(
             at = (order[i] if has_order else i) * width
             a = v[at : at + width]
             for j in range(width):
-                value = decode(a[j])
-                if (
-                    i == pointers[k]
-                    or value != value
-                    or (value > result[j] if largest else value < result[j])
-                ):
-                    result[j] = value
+                key = ordered(decode(a[j]), turn)
+                keys[j] = key if (i == pointers[k]) | (key > keys[j]) else keys[j]
+        if pointers[k] < pointers[k + 1]:
+            for j in range(width):
+                result[j] = restored(keys[j], turn, out[0])
 
 
 @compiled
 def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo: int, hi: int) -> None:
-    """Entries, segment by segment, less the largest of theirs. A NaN need not win: it remains, and spoils the sum."""
+    """Entries, segment by segment, less the largest of theirs, which a NaN need not be: it spoils the sum anyway."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
         if stop - start < SHORT:
@@ -319,7 +294,7 @@ def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo:
             a = v[start:stop]
             for i in range(result.size):
                 result[i] = decode(a[i])
-        best = _best(result, True)
+        best = unordered(_best(result, 0))
         for i in range(result.size):
             result[i] -= best
 

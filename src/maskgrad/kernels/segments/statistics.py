@@ -41,20 +41,20 @@ def segment_variance(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, correction: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Variance and mean (without a gradient, as exact as it was calculated) of each segment; 0 where it is empty."""
-    wide = widened(values)
-    number = per_segment(pointers, wide).clamp(min=1)
-    mean = segment_sum(values, pointers, order, wide.dtype) / number
+    added = segment_sum(values, pointers, order, widened(values.new_empty(0)).dtype)
+    number = per_segment(pointers, added).clamp(min=1)
+    mean = added / number
     if values.dtype != torch.float32:
         # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0. The sum of
         # float32 numbers in float64 is exact enough without.
-        deviation = wide - segment_expand(mean, pointers, order, len(wide))
+        deviation = widened(values) - segment_expand(mean, pointers, order, len(values))
         rest = segment_sum(deviation, pointers, order) / number
         mean = mean + torch.where(rest.isfinite(), rest, 0)
     center = mean
-    few = pointers.diff().reshape(-1, *(1,) * (wide.ndim - 1)) <= max(correction, 0)
+    few = pointers.diff().reshape(-1, *(1,) * (values.ndim - 1)) <= max(correction, 0)
     if not can_read_values(few) or bool(few.any()):
         # Nothing is estimated there, and there is no gradient: an infinity alone would make one of 0 * (inf - inf).
-        spread = segment_expand(few.to(number.dtype), pointers, order, len(wide)) != 0
+        spread = segment_expand(few.to(number.dtype), pointers, order, len(values)) != 0
         values, center = values.masked_fill(spread, 0), mean.masked_fill(few, 0)
     squares = segment_squares(values, center, pointers, order)
     variance = squares / torch.where(few, 1, number - correction)

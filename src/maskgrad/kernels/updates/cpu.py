@@ -10,6 +10,7 @@ gaps are left to the reference.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -26,48 +27,25 @@ from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.updates import cpu_loops as loops
 
 
-def sgd_rows_(
-    param: Tensor, momentum_buffer: Tensor | None, indices: Tensor, values: Tensor, *, first_step: Tensor | None = None,
-    **numbers: Any,
-) -> None:  # fmt: skip
-    if first_step is None or first_step.is_contiguous():
-        buffer = momentum_buffer if numbers.get("momentum") else None
-        marks = first_step if buffer is not None else None
-        if update_tables("sgd_rows_", [[param], [buffer]], [indices], [values], marks=marks, **numbers):
-            return
-    family.sgd_rows_.reference(param, momentum_buffer, indices, values, first_step=first_step, **numbers)
+def _update(name: str, *tensors: Tensor | None, first_step: Tensor | None = None, **numbers: Any) -> None:
+    """The body of a kernel: ``tensors`` are parameter, states, indices and values."""
+    *tables, indices, values = tensors
+    if name in ("sgd_rows_", "rmsprop_rows_") and not numbers.get("momentum"):
+        tables[-1] = None  # the buffer
+    marks = None if tables[-1] is None else first_step
+    kinds = [[table] for table in tables]
+    fits = first_step is None or first_step.is_contiguous()
+    if fits and update_tables(name, kinds, [indices], [values], marks=marks, **numbers):  # type: ignore[list-item]
+        return
+    if first_step is not None:
+        numbers["first_step"] = first_step
+    getattr(family, name).reference(*tensors, **numbers)
 
 
-def adagrad_rows_(param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any) -> None:
-    if not update_tables("adagrad_rows_", [[param], [state_sum]], [indices], [values], **numbers):
-        family.adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
-
-
-def rowwise_adagrad_rows_(
-    param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any
-) -> None:
-    if not update_tables("rowwise_adagrad_rows_", [[param], [state_sum]], [indices], [values], **numbers):
-        family.rowwise_adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
-
-
-def adam_rows_(
-    param: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None, indices: Tensor, values: Tensor,
-    **numbers: Any,
-) -> None:  # fmt: skip
-    states = [exp_avg, exp_avg_sq, max_exp_avg_sq]
-    if not update_tables("adam_rows_", [[t] for t in (param, *states)], [indices], [values], **numbers):
-        family.adam_rows_.reference(param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, **numbers)
-
-
-def rmsprop_rows_(
-    param: Tensor, square_avg: Tensor, grad_avg: Tensor | None, momentum_buffer: Tensor | None, indices: Tensor,
-    values: Tensor, **numbers: Any,
-) -> None:  # fmt: skip
-    tables = [param, square_avg, grad_avg, momentum_buffer if numbers.get("momentum") else None]
-    if not update_tables("rmsprop_rows_", [[t] for t in tables], [indices], [values], **numbers):
-        family.rmsprop_rows_.reference(
-            param, square_avg, grad_avg, momentum_buffer, indices, values, **numbers
-        )
+sgd_rows_, adagrad_rows_, rowwise_adagrad_rows_, adam_rows_, rmsprop_rows_ = (
+    functools.partial(_update, name)
+    for name in ("sgd_rows_", "adagrad_rows_", "rowwise_adagrad_rows_", "adam_rows_", "rmsprop_rows_")
+)
 
 
 def update_tables(
