@@ -138,6 +138,7 @@ def _examined(
     for number, name in enumerate(chosen):
         if progress is not None:
             progress(name, number, len(chosen))
+            trial.rewind()
         EXPERIMENTS[name][0](case)
     if progress is not None:
         progress("", len(chosen), len(chosen))

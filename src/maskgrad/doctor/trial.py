@@ -63,7 +63,6 @@ class Trial:
         Returns:
             what ``after`` returns, else the outcome.
         """
-        randomness.restore_all(self._random)
         mode.silent = True
         kept = _Kept(self.roots, self._leaves, self._keepers, mode)
         try:
@@ -84,7 +83,11 @@ class Trial:
         finally:
             kept.restore()
             mode.restore()
-            randomness.restore_all(self._random)
+            self.rewind()
+
+    def rewind(self) -> None:
+        """Random numbers are drawn again from the state of the beginning."""
+        randomness.restore_all(self._random)
 
     def _outcome(self, loss: Tensor | None, kept: _Kept) -> Outcome:
         names = {id(parameter): name for name, parameter in self.parameters()}
@@ -253,7 +256,8 @@ class _Kept:
         for leaf, gradient in self._gradients:
             leaf.grad = gradient
         for module, training in self._training:
-            module.training = training
+            if module.training is not training:
+                module.training = training
         for optimizer, state, inside in self._optimizers.values():
             optimizer.state.clear()
             optimizer.state.update(state)
