@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,16 +10,18 @@ import torch
 from torch import nn
 
 from maskgrad.doctor.coupling import sample_coupling
+from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.experiments import Examination, nan_under_mask, padding_leak
 from maskgrad.doctor.origins import has_nan
 from maskgrad.doctor.ranks import exchanged
 from maskgrad.doctor.recognition import recognised
 from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.report import Report
-from maskgrad.doctor.reshaped import denominator, empty_row, order, padding_length
+from maskgrad.doctor.reshaped import empty_row, order, padding_length
 from maskgrad.doctor.sanity import check_step
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Guarded
+from maskgrad.doctor.variants import rows_of
 from maskgrad.errors import ExaminationError
 
 __all__ = ["EXPERIMENTS", "examine"]
@@ -72,7 +75,10 @@ def examine(
             NaN could take, not only where padding holds such values.
         quick: make the experiment ``padding-leak`` alone.
         progress: called with the name of each experiment, its number, and how many there are.
-        parts: how the batch is split for ``denominator``: a number of parts, or their sizes.
+        parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword
+            ``parts`` is told the sizes, and must give what it gives for ``parts=[size of the whole batch]``. To any
+            other the parts are given one by one: either their sum, or their mean weighed by samples, must be what the
+            whole batch gives, loss and all gradients, and no other weights may fit as well.
         required: raise if padding is needed and none is known, instead of noting it.
 
     Returns:
@@ -120,8 +126,10 @@ def _examined(
     required: bool,
 ) -> Report:
     batch = trial.batch
-    base, again = (trial.run(Guarded(), after=_values) for _ in range(2))
     paddings = recognised(batch, padding)
+    if takes_parts(trial.step):
+        trial.step = functools.partial(trial.step, parts=[rows_of(batch, paddings)])  # type: ignore[call-arg]
+    base, again = (trial.run(Guarded(), after=_values) for _ in range(2))
     check_step(trial, base, again)
     case = Examination(
         trial,

@@ -119,7 +119,7 @@ def test_a_report_as_json_and_html(tmp_path) -> None:  # type: ignore[no-untyped
         (step_with("mended"), {"padding": "mask"}, "expected a mapping from keys"),
         (step_with("mended"), {"experiments": ["leaks"]}, "'leaks' is none of padding-leak"),
         (step_with("mended"), {"experiments": ["denominator"], "parts": 9}, "between 2 and 4"),
-        (step_with("mended"), {"experiments": ["denominator"], "parts": [1, 1]}, "add up to 2, and the batch has 4"),
+        (step_with("mended"), {"experiments": ["denominator"], "parts": [1, 1]}, "add up to 4, .* add up to 2"),
         (step_with("mended"), {"experiments": ["denominator"], "parts": "two"}, "expected a number of parts"),
     ],
 )  # fmt: skip
