@@ -2,116 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from maskgrad.doctor import randomness
 from maskgrad.doctor.equality import same
-from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts, facts_of
-from maskgrad.doctor.sending import Differences, passes_on, waited_for
-from maskgrad.doctor.silence import to_nobody
+from maskgrad.doctor.frames import Place, here
+from maskgrad.doctor.guarded import Guarded, key_of, on
+from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts
+from maskgrad.doctor.sending import Differences, passes_on
 from maskgrad.doctor.trees import exchanged, flat, mapped, tensors_in
 
 __all__ = ["Guarded", "Twins", "key_of"]
 
 #: bytes; a few twins that nobody needs any more may wait when they are no larger than this
 _SMALL = 2**18
-
-
-def key_of(tensor: Tensor) -> int | None:
-    """What is the same for all views of one memory; None for what has several memories, such as sparse tensors."""
-    if tensor.layout is not torch.strided:
-        return None
-    key: int = tensor.untyped_storage()._cdata
-    return key
-
-
-class Guarded(TorchDispatchMode):
-    """Remembers what a run writes into memory that was there before it, so that it can be undone."""
-
-    #: whether an optimizer is to warn of rows that were read while they were behind
-    sees_late_reads = False
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        #: whether collective operations send nothing
-        self.silent = False
-        self._made: set[int] = set()
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """An ordinary mode: it sees what users call."""
-        return False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled where this runs; PyTorch's guard against it took a sixth of the time of a small step."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        facts = facts_of(func)
-        if not facts.collective:
-            if types:
-                args, kwargs = waited_for(types, args, kwargs)
-        elif self.silent:
-            args = to_nobody(func, args)
-        return self.operation(func, facts, args, kwargs)
-
-    def operation(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
-        """Run an operation of PyTorch, or whatever else reads and writes tensors."""
-        if facts.writes:
-            for tensor in self._written(facts, args, kwargs):
-                self._keep(tensor)
-        result = self.run(func, facts, args, kwargs)
-        if not facts.view:
-            for tensor in tensors_in(result):
-                key = key_of(tensor)
-                if key is not None and key not in self._kept:
-                    self._made.add(key)
-        return result
-
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
-        """The operation itself; subclasses do more."""
-        return func(*args, **kwargs)
-
-    def restore(self) -> None:
-        """Write back what was there before."""
-        with torch.no_grad():
-            for tensor, before in self._kept.values():
-                tensor.untyped_storage().copy_(before.untyped_storage())
-        self._kept.clear()
-        self._made.clear()
-
-    @staticmethod
-    def _written(facts: Facts, args: Any, kwargs: Any) -> Iterator[Tensor]:
-        for place in facts.writes:
-            positional = args[place] if isinstance(place, int) and place < len(args) else None
-            yield from tensors_in(kwargs.get(place) if isinstance(place, str) else positional)
-
-    def _keep(self, tensor: Tensor) -> None:
-        key = key_of(tensor)
-        if key is None or key in self._made or key in self._kept:
-            return
-        whole = _on(tensor.untyped_storage(), tensor)
-        # the tensor is held too, so that its memory is not given to another one
-        self._kept[key] = (tensor.detach(), _on(whole.untyped_storage().clone(), whole))
-
-
-def _on(storage: torch.UntypedStorage, like: Tensor) -> Tensor:
-    """A tensor of the geometry of ``like`` on other memory."""
-    made = torch.empty(0, dtype=like.dtype, device=like.device)
-    made.set_(storage, like.storage_offset(), like.shape, like.stride())
-    if like.is_conj():
-        made = torch._conj(made)
-    return torch._neg_view(made) if like.is_neg() else made
 
 
 class Twins(Guarded):
@@ -127,8 +37,8 @@ class Twins(Guarded):
         self._sent = Differences()
         self._fresh = 0
         self._looks_at_views = type(self)._follow is not Twins._follow
-        #: operations that could not be run on garbage, or gave a result of another shape: name and error
-        self.refusals: list[tuple[str, str, Any]] = []
+        #: operations that could not be run on garbage, or gave a result of another shape: name, error and line
+        self.refusals: list[tuple[str, str, Place | None]] = []
 
     # twins of single tensors
 
@@ -147,7 +57,7 @@ class Twins(Guarded):
             return None
         # the weak reference keeps the address: a tensor that lives and has it has this memory
         _, storage, whole = entry
-        return whole if whole is not None and _same_geometry(tensor, whole) else _on(storage, tensor)
+        return whole if whole is not None and _same_geometry(tensor, whole) else on(storage, tensor)
 
     def set_twin(self, tensor: Tensor, twin: Tensor, *, marker: bool = False) -> None:
         """Let ``twin`` stand for ``tensor`` in the second run.
@@ -166,7 +76,7 @@ class Twins(Guarded):
             memory, storage, whole = tensor.untyped_storage(), twin.untyped_storage(), twin
             if not _same_geometry(tensor, twin) or memory.nbytes() != storage.nbytes():
                 storage = memory.clone()
-                whole = _on(storage, tensor)
+                whole = on(storage, tensor)
                 whole.copy_(twin)
             self.forget(key)
             self._storages[key] = (StorageWeakRef(memory), storage, whole)
@@ -175,7 +85,7 @@ class Twins(Guarded):
                 self._fresh = 0
                 self._prune()
         else:
-            _on(entry[1], tensor).copy_(twin)
+            on(entry[1], tensor).copy_(twin)
         if marker:
             self._markers.add(key)
 
@@ -241,8 +151,23 @@ class Twins(Guarded):
                     )
                 continue
             self._sent.keep(key, target, old, twin if passed else old)
-            self.passed_on(tensor, target)
+            self.passedon(tensor, target)
         return result
+
+    def black_box(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> None:
+        """A function that is run once more, whether or not an argument has a twin."""
+        inputs = list(tensors_in((args, kwargs)))
+        self._run_both(func, facts, args, kwargs, inputs, self._twins_of(inputs))
+
+    def leaves(self, tensor: Tensor) -> bool:
+        """The memory of a tensor is given to somebody else; whether it depends on padding."""
+        super().leaves(tensor)
+        twin = self.twin(tensor)
+        return twin is not None and not same(tensor, twin)
+
+    def other(self, tensor: Tensor) -> Tensor:
+        """The twin, or the tensor itself."""
+        return _or(self.twin(tensor), tensor)
 
     def _run_both(
         self,
@@ -257,7 +182,7 @@ class Twins(Guarded):
         fresh = [tensor for tensor in written if id(tensor) not in twins and key_of(tensor) is not None]
         for tensor in fresh:
             if self.twin(tensor) is None:
-                self.set_twin(tensor, _on(tensor.untyped_storage().clone(), tensor))
+                self.set_twin(tensor, on(tensor.untyped_storage().clone(), tensor))
         with_twin = [tensor for tensor in inputs if id(tensor) in twins]
         if fresh:
             twins = self._twins_of(inputs)
@@ -345,18 +270,20 @@ class Twins(Guarded):
     def untwinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
         """An operation ran once: none of its inputs has a twin."""
 
-    def passed_on(self, tensor: Tensor, target: Tensor) -> None:
+    def passedon(self, tensor: Tensor, target: Tensor) -> None:
         """A tensor went to other ranks, and ``target`` will hold what comes back."""
 
     def refused(self, name: str, error: str) -> None:
         """An operation could not be followed."""
-        self.refusals.append((name, error, None))
+        refusal = (name, error, here())
+        if refusal not in self.refusals:
+            self.refusals.append(refusal)
 
     def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
         for tensor in tensors_in((args, kwargs)):
             if key_of(tensor) is None and tensor in self._others and facts.view:
-                twin_args, twin_kwargs = mapped(lambda t: _or(self.twin(t), t), (args, kwargs))
+                twin_args, twin_kwargs = mapped(self.other, (args, kwargs))
                 twins = func(*twin_args, **twin_kwargs)
                 for output, twin in zip(flat(result), flat(twins), strict=False):
                     if isinstance(output, Tensor) and output.shape != twin.shape:

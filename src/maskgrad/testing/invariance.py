@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -93,6 +94,8 @@ def _none_found(report: Report, *experiments: str) -> None:
         raise ExaminationError(
             f"step: nothing can be asserted ({why}); give a step and a batch that can be examined"
         )
+    for note in left_out:
+        warnings.warn(note, UserWarning, stacklevel=3)
 
 
 def assert_accumulation_invariant(
