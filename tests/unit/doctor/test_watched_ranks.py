@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import maskgrad as mg
+from maskgrad.cli.doctor_ranks import Ranks
+from maskgrad.doctor import Report
 from tests.ranks import run_on_ranks
 
 MASK = torch.arange(4) < torch.tensor([4, 2, 3])[:, None]
@@ -127,3 +133,32 @@ def test_the_command_under_torchrun_prints_one_report(
     for word in words:
         assert word in done.stdout + done.stderr
     assert out.exists()
+    assert list(tmp_path.glob("maskgrad-doctor-*")) == []
+
+
+def test_rank_0_stops_waiting_when_it_is_told_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before, ranks = signal.getsignal(signal.SIGTERM), Ranks()
+    with ranks.spared():
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.start()
+        start = time.monotonic()
+        report, failed = ranks.collected(Report(), failed=False)
+        timer.join()
+        assert time.monotonic() - start < 20  # and not a minute
+        # the second time the process ends at once
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "no report came from rank 1" in report.notes[0].message
+    assert not failed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_program_of_rank_0_ends_when_it_is_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ranks = Ranks()
+    with ranks.spared(), pytest.raises(SystemExit), ranks.running():
+        signal.raise_signal(signal.SIGTERM)

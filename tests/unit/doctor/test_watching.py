@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +50,38 @@ def test_the_command(tmp_path: Path, arguments: list[str], status: int, words: s
     assert done.exit_code == status, done.output
     assert words in done.output
     assert all(path.exists() for path in out)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "arguments", "bar"),
+    [(True, [], True), (True, ["--json"], False), (False, [], False)],
+)
+def test_a_bar_where_somebody_looks_at_it(
+    tmp_path: Path, terminal: bool, arguments: list[str], bar: bool
+) -> None:
+    pty = pytest.importorskip("pty", reason="terminals are others on Windows")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    given = [*arguments, str(tmp_path / "report.json")] if arguments else []
+    done = subprocess.run(
+        [sys.executable, "-m", "maskgrad.cli.main", "doctor", *given, str(script), "--right"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        check=False,
+        env={**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"},
+    )
+    os.close(theirs)
+    told = b""
+    with contextlib.suppress(OSError):  # the end of a terminal is an error
+        while part := os.read(ours, 4096):
+            told += part
+    os.close(ours)
+    assert done.returncode == 0, told
+    assert "0 findings" in done.stdout
+    assert "padding-leak: numbers" not in done.stdout
+    assert (b"padding-leak: numbers in x" in told) == bar, told
 
 
 @pytest.mark.parametrize(("arguments", "words"), [(["--padding", "x"], "KEY=MASK"), ([], "there is no file")])
