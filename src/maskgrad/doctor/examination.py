@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from maskgrad.doctor.batches import ragged
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.experiments import Examination, nan_under_mask, padding_leak
@@ -139,6 +140,7 @@ def _examined(
         parts,
         {"nan": any(has_nan(tensor) for tensor in base.values() if tensor.is_floating_point())},
     )
+    _note_ragged(case)
     if not paddings and any(EXPERIMENTS[name][1] for name in chosen):
         _nothing_is_padded(case, required=required)
         chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
@@ -172,6 +174,16 @@ def _values(outcome: Outcome) -> dict[str, torch.Tensor]:
     return values if outcome.loss is None else {"the loss": outcome.loss.clone(), **values}
 
 
+def _note_ragged(case: Examination) -> None:
+    keys = ragged(case.trial.batch)
+    if keys:
+        case.note(
+            "padding",
+            f"{', '.join(map(repr, keys))}: samples of their own lengths, one after the other, hold no padding, and "
+            "none can leak from there; no garbage is written into them, no column added, no sample rewritten",
+        )
+
+
 def _nothing_is_padded(case: Examination, *, required: bool) -> None:
     message = (
         "padding: none was recognised in the batch; say which entries are real with padding={key: mask} "
@@ -179,7 +191,8 @@ def _nothing_is_padded(case: Examination, *, required: bool) -> None:
     )
     if required:
         raise ExaminationError(message)
-    case.note("padding", message)
+    if not ragged(case.trial.batch):
+        case.note("padding", message)
 
 
 def _note_compilation(case: Examination) -> None:

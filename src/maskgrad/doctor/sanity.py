@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.doctor.batches import fields, tensor_of
+from maskgrad.doctor.batches import fields, ragged, tensor_of
 from maskgrad.doctor.equality import same
 from maskgrad.doctor.frames import Place
 from maskgrad.doctor.garbage import other_contents
@@ -33,7 +34,7 @@ def check_step(trial: Trial, base: dict[str, Tensor], again: dict[str, Tensor]) 
         )
     # NaN stays NaN whatever the batch holds: the next experiments say where it comes from
     lost = any(tensor.is_floating_point() and bool(tensor.isnan().any()) for tensor in base.values())
-    if fields(trial.batch) and not lost and not _depends(trial):
+    if (fields(trial.batch) or ragged(trial.batch)) and not lost and not _depends(trial):
         raise ExaminationError(
             "step: the loss does not depend on the batch: other contents of all its tensors change neither loss nor "
             "gradients; use the argument of the step, `def step(batch): return loss_of(model(batch['x']))`"
@@ -43,6 +44,14 @@ def check_step(trial: Trial, base: dict[str, Tensor], again: dict[str, Tensor]) 
 def _depends(trial: Trial) -> bool:
     mode = Twins()
     unreal = 0
+    if any(isinstance(held, Tensor) for held in ragged(trial.batch).values()):
+        return True  # operations on nested tensors are not followed
+    for held in ragged(trial.batch).values():
+        data = held.data if isinstance(held, PackedSequence) else held._values.detach()
+        other = _rewritten(data)
+        if other is not None:
+            mode.set_twin(data, other)
+            unreal += 1
     for field in fields(trial.batch).values():
         tensor = tensor_of(field).detach()
         if tensor.layout is not torch.strided:
