@@ -68,6 +68,8 @@ def doctor(
             failed = error
         except SystemExit as error:
             failed = error if error.code else None
+            if isinstance(error.code, str):  # what Python itself would have printed
+                typer.echo(error.code, err=True)
         except Exception as error:
             traceback.print_exception(type(error), error, error.__traceback__ and _own(error.__traceback__))
             failed = error

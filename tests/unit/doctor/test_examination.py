@@ -137,3 +137,12 @@ def test_a_step_that_is_not_deterministic_names_what_draws() -> None:
 
     with pytest.raises(ExaminationError, match=r"not deterministic.*first in add.*calls\[0\]"):
         mg.doctor.examine(step, batch())
+
+    own = torch.Generator()
+
+    def drawing(b: dict[str, Tensor]) -> Tensor:
+        noise = torch.randn(3, generator=own)
+        return (layer(b["x"] + noise)).square().mean()  # type: ignore[no-any-return]
+
+    with pytest.raises(ExaminationError, match=r"first in randn at .*generator=own"):
+        mg.doctor.examine(drawing, batch())
