@@ -114,11 +114,7 @@ def _told(case: Examination, ways: list[list[int]], count: int) -> None:
 
 def _added_up(case: Examination, ways: list[list[int]], count: int) -> None:
     """Parts run one by one and are added up; one denominator has to fit in all ways, and to be the only one."""
-    counts = {"its number of samples": torch.ones(count)}
-    for padding in case.paddings:
-        if padding.mask.ndim and padding.mask.shape[0] == count:
-            name = f"its number of real entries of {padding.key!r}"
-            counts[name] = padding.mask.reshape(count, -1).sum(1).cpu().float()
+    counts = _counts(case, count)
     fitting: dict[str, list[float]] = {}
     first = None
     for number, (rows, sizes) in enumerate(
@@ -148,6 +144,17 @@ def _added_up(case: Examination, ways: list[list[int]], count: int) -> None:
             "denominator", words, so(differences[closest]) or f"nothing changed, parts weighed with {closest}"
         )
     _judge(case, fitting, first)
+
+
+def _counts(case: Examination, count: int) -> dict[str, Tensor]:
+    """What each sample may count: itself, or its real entries, once for all tensors that have the same ones."""
+    keys: dict[tuple[float, ...], list[str]] = {}
+    for padding in case.paddings:
+        if padding.mask.ndim and padding.mask.shape[0] == count:
+            entries = padding.mask.reshape(count, -1).sum(1).tolist()
+            keys.setdefault(tuple(entries), []).append(repr(padding.key))
+    tokens = {f"its number of real entries of {', '.join(k)}": torch.tensor(n) for n, k in keys.items()}
+    return {RIGHT[1]: torch.ones(count), **tokens}
 
 
 def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> None:

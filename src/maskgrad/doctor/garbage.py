@@ -47,12 +47,11 @@ def _numbers(tensor: Tensor, real: Tensor, kind: str, generator: torch.Generator
     if not math.isfinite(size):
         size = float(torch.where(real & tensor.isfinite(), tensor, 0).abs().max())
     size = size or 1.0
-    numbers = torch.randn(tensor.shape, generator=generator)
+    numbers = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).mul_(size)
     if kind == "large":
-        # single precision holds the product of what half precision and the data hold
-        limit = min(torch.finfo(tensor.dtype).max, torch.finfo(torch.float32).max) / 16
-        return numbers.mul_(min(size * _LARGE, limit)).clamp_(-limit, limit).to(tensor)
-    return numbers.mul_(size).to(tensor)
+        limit = torch.finfo(tensor.dtype).max / 16
+        numbers.mul_(_LARGE).clamp_(-limit, limit)
+    return numbers.to(tensor)
 
 
 def _ids(tensor: Tensor, real: Tensor, generator: torch.Generator) -> Tensor | None:

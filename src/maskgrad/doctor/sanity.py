@@ -52,11 +52,11 @@ def _depends(trial: Trial) -> bool:
         if other is not None:
             mode.set_twin(data, other)
             unreal += 1
-    for field in fields(trial.batch).values():
+    for place, field in enumerate(fields(trial.batch).values()):
         tensor = tensor_of(field).detach()
         if tensor.layout is not torch.strided:
             return True
-        other = _rewritten(tensor)
+        other = _rewritten(tensor, place)
         if other is not None:
             mode.set_twin(tensor, other)
             unreal += 1
@@ -71,15 +71,18 @@ def _depends(trial: Trial) -> bool:
     return depends or bool(mode.refusals)
 
 
-def _rewritten(tensor: Tensor) -> Tensor | None:
-    """Other contents for a whole tensor that every table still knows: integers change places."""
+def _rewritten(tensor: Tensor, place: int = 0) -> Tensor | None:
+    """Other contents for a whole tensor that every table still knows: integers change places.
+
+    Tokens and their labels move by different distances: together they would be the same tokens in another order.
+    """
     if tensor.is_floating_point() or tensor.is_complex():
         return other_contents(tensor, torch.zeros_like(tensor, dtype=torch.bool), "numbers")
     if tensor.dtype == torch.bool:
         return ~tensor
     if tensor.numel() < 2:
         return None
-    return tensor.flatten().roll(1).reshape(tensor.shape)
+    return tensor.flatten().roll(1 + place % (tensor.numel() - 1)).reshape(tensor.shape)
 
 
 def _who_draws(trial: Trial) -> str:

@@ -128,6 +128,19 @@ def test_what_cannot_be_examined(step, options, words) -> None:  # type: ignore[
         mg.doctor.examine(step, batch(), **options)
 
 
+def test_tokens_and_their_labels_are_a_batch_on_which_a_mean_depends() -> None:
+    """Both moved by one place are the same tokens in another order, and their mean the same number."""
+    for seed in range(8):
+        torch.default_generator.manual_seed(seed)
+        table = nn.Embedding(6, 3)
+        tokens = {"ids": torch.tensor([[0, 1, 2, 3]]), "labels": torch.tensor([[0, 1, 2, 0]])}
+
+        def step(b: dict[str, Tensor], table: nn.Embedding = table) -> Tensor:
+            return nn.functional.cross_entropy(table(b["ids"]).flatten(0, 1), b["labels"].flatten())
+
+        assert mg.doctor.examine(step, tokens, experiments=["unused-parameter"]).ok
+
+
 def test_a_step_that_is_not_deterministic_names_what_draws() -> None:
     layer, calls = nn.Linear(3, 1), [0.0]
 
