@@ -146,3 +146,22 @@ def test_a_right_model_is_passed_in_silence(fit: Any, callback: Any) -> None:
     assert made.doctor.watched.steps == 3
     assert made.doctor.watched.report.padding
     assert losses == trained(fit, Pooled(leaks=False), None)[0]
+
+
+@pytest.mark.parametrize(("fit", "callback"), TRAINERS)
+def test_a_training_that_is_shorter_than_the_watch_ends_it(fit: Any, callback: Any) -> None:
+    before, made = torch.autograd.backward, callback(steps=50)
+    assert trained(fit, Pooled(leaks=False), made)[1] == []
+    assert 0 < made.doctor.watched.steps < 50  # batches without padding do not count
+    assert torch.autograd.backward is before
+
+
+def test_a_training_that_fails_ends_the_watch() -> None:
+    class Failing(Pooled):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            raise RuntimeError("the model's own")
+
+    before = torch.autograd.backward
+    with pytest.raises(RuntimeError, match="the model's own"):
+        by_lightning(Failing(leaks=False), mg.doctor.lightning_callback())
+    assert torch.autograd.backward is before

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,33 +54,63 @@ def doctor(
     ranks = Ranks()
     watched: Watch | None = None
     failed: BaseException | None = None
-    try:
-        with ranks.spared(), watch(told, steps=1 if quick else steps, stop=stop) as watched:
-            _run(script, context.args)
-    except ExaminationError as error:
-        typer.echo(f"Error: {error}", err=True)
-        failed = error
-    except SystemExit as error:
-        failed = error if error.code else None
-    except Exception as error:
-        traceback.print_exception(type(error), error, error.__traceback__ and _own(error.__traceback__))
-        failed = error
-    assert watched is not None
-    if ranks.rank:
-        ranks.hand_over(watched.report, failed=failed is not None)
-        raise typer.Exit(UNABLE if failed is not None else 0)
-    report, incomplete = watched.report, failed is not None
-    if ranks.size > 1:
-        report, incomplete = ranks.collected(report, failed=incomplete)
-    if not isinstance(failed, ExaminationError):
-        _write(report, json, html)
-    if incomplete:
-        raise typer.Exit(UNABLE)
-    if report.ok and not report.experiments:
-        typer.echo(_nothing_seen(watched.unpadded), err=True)
-        raise typer.Exit(UNABLE)
-    if not report.ok:
-        raise typer.Exit(FOUND)
+    steps = 1 if quick else steps
+    with ranks.spared():
+        try:
+            with (
+                ranks.running(),
+                _progress(steps, shown=json is None and not ranks.rank) as progress,
+                watch(told, steps=steps, stop=stop, progress=progress) as watched,
+            ):
+                _run(script, context.args)
+        except ExaminationError as error:
+            typer.echo(f"Error: {error}", err=True)
+            failed = error
+        except SystemExit as error:
+            failed = error if error.code else None
+            if isinstance(error.code, str):  # what Python itself would have printed
+                typer.echo(error.code, err=True)
+        except Exception as error:
+            traceback.print_exception(type(error), error, error.__traceback__ and _own(error.__traceback__))
+            failed = error
+        assert watched is not None
+        if ranks.rank:
+            ranks.hand_over(watched.report, failed=failed is not None)
+            raise typer.Exit(UNABLE if failed is not None else 0)
+        report, incomplete = watched.report, failed is not None
+        if ranks.size > 1:
+            report, incomplete = ranks.collected(report, failed=incomplete)
+        if not isinstance(failed, ExaminationError):
+            _write(report, json, html)
+        if incomplete:
+            raise typer.Exit(UNABLE)
+        if report.ok and not report.experiments:
+            typer.echo(_nothing_seen(watched.unpadded), err=True)
+            raise typer.Exit(UNABLE)
+        if not report.ok:
+            raise typer.Exit(FOUND)
+
+
+@contextlib.contextmanager
+def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr, of the steps that are watched, where somebody looks at it; it goes when they are over."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    # what the script prints goes where it goes without us, and no thread of ours runs beside it
+    options: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
+    with Progress(
+        console=console, transient=True, disable=not (shown and console.is_terminal), **options
+    ) as bar:
+        task = bar.add_task("waiting for a batch", total=steps)
+
+        def told(name: str, number: int, total: int) -> None:
+            bar.update(task, description=name, completed=number, refresh=True)
+            if number >= total:
+                bar.stop()
+
+        yield told
 
 
 def _told(padding: list[str] | None) -> dict[Any, Any] | None:

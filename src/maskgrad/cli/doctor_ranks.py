@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -19,6 +20,8 @@ __all__ = ["Ranks"]
 
 #: for how long rank 0 waits for the reports of others, which have made the same steps
 PATIENCE_S = 60.0
+#: the same once torchrun ends all ranks because one has failed: what they have to say comes now
+GRACE_S = 2.0
 
 
 class Ranks:
@@ -28,6 +31,7 @@ class Ranks:
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self._local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.size)))
+        self._running = self._ends = False
 
     def hand_over(self, report: Report, *, failed: bool) -> None:
         """Give the report to rank 0."""
@@ -39,16 +43,27 @@ class Ranks:
         if self.rank or self.size == 1:
             yield
             return
-
-        def leave(number: int, frame: object) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            raise SystemExit(128 + number)
-
-        signal.signal(signal.SIGTERM, leave)
+        before = signal.signal(signal.SIGTERM, self._end)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, before)
+
+    def _end(self, number: int, frame: object) -> None:  # noqa: ARG002
+        """The first time the program ends, or the waiting; the second time the process."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._ends = True
+        if self._running:
+            raise SystemExit(128 + number)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """While the program runs."""
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
 
     def collected(self, report: Report, *, failed: bool) -> tuple[Report, bool]:
         """On rank 0: the report of all ranks, and whether the program failed on one of them."""
@@ -60,6 +75,9 @@ class Ranks:
         until = time.monotonic() + patience_s
         while not all((folder / f"{rank}.json").exists() for rank in others) and time.monotonic() < until:
             time.sleep(0.05)
+            if self._ends:
+                until = min(until, time.monotonic() + GRACE_S)
+                self._ends = False
         reports, silent = {0: report}, []
         for rank in range(1, self.size):
             try:
@@ -69,13 +87,14 @@ class Ranks:
                 continue
             failed |= plain["failed"]
             reports[rank] = Report.from_dict(plain)
+        shutil.rmtree(folder, ignore_errors=True)
         whole = united(reports)
         if silent:
             whole.note(
                 Note(
                     "ranks",
-                    f"no report came from rank {', '.join(map(str, silent))} within {patience_s:.0f} s: they run on "
-                    "other machines, or did not end",
+                    f"no report came from rank {', '.join(map(str, silent))}: they run on other machines, or did not "
+                    f"end within {patience_s:.0f} s, or before this rank was told to end",
                 )
             )
         return whole, failed

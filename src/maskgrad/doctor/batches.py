@@ -7,41 +7,58 @@ import dataclasses
 from collections.abc import Hashable, Mapping, MutableMapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Key", "fields", "replaced", "tensor_of"]
+__all__ = ["Key", "fields", "ragged", "replaced", "tensor_of"]
 
 Key = Hashable
+_LEAVES = (Tensor, MaskedTensor, PackedSequence)
 
 
 def fields(batch: Any) -> dict[Key, Tensor | MaskedTensor]:
-    """The tensors of a batch by key: names of a mapping or a dataclass, positions of a tuple or list.
+    """The tensors of a batch that may be padded, by key: names of a mapping or dataclass, positions of a tuple or list.
 
     A batch that is a tensor has the key 0. What lies deeper has the keys on its way, joined by dots.
     """
-    if isinstance(batch, (Tensor, MaskedTensor)):
+    return {key: leaf for key, leaf in _leaves(batch).items() if not _is_ragged(leaf)}
+
+
+def ragged(batch: Any) -> dict[Key, Any]:
+    """What holds samples of different lengths one after the other, and no padding: jagged, nested, packed."""
+    return {key: leaf for key, leaf in _leaves(batch).items() if _is_ragged(leaf)}
+
+
+def _is_ragged(leaf: Any) -> bool:
+    if isinstance(leaf, MaskedTensor):
+        return leaf.layout is torch.jagged
+    return isinstance(leaf, PackedSequence) or bool(leaf.is_nested)
+
+
+def _leaves(batch: Any) -> dict[Key, Any]:
+    if isinstance(batch, _LEAVES):
         return {0: batch}
-    found: dict[Key, Tensor | MaskedTensor] = {}
+    found: dict[Key, Any] = {}
     for key, part in _parts(batch):
-        if isinstance(part, (Tensor, MaskedTensor)):
+        if isinstance(part, _LEAVES):
             found[key] = part
         else:
-            for deeper, leaf in fields(part).items():
+            for deeper, leaf in _leaves(part).items():
                 found[f"{key}.{deeper}"] = leaf
     return found
 
 
 def replaced(batch: Any, new: Mapping[Key, Any], *, above: str = "") -> Any:
     """The batch with the tensors at the keys of ``new`` replaced; everything else is shared."""
-    if isinstance(batch, (Tensor, MaskedTensor)):
+    if isinstance(batch, _LEAVES):
         return new.get(f"{above}0" if above else 0, batch)
     changed: dict[Any, Any] = {}
     for key, part in _parts(batch):
         place: Key = f"{above}{key}" if above else key
-        if isinstance(part, (Tensor, MaskedTensor)):
+        if isinstance(part, _LEAVES):
             if place in new:
                 changed[key] = new[place]
         else:
@@ -57,8 +74,6 @@ def tensor_of(field: Tensor | MaskedTensor) -> Tensor:
 
 
 def _parts(batch: Any) -> list[tuple[Any, Any]]:
-    if isinstance(batch, PackedSequence):
-        return []
     if isinstance(batch, Mapping):
         return list(batch.items())
     if isinstance(batch, (tuple, list)):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from maskgrad.optim.averaging import ExponentialMovingAverage
@@ -21,14 +21,17 @@ from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
 from maskgrad.optim.lazy.table import IdleTable
 
-__all__ = ["Bookkeeping", "of_the_process"]
+__all__ = ["Bookkeeping", "Flags", "of_the_process"]
+
+#: of a parameter
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 _KEEPERS = (LRScheduler, torch.amp.GradScaler, ExponentialMovingAverage, LazyAverages, LazyAverage)
 
 
-def of_the_process() -> tuple[list[Tensor], list[Any]]:
-    """All leaves that a gradient may reach or of which rows are behind, and all objects that keep books."""
-    leaves, keepers = [], []
+def of_the_process() -> tuple[list[Tensor], list[Any], list[nn.Module]]:
+    """Leaves that a gradient may reach or of which rows are behind, objects that keep books, modules: all there are."""
+    leaves, keepers, modules = [], [], []
     for thing in gc.get_objects():
         kind = type(thing)  # isinstance would ask a lazy object for its class, and wake it
         if issubclass(kind, Tensor):
@@ -37,7 +40,42 @@ def of_the_process() -> tuple[list[Tensor], list[Any]]:
                 leaves.append(thing)
         elif issubclass(kind, _KEEPERS):
             keepers.append(thing)
-    return leaves, keepers
+        elif issubclass(kind, nn.Module) and "_parameters" in vars(thing):
+            modules.append(thing)
+    return leaves, keepers, modules
+
+
+class Flags:
+    """Whether modules train, which parameters get a gradient, and who listens to them, as it is now."""
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        modules = list(modules)
+        self._training = [(module, module.training) for module in modules]
+        params = {
+            id(p): p for module in modules for p in vars(module)["_parameters"].values() if p is not None
+        }
+        self._wanted = [(param, param.requires_grad) for param in params.values()]
+        self._hooks = [
+            (table, dict(table)) for module in modules for name, table in vars(module).items()
+            if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called")) and isinstance(table, dict)
+        ]  # fmt: skip
+        self._of_params = [
+            (p, name, dict(getattr(p, name) or {})) for p in params.values() for name in _HOOKS
+        ]
+
+    def restore(self) -> None:
+        """Put everything back that is not as it was."""
+        for module, training in self._training:
+            if module.training is not training:
+                module.training = training
+        for param, wanted in self._wanted:
+            if param.requires_grad is not wanted:
+                param.requires_grad_(wanted)
+        tables = [(getattr(param, name), before) for param, name, before in self._of_params]
+        for table, before in (*self._hooks, *tables):
+            if table is not None and table.keys() != before.keys():
+                table.clear()
+                table.update(before)
 
 
 class Bookkeeping:

@@ -90,6 +90,9 @@ def lightning_callback(**options: Any) -> Any:
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
             watching.end()
 
+        def on_exception(self, trainer: Any, pl_module: Any, exception: Any) -> None:  # noqa: ARG002
+            watching.end()
+
     return DoctorCallback()
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+from maskgrad.doctor.batches import ragged
 from maskgrad.doctor.coupling import sample_coupling
+from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.experiments import Examination, nan_under_mask, padding_leak
 from maskgrad.doctor.origins import has_nan
 from maskgrad.doctor.ranks import exchanged
 from maskgrad.doctor.recognition import recognised
 from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.report import Report
-from maskgrad.doctor.reshaped import denominator, empty_row, order, padding_length
+from maskgrad.doctor.reshaped import empty_row, order, padding_length
 from maskgrad.doctor.sanity import check_step
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Guarded
+from maskgrad.doctor.variants import rows_of
 from maskgrad.errors import ExaminationError
 
 __all__ = ["EXPERIMENTS", "examine"]
@@ -72,7 +76,10 @@ def examine(
             NaN could take, not only where padding holds such values.
         quick: make the experiment ``padding-leak`` alone.
         progress: called with the name of each experiment, its number, and how many there are.
-        parts: how the batch is split for ``denominator``: a number of parts, or their sizes.
+        parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword
+            ``parts`` is told the sizes, and must give what it gives for ``parts=[size of the whole batch]``. To any
+            other the parts are given one by one: either their sum, or their mean weighed by samples, must be what the
+            whole batch gives, loss and all gradients, and no other weights may fit as well.
         required: raise if padding is needed and none is known, instead of noting it.
 
     Returns:
@@ -120,8 +127,10 @@ def _examined(
     required: bool,
 ) -> Report:
     batch = trial.batch
-    base, again = (trial.run(Guarded(), after=_values) for _ in range(2))
     paddings = recognised(batch, padding)
+    if takes_parts(trial.step):
+        trial.step = functools.partial(trial.step, parts=[rows_of(batch, paddings)])  # type: ignore[call-arg]
+    base, again = (trial.run(Guarded(), after=_values) for _ in range(2))
     check_step(trial, base, again)
     case = Examination(
         trial,
@@ -131,6 +140,7 @@ def _examined(
         parts,
         {"nan": any(has_nan(tensor) for tensor in base.values() if tensor.is_floating_point())},
     )
+    _note_ragged(case)
     if not paddings and any(EXPERIMENTS[name][1] for name in chosen):
         _nothing_is_padded(case, required=required)
         chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
@@ -138,6 +148,7 @@ def _examined(
     for number, name in enumerate(chosen):
         if progress is not None:
             progress(name, number, len(chosen))
+            trial.rewind()
         EXPERIMENTS[name][0](case)
     if progress is not None:
         progress("", len(chosen), len(chosen))
@@ -163,6 +174,16 @@ def _values(outcome: Outcome) -> dict[str, torch.Tensor]:
     return values if outcome.loss is None else {"the loss": outcome.loss.clone(), **values}
 
 
+def _note_ragged(case: Examination) -> None:
+    keys = ragged(case.trial.batch)
+    if keys:
+        case.note(
+            "padding",
+            f"{', '.join(map(repr, keys))}: samples of their own lengths, one after the other, hold no padding, and "
+            "none can leak from there; no garbage is written into them, no column added, no sample rewritten",
+        )
+
+
 def _nothing_is_padded(case: Examination, *, required: bool) -> None:
     message = (
         "padding: none was recognised in the batch; say which entries are real with padding={key: mask} "
@@ -170,7 +191,8 @@ def _nothing_is_padded(case: Examination, *, required: bool) -> None:
     )
     if required:
         raise ExaminationError(message)
-    case.note("padding", message)
+    if not ragged(case.trial.batch):
+        case.note("padding", message)
 
 
 def _note_compilation(case: Examination) -> None:

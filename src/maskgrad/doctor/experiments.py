@@ -59,7 +59,8 @@ def padding_leak(case: Examination) -> None:
         for name, error, place in mode.refusals:
             case.note("padding-leak", f"{name} was not followed into the padding: {error}", place)
         words = f"{KINDS[kind]} in {', '.join(map(str, changed))}"
-        case.tried("padding-leak", words, difference.words() or "nothing else changed")
+        nothing = "nothing else changed" + ", as far as it was followed: see the notes" * bool(mode.refusals)
+        case.tried("padding-leak", words, difference.words() or nothing)
         if not difference:
             continue
         if case.base.get("nan") and any(_holds_no_numbers(case, padding) for padding in case.paddings):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,7 @@ def other_contents(tensor: Tensor, real: Tensor, kind: str, seed: int = 0) -> Te
         seed: other numbers for another seed; the program's generators are left alone.
     """
     generator = torch.Generator().manual_seed(0x5EED + seed)
-    if real.all():
+    if bool(real.all()):
         return None
     if tensor.is_floating_point() or tensor.is_complex():
         return torch.where(real, tensor, _numbers(tensor, real, kind, generator))
@@ -41,13 +43,15 @@ def other_contents(tensor: Tensor, real: Tensor, kind: str, seed: int = 0) -> Te
 def _numbers(tensor: Tensor, real: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     if kind in ("nan", "inf"):
         return torch.full_like(tensor, float(kind))
-    known = tensor[real & torch.isfinite(tensor)]
-    size = float(known.abs().max()) if known.numel() else 1.0
-    numbers = torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * (size or 1.0)
+    size = float(torch.where(real, tensor, 0).abs().max())
+    if not math.isfinite(size):
+        size = float(torch.where(real & tensor.isfinite(), tensor, 0).abs().max())
+    size = size or 1.0
+    numbers = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).mul_(size)
     if kind == "large":
         limit = torch.finfo(tensor.dtype).max / 16
-        numbers = (numbers * _LARGE).clamp(-limit, limit)
-    return numbers.to(device=tensor.device, dtype=tensor.dtype)
+        numbers.mul_(_LARGE).clamp_(-limit, limit)
+    return numbers.to(tensor)
 
 
 def _ids(tensor: Tensor, real: Tensor, generator: torch.Generator) -> Tensor | None:

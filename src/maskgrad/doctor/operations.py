@@ -46,6 +46,8 @@ class Facts:
     workspaces: tuple[int, ...]
     pointwise: bool
     collective: bool
+    #: whether markers are told from other numbers
+    looks: bool
 
 
 def name_of(func: Any) -> str:
@@ -72,4 +74,5 @@ def facts_of(func: Any) -> Facts:
         workspaces=_WORKSPACES.get(name, ()),
         pointwise=torch.Tag.pointwise in func.tags,
         collective=str(func._schema.name).startswith(("c10d::", "_c10d_functional::")),
+        looks=name in COMPARISONS or name in SEES_NAN,
     )

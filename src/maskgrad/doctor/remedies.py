@@ -31,7 +31,7 @@ _BY_OPERATION = {
         "mg.masked(scores, mask[:, None, :]).softmax(-1).filled(0.)",
         "scores.masked_fill(~mask[:, None, :], float('-inf')).softmax(-1)",
     ),
-    ("bmm", "baddbmm", "_scaled_dot_product", "_flash_attention", "_efficient_attention"): (
+    ("bmm", "baddbmm", "_safe_softmax", "_scaled_dot_product", "_flash_attention", "_efficient_attention"): (
         "F.scaled_dot_product_attention(q, mg.masked(k, mask), mg.masked(v, mask))",
         "F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])   # True = may be read",
     ),

@@ -1,9 +1,7 @@
-"""The experiments that change shapes or rows: padding-length, order, denominator, empty-row."""
+"""The experiments that change shapes or rows: padding-length, order, empty-row."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,7 +19,10 @@ from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.variants import emptied, pads_left, rows_of, selected, widened
 from maskgrad.errors import ExaminationError
 
-__all__ = ["denominator", "empty_row", "order", "padding_length"]
+__all__ = [
+    "base", "empty_row", "finding", "last_division", "longest_first", "order", "padding_length", "so", "splits",
+    "steady",
+]  # fmt: skip
 
 
 def _clone(outcome: Outcome) -> Outcome:
@@ -30,23 +31,25 @@ def _clone(outcome: Outcome) -> Outcome:
     return Outcome(loss, {name: gradient.clone() for name, gradient in outcome.gradients.items()})
 
 
-def _steady(case: Examination, batch: Any = None) -> tuple[Outcome, Steady]:
+def steady(case: Examination, batch: Any = None) -> tuple[Outcome, Steady]:
+    """A run without dropout, and what it drew."""
     mode = Steady()
     return case.trial.run(mode, batch, after=_clone), mode
 
 
-def _base(case: Examination) -> tuple[Outcome, Steady]:
+def base(case: Examination) -> tuple[Outcome, Steady]:
+    """That run with the batch as it is."""
     if "steady" not in case.base:
-        case.base["steady"] = _steady(case)
+        case.base["steady"] = steady(case)
     found: tuple[Outcome, Steady] = case.base["steady"]
     return found
 
 
 def _changed(case: Examination, name: str, batch: Any, words: str) -> Difference | None:
     """Loss and gradients of a changed batch beside those of the batch; None if that cannot be said."""
-    before, mode = _base(case)
+    before, mode = base(case)
     try:
-        after, other = _steady(case, batch)
+        after, other = steady(case, batch)
     except ExaminationError:
         raise
     except Exception as error:
@@ -63,7 +66,7 @@ def _changed(case: Examination, name: str, batch: Any, words: str) -> Difference
         case.note(name, "left out: the program draws random numbers of its own, and would draw others", place)
         return None
     difference = between(before, after)
-    case.tried(name, words, difference.words().replace("with other padding", "so") or "nothing changed")
+    case.tried(name, words, so(difference) or "nothing changed")
     return difference
 
 
@@ -76,12 +79,18 @@ def _line(case: Examination, batch: Any, align: Aligned) -> Entry | None:
     return first_difference(logs[0], logs[1], align)
 
 
-def _finding(kind: str, entry: Entry | None, words: str, difference: Difference) -> Finding:
+def so(difference: Difference) -> str:
+    """The difference as part of a sentence; empty if there is none."""
+    return difference.words().replace("with other padding", "so")
+
+
+def finding(kind: str, entry: Entry | None, words: str, difference: Difference) -> Finding:
+    """What changed, at the first line at which something did."""
     where = f"{entry.operation} is the first operation that gives something else: " if entry else ""
     return Finding.at(
         entry.place if entry else None,
         kind,
-        f"{where}{words}, {difference.words().replace('with other padding', 'so')}",
+        f"{where}{words}, {so(difference)}",
         remedy=remedy_for(kind, entry),
         operation=entry.operation if entry else "",
         affected=difference.numbers(),
@@ -103,7 +112,7 @@ def padding_length(case: Examination) -> None:
         return  # another column is other garbage too; what leaks is known already
     masks = [padding.mask for padding in case.paddings]
     entry = _line(case, batch, cropped(shape, masks, left=left))
-    case.report.add([_finding("padding-length", entry, words, difference)])
+    case.report.add([finding("padding-length", entry, words, difference)])
 
 
 def order(case: Examination) -> None:
@@ -119,24 +128,29 @@ def order(case: Examination) -> None:
             return
         if not difference:
             continue
-        if _splits(case, count):
+        if splits(case, count):
             if "denominator" not in case.report.kinds():
                 _report_split(case, rows, batch, difference)
         elif _in_pairs(case, count):
             case.note("order", "samples that belong together are recognised by their places in the batch")
         else:
             entry = _line(case, batch, permuted(rows))
-            case.report.add([_finding("order", entry, words, difference)])
+            case.report.add([finding("order", entry, words, difference)])
         return
 
 
 def _orders(case: Examination, count: int) -> list[Tensor]:
     """Backwards, turned by one, and the longest sample first: parts of the batch then hold other numbers of tokens."""
-    orders = [torch.arange(count).flip(0), torch.arange(count).roll(1)]
-    masks = [p.mask for p in case.paddings if p.mask.ndim and p.mask.shape[0] == count]
-    if masks:
-        orders.append(masks[0].reshape(count, -1).sum(1).cpu().argsort(descending=True, stable=True))
+    orders = [torch.arange(count).flip(0), torch.arange(count).roll(1), longest_first(case, count)]
     return [rows for rows in orders if not torch.equal(rows, torch.arange(count))]
+
+
+def longest_first(case: Examination, count: int) -> Tensor:
+    """The rows by how many real entries they have; as they are if no mask says so."""
+    masks = [p.mask for p in case.paddings if p.mask.ndim and p.mask.shape[0] == count]
+    if not masks:
+        return torch.arange(count)
+    return masks[0].reshape(count, -1).sum(1).cpu().argsort(descending=True, stable=True)
 
 
 def _in_pairs(case: Examination, count: int) -> bool:
@@ -146,13 +160,13 @@ def _in_pairs(case: Examination, count: int) -> bool:
     half = torch.arange(count // 2).flip(0)
     together = (torch.stack([2 * half, 2 * half + 1], 1).flatten(), torch.cat([half, half + count // 2]))
     for rows in together:
-        after, _ = _steady(case, selected(case.trial.batch, rows, count))
-        if not between(_base(case)[0], after):
+        after, _ = steady(case, selected(case.trial.batch, rows, count))
+        if not between(base(case)[0], after):
             return True
     return False
 
 
-def _splits(case: Examination, count: int) -> bool:
+def splits(case: Examination, count: int) -> bool:
     """Whether the step gives its model parts of the batch, one after the other."""
     rows = case.trial.rows
     return len(rows) > 1 and 0 < max(rows) < count
@@ -163,11 +177,11 @@ def _report_split(case: Examination, rows: Tensor, batch: Any, difference: Diffe
         f"the step computes the batch in {len(case.trial.rows)} parts, and with the samples in the order "
         f"{rows.tolist()}, that is in other parts"
     )
-    entry = _last_division(case, batch)
-    case.report.add([_finding("denominator", entry, words, difference)])
+    entry = last_division(case, batch)
+    case.report.add([finding("denominator", entry, words, difference)])
 
 
-def _last_division(case: Examination, batch: Any = None) -> Entry | None:
+def last_division(case: Examination, batch: Any = None) -> Entry | None:
     """The operation of the user's program that divides last before a backward pass."""
     log = Log()
     case.trial.run(log, batch)
@@ -184,110 +198,6 @@ def _last_division(case: Examination, batch: Any = None) -> Entry | None:
     losses = [e for e in scalars if e.operation not in ("div", "div_")]
     chosen = losses or scalars
     return chosen[-1] if chosen else None
-
-
-def denominator(case: Examination) -> None:
-    """The batch in two and three unequal parts, in one process or on as many ranks, beside the whole batch."""
-    count = rows_of(case.trial.batch, case.paddings)
-    own = _takes_parts(case)
-    if case.parts is None and not own and "denominator" not in case.asked:
-        return  # parts belong to the training loop, and the step is not told of them; `order` sees its own
-    if _splits(case, count) and case.parts is None and not own:
-        order(case)
-        return
-    for sizes in _sizes(case.parts, count):
-        words = f"with the batch of {count} in parts of {', '.join(map(str, sizes))}"
-        difference = _told(case, sizes, words) if own else _summed(case, sizes, count, words)
-        if difference:
-            entry = _last_division(case)
-            case.report.add([_finding("denominator", entry, words, difference)])
-            return
-
-
-def _takes_parts(case: Examination) -> bool:
-    try:
-        return "parts" in inspect.signature(case.trial.step).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-def _sizes(parts: Any, count: int) -> list[list[int]]:
-    """The sizes of the parts for each way to split."""
-    if parts is None:
-        numbers = [number for number in (2, 3) if number <= count]
-        return [_unequal(number, count) for number in numbers]
-    if isinstance(parts, int) and not isinstance(parts, bool):
-        if not 2 <= parts <= count:
-            raise ExaminationError(
-                f"parts: expected between 2 and {count}, the number of samples, found {parts}; write parts=2"
-            )
-        return [_unequal(parts, count)]
-    if isinstance(parts, Sequence) and parts and all(isinstance(size, int) and size > 0 for size in parts):
-        if sum(parts) != count:
-            raise ExaminationError(
-                f"parts: the sizes {list(parts)} add up to {sum(parts)}, and the batch has {count} samples; "
-                f"write parts={_unequal(2, count) if count > 1 else [count]}"
-            )
-        return [list(parts)]
-    raise ExaminationError(
-        f"parts: expected a number of parts or their sizes, found {parts!r}; write parts=2 or parts=[3, 1]"
-    )
-
-
-def _unequal(number: int, count: int) -> list[int]:
-    """The first part holds more samples than the others, if there are enough."""
-    small = max(1, count // (number + 1))
-    return [count - small * (number - 1), *[small] * (number - 1)]
-
-
-def _told(case: Examination, sizes: list[int], words: str) -> Difference | None:
-    step = case.trial.step
-    before, _ = _base(case)
-    case.trial.step = lambda batch: step(batch, parts=sizes)  # type: ignore[call-arg]
-    try:
-        after, _ = _steady(case)
-    finally:
-        case.trial.step = step
-    difference = between(before, after)
-    case.tried(
-        "denominator", words, difference.words().replace("with other padding", "so") or "nothing changed"
-    )
-    return difference
-
-
-def _summed(case: Examination, sizes: list[int], count: int, words: str) -> Difference | None:
-    """Parts run one by one; their sum, their mean, and the mean by samples beside the whole batch."""
-    before, mode = _base(case)
-    if any(shape for _, shape in mode.draws):
-        case.note(
-            "denominator", "left out: the program draws random numbers of its own, and would draw others"
-        )
-        return None
-    outcomes = [
-        _steady(case, selected(case.trial.batch, rows, count))[0] for rows in torch.arange(count).split(sizes)
-    ]
-    weights = ([1 / len(sizes)] * len(sizes), [1.0] * len(sizes), [size / count for size in sizes])
-    differences = [between(before, _combined(outcomes, factors)) for factors in weights]
-    best = next((difference for difference in differences if not difference), differences[0])
-    case.tried("denominator", words, best.words().replace("with other padding", "so") or "nothing changed")
-    return best
-
-
-def _combined(outcomes: list[Outcome], factors: list[float]) -> Outcome:
-    losses = [
-        outcome.loss * factor
-        for outcome, factor in zip(outcomes, factors, strict=True)
-        if outcome.loss is not None
-    ]
-    gradients: dict[str, Tensor] = {}
-    for outcome, factor in zip(outcomes, factors, strict=True):
-        for name, gradient in outcome.gradients.items():
-            dense = (gradient if gradient.layout is torch.strided else gradient.to_dense()) * factor
-            if name not in gradients:
-                gradients[name] = dense
-            elif gradients[name].shape == dense.shape:
-                gradients[name] = gradients[name] + dense
-    return Outcome(torch.stack([loss.reshape(()) for loss in losses]).sum() if losses else None, gradients)
 
 
 def empty_row(case: Examination) -> None:

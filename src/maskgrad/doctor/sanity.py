@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.doctor.batches import fields, tensor_of
+from maskgrad.doctor.batches import fields, ragged, tensor_of
 from maskgrad.doctor.equality import same
 from maskgrad.doctor.frames import Place
 from maskgrad.doctor.garbage import other_contents
@@ -33,7 +34,7 @@ def check_step(trial: Trial, base: dict[str, Tensor], again: dict[str, Tensor]) 
         )
     # NaN stays NaN whatever the batch holds: the next experiments say where it comes from
     lost = any(tensor.is_floating_point() and bool(tensor.isnan().any()) for tensor in base.values())
-    if fields(trial.batch) and not lost and not _depends(trial):
+    if (fields(trial.batch) or ragged(trial.batch)) and not lost and not _depends(trial):
         raise ExaminationError(
             "step: the loss does not depend on the batch: other contents of all its tensors change neither loss nor "
             "gradients; use the argument of the step, `def step(batch): return loss_of(model(batch['x']))`"
@@ -43,11 +44,19 @@ def check_step(trial: Trial, base: dict[str, Tensor], again: dict[str, Tensor]) 
 def _depends(trial: Trial) -> bool:
     mode = Twins()
     unreal = 0
-    for field in fields(trial.batch).values():
+    if any(isinstance(held, Tensor) for held in ragged(trial.batch).values()):
+        return True  # operations on nested tensors are not followed
+    for held in ragged(trial.batch).values():
+        data = held.data if isinstance(held, PackedSequence) else held._values.detach()
+        other = _rewritten(data)
+        if other is not None:
+            mode.set_twin(data, other)
+            unreal += 1
+    for place, field in enumerate(fields(trial.batch).values()):
         tensor = tensor_of(field).detach()
         if tensor.layout is not torch.strided:
             return True
-        other = _rewritten(tensor)
+        other = _rewritten(tensor, place)
         if other is not None:
             mode.set_twin(tensor, other)
             unreal += 1
@@ -62,15 +71,18 @@ def _depends(trial: Trial) -> bool:
     return depends or bool(mode.refusals)
 
 
-def _rewritten(tensor: Tensor) -> Tensor | None:
-    """Other contents for a whole tensor that every table still knows: integers change places."""
+def _rewritten(tensor: Tensor, place: int = 0) -> Tensor | None:
+    """Other contents for a whole tensor that every table still knows: integers change places.
+
+    Tokens and their labels move by different distances: together they would be the same tokens in another order.
+    """
     if tensor.is_floating_point() or tensor.is_complex():
         return other_contents(tensor, torch.zeros_like(tensor, dtype=torch.bool), "numbers")
     if tensor.dtype == torch.bool:
         return ~tensor
     if tensor.numel() < 2:
         return None
-    return tensor.flatten().roll(1).reshape(tensor.shape)
+    return tensor.flatten().roll(1 + place % (tensor.numel() - 1)).reshape(tensor.shape)
 
 
 def _who_draws(trial: Trial) -> str:

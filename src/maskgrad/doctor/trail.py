@@ -70,11 +70,11 @@ class Recorder(Twins):
             ),
             nn.modules.module.register_module_forward_hook(lambda *_: self._leave(), always_call=True),
         ]
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         for handle in self._handles:
             handle.remove()
 

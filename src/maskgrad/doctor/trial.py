@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from maskgrad.doctor import randomness
-from maskgrad.doctor.bookkeeping import Bookkeeping, of_the_process
+from maskgrad.doctor.bookkeeping import Bookkeeping, Flags, of_the_process
 from maskgrad.doctor.silence import alone, is_replicated, refuse_coupled
 from maskgrad.doctor.trees import tensors_in
 from maskgrad.doctor.twins import Guarded
@@ -48,7 +48,8 @@ class Trial:
         self._found_roots = model is not None
         self._random = randomness.all_states()
         # all objects of the process are looked through once; what a run makes is taken up when it is reached
-        self._leaves, self._keepers = of_the_process()
+        self._leaves, self._keepers, modules = of_the_process()
+        self._flags = Flags(modules)
         #: how many rows the outermost modules were given in the first run, call by call
         self.rows: list[int] = []
 
@@ -63,9 +64,8 @@ class Trial:
         Returns:
             what ``after`` returns, else the outcome.
         """
-        randomness.restore_all(self._random)
         mode.silent = True
-        kept = _Kept(self.roots, self._leaves, self._keepers, mode)
+        kept = _Kept(self._leaves, self._keepers, mode)
         try:
             with (
                 kept,
@@ -84,7 +84,12 @@ class Trial:
         finally:
             kept.restore()
             mode.restore()
-            randomness.restore_all(self._random)
+            self._flags.restore()
+            self.rewind()
+
+    def rewind(self) -> None:
+        """Random numbers are drawn again from the state of the beginning."""
+        randomness.restore_all(self._random)
 
     def _outcome(self, loss: Tensor | None, kept: _Kept) -> Outcome:
         names = {id(parameter): name for name, parameter in self.parameters()}
@@ -205,16 +210,13 @@ def reached(loss: Tensor | None) -> list[Tensor]:
 
 
 class _Kept:
-    """What a run may change besides the memory of tensors: gradients, modes of modules, states of optimizers."""
+    """What a run may change besides the memory of tensors: gradients, books, states of optimizers."""
 
-    def __init__(
-        self, roots: list[nn.Module], leaves: list[Tensor], keepers: list[Any], mode: Guarded
-    ) -> None:
+    def __init__(self, leaves: list[Tensor], keepers: list[Any], mode: Guarded) -> None:
         self._mode = mode
         self._books = Bookkeeping(leaves, keepers)
         self._books.warn_of_late_reads(mode.sees_late_reads)
         self._gradients = [(leaf, leaf.grad) for leaf in leaves]
-        self._training = [(module, module.training) for root in roots for module in root.modules()]
         #: of each optimizer that makes a step: states and groups, the objects themselves and what was in them
         self._optimizers: dict[int, tuple[Any, dict[Any, Any], list[tuple[Any, Any]]]] = {}
 
@@ -252,8 +254,6 @@ class _Kept:
     def restore(self) -> None:
         for leaf, gradient in self._gradients:
             leaf.grad = gradient
-        for module, training in self._training:
-            module.training = training
         for optimizer, state, inside in self._optimizers.values():
             optimizer.state.clear()
             optimizer.state.update(state)

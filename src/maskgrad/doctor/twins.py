@@ -2,103 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
 from maskgrad.doctor import randomness
 from maskgrad.doctor.equality import same
-from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts, facts_of
-from maskgrad.doctor.sending import Differences, passes_on, waited_for
-from maskgrad.doctor.silence import to_nobody
-from maskgrad.doctor.trees import mapped, tensors_in
+from maskgrad.doctor.frames import Place, here
+from maskgrad.doctor.guarded import Guarded, key_of, on
+from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts
+from maskgrad.doctor.sending import Differences, passes_on
+from maskgrad.doctor.trees import exchanged, flat, mapped, tensors_in
 
 __all__ = ["Guarded", "Twins", "key_of"]
 
-
-def key_of(tensor: Tensor) -> int | None:
-    """What is the same for all views of one memory; None for what has several memories, such as sparse tensors."""
-    if tensor.layout is not torch.strided:
-        return None
-    key: int = tensor.untyped_storage()._cdata
-    return key
-
-
-class Guarded(TorchDispatchMode):
-    """Remembers what a run writes into memory that was there before it, so that it can be undone."""
-
-    #: whether an optimizer is to warn of rows that were read while they were behind
-    sees_late_reads = False
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        #: whether collective operations send nothing
-        self.silent = False
-        self._made: set[int] = set()
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """An ordinary mode: it sees what users call."""
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        facts = facts_of(func)
-        if not facts.collective:
-            args, kwargs = waited_for(types, args, kwargs)
-        elif self.silent:
-            args = to_nobody(func, args)
-        for tensor in self._written(facts, args, kwargs):
-            self._keep(tensor)
-        result = self.run(func, facts, args, kwargs)
-        if not facts.view:
-            for tensor in tensors_in(result):
-                key = key_of(tensor)
-                if key is not None and key not in self._kept:
-                    self._made.add(key)
-        return result
-
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
-        """The operation itself; subclasses do more."""
-        return func(*args, **kwargs)
-
-    def restore(self) -> None:
-        """Write back what was there before."""
-        with torch.no_grad():
-            for tensor, before in self._kept.values():
-                tensor.untyped_storage().copy_(before.untyped_storage())
-        self._kept.clear()
-        self._made.clear()
-
-    @staticmethod
-    def _written(facts: Facts, args: Any, kwargs: Any) -> Iterator[Tensor]:
-        for place in facts.writes:
-            positional = args[place] if isinstance(place, int) and place < len(args) else None
-            yield from tensors_in(kwargs.get(place) if isinstance(place, str) else positional)
-
-    def _keep(self, tensor: Tensor) -> None:
-        key = key_of(tensor)
-        if key is None or key in self._made or key in self._kept:
-            return
-        whole = _on(tensor.untyped_storage(), tensor)
-        # the tensor is held too, so that its memory is not given to another one
-        self._kept[key] = (tensor.detach(), _on(whole.untyped_storage().clone(), whole))
-
-
-def _on(storage: torch.UntypedStorage, like: Tensor) -> Tensor:
-    """A tensor of the geometry of ``like`` on other memory."""
-    made = torch.empty(0, dtype=like.dtype, device=like.device)
-    made.set_(storage, like.storage_offset(), like.shape, like.stride())
-    if like.is_conj():
-        made = torch._conj(made)
-    return torch._neg_view(made) if like.is_neg() else made
+#: bytes; a few twins that nobody needs any more may wait when they are no larger than this
+_SMALL = 2**18
 
 
 class Twins(Guarded):
@@ -106,14 +29,16 @@ class Twins(Guarded):
 
     def __init__(self) -> None:
         super().__init__()
-        self._storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
+        #: for each memory that of its twin, with a tensor that has the geometry most asked for
+        self._storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage, Tensor | None]] = {}
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._markers: set[int] = set()
         self._workspaces: set[int] = set()
         self._sent = Differences()
         self._fresh = 0
-        #: operations that could not be run on garbage, or gave a result of another shape: name and error
-        self.refusals: list[tuple[str, str, Any]] = []
+        self._looks_at_views = type(self)._follow is not Twins._follow
+        #: operations that could not be run on garbage, or gave a result of another shape: name, error and line
+        self.refusals: list[tuple[str, str, Place | None]] = []
 
     # twins of single tensors
 
@@ -130,10 +55,9 @@ class Twins(Guarded):
         entry = self._storages.get(key)
         if entry is None:
             return None
-        if entry[0].expired():
-            self.forget(key)
-            return None
-        return _on(entry[1], tensor)
+        # the weak reference keeps the address: a tensor that lives and has it has this memory
+        _, storage, whole = entry
+        return whole if whole is not None and _same_geometry(tensor, whole) else on(storage, tensor)
 
     def set_twin(self, tensor: Tensor, twin: Tensor, *, marker: bool = False) -> None:
         """Let ``twin`` stand for ``tensor`` in the second run.
@@ -148,20 +72,20 @@ class Twins(Guarded):
             self._others[tensor] = twin
             return
         entry = self._storages.get(key)
-        if entry is None or entry[0].expired():
-            if twin.layout is torch.strided and _same_geometry(tensor, twin):
-                storage = twin.untyped_storage()
-            else:
-                storage = tensor.untyped_storage().clone()
-                _on(storage, tensor).copy_(twin)
+        if entry is None:
+            memory, storage, whole = tensor.untyped_storage(), twin.untyped_storage(), twin
+            if not _same_geometry(tensor, twin) or memory.nbytes() != storage.nbytes():
+                storage = memory.clone()
+                whole = on(storage, tensor)
+                whole.copy_(twin)
             self.forget(key)
-            self._storages[key] = (StorageWeakRef(tensor.untyped_storage()), storage)
+            self._storages[key] = (StorageWeakRef(memory), storage, whole)
             self._fresh += 1
-            if self._fresh > len(self._storages) // 8:
+            if self._fresh > max(len(self._storages) // 8, 0 if storage.nbytes() > _SMALL else 16):
                 self._fresh = 0
                 self._prune()
         else:
-            _on(entry[1], tensor).copy_(twin)
+            on(entry[1], tensor).copy_(twin)
         if marker:
             self._markers.add(key)
 
@@ -173,7 +97,7 @@ class Twins(Guarded):
 
     def _prune(self) -> None:
         """Twins of tensors that are gone take memory."""
-        for key in [key for key, (reference, _) in self._storages.items() if reference.expired()]:
+        for key in [key for key, entry in self._storages.items() if entry[0].expired()]:
             self.forget(key)
 
     # operations
@@ -182,18 +106,26 @@ class Twins(Guarded):
         """The operation on the tensors of the program, and again on their twins if it has any."""
         if facts.collective:
             return self._send(func, facts, args, kwargs)
-        if facts.view or facts.name in EMPTY:
+        if facts.view:
             result = func(*args, **kwargs)
-            self._follow(func, facts, args, kwargs, result)
+            if self._looks_at_views or self._others:
+                self._follow(func, facts, args, kwargs, result)
             return result
-        inputs = [tensor for tensor in tensors_in((args, kwargs)) if self.twin(tensor) is not None]
-        if not inputs:
+        if facts.name in EMPTY:
+            return func(*args, **kwargs)
+        inputs = list(tensors_in((args, kwargs)))
+        twins = self._twins_of(inputs)
+        if not twins:
             for tensor in self._written(facts, args, kwargs):
                 self._markers.discard(key_of(tensor) or 0)
             result = func(*args, **kwargs)
             self.untwinned(func, facts, args, kwargs, result)
             return result
-        return self._run_both(func, facts, args, kwargs, inputs)
+        return self._run_both(func, facts, args, kwargs, inputs, twins)
+
+    def _twins_of(self, tensors: list[Tensor]) -> dict[int, Tensor]:
+        """The twins of tensors that have one, by the ``id`` of the tensor."""
+        return {id(tensor): twin for tensor in tensors if (twin := self.twin(tensor)) is not None}
 
     def _send(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
         """An exchange between ranks, once; see :mod:`maskgrad.doctor.sending`."""
@@ -219,19 +151,47 @@ class Twins(Guarded):
                     )
                 continue
             self._sent.keep(key, target, old, twin if passed else old)
-            self.passed_on(tensor, target)
+            self.passedon(tensor, target)
         return result
 
+    def black_box(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> None:
+        """A function that is run once more, whether or not an argument has a twin."""
+        inputs = list(tensors_in((args, kwargs)))
+        self._run_both(func, facts, args, kwargs, inputs, self._twins_of(inputs))
+
+    def leaves(self, tensor: Tensor) -> bool:
+        """The memory of a tensor is given to somebody else; whether it depends on padding."""
+        super().leaves(tensor)
+        twin = self.twin(tensor)
+        return twin is not None and not same(tensor, twin)
+
+    def other(self, tensor: Tensor) -> Tensor:
+        """The twin, or the tensor itself."""
+        return _or(self.twin(tensor), tensor)
+
     def _run_both(
-        self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, inputs: list[Tensor]
+        self,
+        func: Callable[..., Any],
+        facts: Facts,
+        args: Any,
+        kwargs: Any,
+        inputs: list[Tensor],
+        twins: dict[int, Tensor],
     ) -> Any:
-        written = list(self._written(facts, args, kwargs))
-        for tensor in written:
-            if self.twin(tensor) is None and key_of(tensor) is not None:
-                self.set_twin(tensor, _on(tensor.untyped_storage().clone(), tensor))
-        seen = self._seen(facts, args, kwargs, inputs)
-        twin_args, twin_kwargs = mapped(seen, (args, kwargs))
-        marked = self._copies_a_marker(facts, inputs)
+        written = list(self._written(facts, args, kwargs)) if facts.writes else []
+        fresh = [tensor for tensor in written if id(tensor) not in twins and key_of(tensor) is not None]
+        for tensor in fresh:
+            if self.twin(tensor) is None:
+                self.set_twin(tensor, on(tensor.untyped_storage().clone(), tensor))
+        with_twin = [tensor for tensor in inputs if id(tensor) in twins]
+        if fresh:
+            twins = self._twins_of(inputs)
+        if facts.looks:
+            seen = self._seen(facts, args, kwargs, with_twin, twins)
+            twin_args, twin_kwargs = mapped(seen, args), mapped(seen, kwargs)
+        else:
+            twin_args, twin_kwargs = exchanged(args, twins), exchanged(kwargs, twins)
+        marked = facts.name in COPIES and any(key_of(tensor) in self._markers for tensor in with_twin)
         before = self.before(func, facts, args, kwargs, written)
         state = randomness.state(kwargs) if facts.random else None
         result = func(*args, **kwargs)
@@ -239,61 +199,54 @@ class Twins(Guarded):
             after = randomness.state(kwargs)
             randomness.restore(state, kwargs)
         try:
-            twins = func(*twin_args, **twin_kwargs)
+            others = func(*twin_args, **twin_kwargs)
         except Exception as error:
             self.refused(facts.name, str(error))
             return result
         finally:
             if state is not None:
                 randomness.restore(after, kwargs)
-        outputs, twin_outputs = _flat(result), _flat(twins)
         targets = {key_of(tensor) for tensor in written}
-        for place, (output, twin) in enumerate(zip(outputs, twin_outputs, strict=False)):
+        for place, (output, twin) in enumerate(zip(flat(result), flat(others), strict=False)):
             if not isinstance(output, Tensor):
                 if output != twin and output == output:
                     self.refused(facts.name, "a Python number depends on the padding")
+            elif targets and key_of(output) in targets:
                 continue
-            key = key_of(output)
-            if key is not None and key in targets:
-                continue
-            if output.shape != twin.shape:
+            elif output.shape != twin.shape:
                 self.refused(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
             elif place in facts.workspaces or not same(output, twin):
                 self.set_twin(output, twin, marker=marked)
-                if place in facts.workspaces and key is not None:
-                    self._workspaces.add(key)
+                if place in facts.workspaces:
+                    self._workspaces.add(key_of(output) or 0)
         for tensor in written:
             self._heal(tensor)
         self.twinned(func, facts, args, kwargs, result, before)
         return result
 
-    def _seen(self, facts: Facts, args: Any, kwargs: Any, inputs: list[Tensor]) -> Callable[[Tensor], Tensor]:
+    def _seen(
+        self, facts: Facts, args: Any, kwargs: Any, inputs: list[Tensor], twins: dict[int, Tensor]
+    ) -> Callable[[Tensor], Tensor]:
         """What the second run is given for each tensor; tests of a marker see the marker."""
-        tests = facts.name in COMPARISONS and _is_a_test(facts, args, kwargs)
+        compares, sees_nan = facts.name in COMPARISONS, facts.name in SEES_NAN
+        tests = compares and _is_a_test(facts, args, kwargs)
         itself = len(inputs) == 2 and inputs[0] is inputs[1]
         # only a label that the loss ignores is a marker: any other is what the loss is about
         ignored = next((value for value in reversed(args) if type(value) is int), None) if tests else None
 
         def seen(tensor: Tensor) -> Tensor:
-            twin = self.twin(tensor)
+            twin = twins.get(id(tensor))
             if twin is None:
                 return tensor
             if tests and key_of(tensor) in self._markers:
                 if facts.name.startswith("nll_loss"):
                     return twin if ignored is None else torch.where(tensor.eq(ignored), tensor, twin)
                 return tensor
-            if (
-                facts.name in SEES_NAN
-                and tensor.is_floating_point()
-                and (tests or itself or facts.name not in COMPARISONS)
-            ):
+            if sees_nan and tensor.is_floating_point() and (tests or itself or not compares):
                 return torch.where(tensor.isnan(), tensor, twin)
             return twin
 
         return seen
-
-    def _copies_a_marker(self, facts: Facts, inputs: list[Tensor]) -> bool:
-        return facts.name in COPIES and any(key_of(tensor) in self._markers for tensor in inputs)
 
     def _heal(self, tensor: Tensor) -> None:
         """Drop a twin that equals its tensor in the whole memory."""
@@ -317,20 +270,22 @@ class Twins(Guarded):
     def untwinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
         """An operation ran once: none of its inputs has a twin."""
 
-    def passed_on(self, tensor: Tensor, target: Tensor) -> None:
+    def passedon(self, tensor: Tensor, target: Tensor) -> None:
         """A tensor went to other ranks, and ``target`` will hold what comes back."""
 
     def refused(self, name: str, error: str) -> None:
         """An operation could not be followed."""
-        self.refusals.append((name, error, None))
+        refusal = (name, error, here())
+        if refusal not in self.refusals:
+            self.refusals.append(refusal)
 
     def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
         for tensor in tensors_in((args, kwargs)):
             if key_of(tensor) is None and tensor in self._others and facts.view:
-                twin_args, twin_kwargs = mapped(lambda t: _or(self.twin(t), t), (args, kwargs))
+                twin_args, twin_kwargs = mapped(self.other, (args, kwargs))
                 twins = func(*twin_args, **twin_kwargs)
-                for output, twin in zip(_flat(result), _flat(twins), strict=False):
+                for output, twin in zip(flat(result), flat(twins), strict=False):
                     if isinstance(output, Tensor) and output.shape != twin.shape:
                         self.refused(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
                     elif isinstance(output, Tensor):
@@ -359,18 +314,13 @@ def _or(first: Tensor | None, second: Tensor) -> Tensor:
     return second if first is None else first
 
 
-def _flat(result: Any) -> list[Any]:
-    return list(tree_iter(result))
-
-
 def _same_geometry(a: Tensor, b: Tensor) -> bool:
     return (
         a.dtype == b.dtype
-        and a.device == b.device
         and a.shape == b.shape
+        and a.layout is b.layout
         and a.stride() == b.stride()
         and a.storage_offset() == b.storage_offset()
-        and a.untyped_storage().nbytes() == b.untyped_storage().nbytes()
-        and not a.is_conj()
-        and not b.is_conj()
+        and a.device == b.device
+        and not (a.is_conj() or b.is_conj() or a.is_neg() or b.is_neg())
     )

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from maskgrad.doctor.batches import Key, fields, replaced, tensor_of
+from maskgrad.doctor.batches import Key, fields, ragged, replaced, tensor_of
 from maskgrad.doctor.recognition import IGNORED, Padding
 from maskgrad.masked_tensor import MaskedTensor, masked
 
@@ -21,7 +22,12 @@ def rows_of(batch: Any, paddings: Sequence[Padding]) -> int:
     sizes = sizes or [
         tensor.shape[0] for field in fields(batch).values() if (tensor := tensor_of(field)).ndim
     ]
+    sizes = sizes or [_count(held) for held in ragged(batch).values()]
     return max(set(sizes), key=sizes.count) if sizes else 0
+
+
+def _count(held: Any) -> int:
+    return int(held.batch_sizes[0] if isinstance(held, PackedSequence) else held.size(0))
 
 
 def selected(batch: Any, rows: Tensor, count: int) -> Any:
@@ -33,7 +39,19 @@ def selected(batch: Any, rows: Tensor, count: int) -> Any:
                 new[key] = masked(tensor_of(field).detach()[rows], field.mask[rows])
             else:
                 new[key] = _like(field, field[rows.to(tensor_of(field).device)])
+    new |= {key: _chosen(held, rows) for key, held in ragged(batch).items() if _count(held) == count}
     return replaced(batch, new)
+
+
+def _chosen(held: Any, rows: Tensor) -> Any:
+    """Rows of samples that lie one after the other."""
+    if isinstance(held, PackedSequence):
+        padded, lengths = pad_packed_sequence(held)
+        return pack_padded_sequence(padded[:, rows], lengths[rows], enforce_sorted=False)
+    if isinstance(held, MaskedTensor):
+        return held[rows]
+    samples = held.unbind()
+    return torch.nested.nested_tensor([samples[row].detach() for row in rows.tolist()], layout=held.layout)
 
 
 def pads_left(paddings: Sequence[Padding]) -> bool:

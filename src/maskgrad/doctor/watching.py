@@ -37,10 +37,16 @@ class Watch:
     """
 
     def __init__(
-        self, padding: Mapping[Any, Any] | None = None, steps: int = 2, *, stop: bool = False
+        self,
+        padding: Mapping[Any, Any] | None = None,
+        steps: int = 2,
+        *,
+        stop: bool = False,
+        progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.report, self.steps, self.unpadded = Report(), 0, 0
         self._padding, self._wanted, self._stop = padding, steps, stop
+        self._progress = progress
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
         self._changed: list[Any] = []
@@ -80,6 +86,9 @@ class Watch:
         if not self._changed:
             self.steps += 1  # nothing of this kind can be written there, such as NaN among ids
             return
+        if self._progress is not None:
+            changed = ", ".join(map(str, self._changed))
+            self._progress(f"padding-leak: {kind} in {changed}", self.steps, self._wanted)
         self._paddings, self._recorder = paddings, recorder
         self.report.padding |= {str(padding.key): padding.source for padding in paddings}
         recorder.__enter__()
@@ -138,6 +147,8 @@ class Watch:
             )
         if difference:
             self._found(recorder, detached, gradients, kind, difference)
+        if self.done and self._progress is not None:
+            self._progress("", self._wanted, self._wanted)
 
     def _found(
         self, recorder: Recorder, loss: Tensor, gradients: dict[str, Any], kind: str, difference: Difference
@@ -171,7 +182,13 @@ class _Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def watch(padding: Mapping[Any, Any] | None = None, *, steps: int = 2, stop: bool = False) -> Iterator[Watch]:
+def watch(
+    padding: Mapping[Any, Any] | None = None,
+    *,
+    steps: int = 2,
+    stop: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Iterator[Watch]:
     """Run the first training steps inside the block on twins, while they happen.
 
     A batch that a ``DataLoader`` gives, or with which a model is called, gets other garbage in its padding in a second
@@ -182,6 +199,7 @@ def watch(padding: Mapping[Any, Any] | None = None, *, steps: int = 2, stop: boo
         padding: as in :func:`examine`; keys are those of the batches, or the names of the model's arguments.
         steps: how many steps are watched; the first with other numbers, the second with large ones.
         stop: leave the block as soon as these steps are over.
+        progress: called with what is tried, how many steps are over, and how many are wanted.
 
     Yields:
         an object whose ``report`` has the findings.
@@ -198,7 +216,7 @@ def watch(padding: Mapping[Any, Any] | None = None, *, steps: int = 2, stop: boo
         >>> [finding.kind for finding in watched.report.findings]
         ['padding-leak']
     """
-    watched = Watch(padding, steps, stop=stop)
+    watched = Watch(padding, steps, stop=stop, progress=progress)
     following, backward = _BaseDataLoaderIter.__next__, torch.autograd.backward
 
     @functools.wraps(following)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
 from maskgrad.doctor import Report, examine
+from maskgrad.errors import ExaminationError
 
 __all__ = ["assert_accumulation_invariant", "assert_garbage_invariant", "assert_padding_invariant"]
 
@@ -45,7 +47,7 @@ def assert_padding_invariant(
         experiments=("padding-leak", "padding-length"),
         required=True,
     )
-    _none_found(report)
+    _none_found(report, "padding-leak")
 
 
 def assert_garbage_invariant(
@@ -78,16 +80,26 @@ def assert_garbage_invariant(
         experiments=("padding-leak", "nan-under-mask"),
         required=True,
     )
-    _none_found(report)
+    _none_found(report, "padding-leak")
 
 
-def _none_found(report: Report) -> None:
+def _none_found(report: Report, *experiments: str) -> None:
+    """Nothing found, and something tried: what was left out proves nothing."""
     if not report.ok:
         raise AssertionError(str(report))
+    tried = {experiment.name for experiment in report.experiments}
+    left_out = [str(note) for note in report.notes if note.about in experiments]
+    if not tried.intersection(experiments) or ("denominator" in experiments and left_out):
+        why = "; ".join(left_out) or "no experiment fits the batch"
+        raise ExaminationError(
+            f"step: nothing can be asserted ({why}); give a step and a batch that can be examined"
+        )
+    for note in left_out:
+        warnings.warn(note, UserWarning, stacklevel=3)
 
 
 def assert_accumulation_invariant(
-    step: Callable[[Any], Any],
+    step: Callable[..., Any],
     batch: Any,
     *,
     parts: Any = None,
@@ -95,14 +107,35 @@ def assert_accumulation_invariant(
 ) -> None:
     """Assert that splitting the batch into parts changes neither loss nor gradients.
 
+    Who splits, and by what the parts are divided, is asked exactly:
+
+    * a step with a keyword ``parts`` is told the sizes; every way must give what ``parts=[size of the batch]`` gives;
+    * a step that gives its model one part after the other is run on the samples in other orders, so that its parts
+      hold other numbers of tokens;
+    * to any other step the parts are given one by one. Either the sum of what it returns, or the mean weighed by
+      samples, must be what the whole batch gives: one of the two in all ways to split, for the loss and for each
+      gradient. A mean over the tokens of a part fits neither: divide by the tokens of the whole batch.
+
+    Parts are of unequal sizes, taken once as the batch is, and once with the longest samples first. If other weights
+    (the number of parts, the tokens of a part) fit as well, it is not called right.
+
     Args:
         step: function of the batch that returns the loss.
         batch: dict, tuple, list, dataclass or tensor; it is split along the first dimension.
-        parts: how the batch is split; see :func:`maskgrad.doctor.examine`.
+        parts: a number of parts or their sizes; two and three unequal ones if None.
         model: whose parameters are named in the message.
 
     Raises:
-        AssertionError: with the finding.
-        ExaminationError: the step cannot be examined, or the batch cannot be split so.
+        AssertionError: with the finding, which says the denominators that were tried.
+        ExaminationError: the step cannot be examined, the batch cannot be split so, or its samples are so alike that
+            any denominator fits.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> w = torch.nn.Parameter(torch.ones(()))
+        >>> def step(x, parts):
+        ...     return sum((w * part).sum() / len(x) for part in x.split(parts))
+        >>> mg.testing.assert_accumulation_invariant(step, torch.tensor([1.0, 2.0, 5.0]), parts=[2, 1])
     """
-    _none_found(examine(step, batch, model=model, experiments=("denominator",), parts=parts, required=True))
+    report = examine(step, batch, model=model, experiments=("denominator",), parts=parts, required=True)
+    _none_found(report, "denominator", "order")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import maskgrad as mg
+from maskgrad.cli.doctor_ranks import Ranks
+from maskgrad.doctor import Finding, Report
 from tests.ranks import run_on_ranks
 
 MASK = torch.arange(4) < torch.tensor([4, 2, 3])[:, None]
@@ -127,3 +133,65 @@ def test_the_command_under_torchrun_prints_one_report(
     for word in words:
         assert word in done.stdout + done.stderr
     assert out.exists()
+    assert list(tmp_path.glob("maskgrad-doctor-*")) == []
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_failure_of_another_rank_is_one_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failed: bool
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("RANK", "1")
+    Ranks().hand_over(Report([Finding("padding-leak", "seen")]), failed=failed)
+    monkeypatch.setenv("RANK", "0")
+    report, incomplete = Ranks().collected(Report(), failed=False)
+    assert [finding.message for finding in report.findings] == ["on rank 1: seen"]
+    assert report.notes == []
+    assert incomplete is failed
+    assert list(tmp_path.iterdir()) == []
+
+
+def _watched_sharded(rank: int, world_size: int) -> str:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model: Any = nn.Linear(2, 1)
+    fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
+    with mg.doctor.watch({"x": "mask"}) as watch:
+        model(torch.ones(3, 4, 2)).mean().backward()
+    assert watch.report.ok
+    assert watch.report.experiments == []
+    return watch.report.notes[0].message
+
+
+def test_a_model_that_is_sharded_is_not_watched_and_that_is_said() -> None:
+    assert all("nothing is watched" in text for text in run_on_ranks(_watched_sharded, 2))
+
+
+def test_rank_0_stops_waiting_when_it_is_told_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before, ranks = signal.getsignal(signal.SIGTERM), Ranks()
+    with ranks.spared():
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.start()
+        start = time.monotonic()
+        report, failed = ranks.collected(Report(), failed=False)
+        timer.join()
+        assert time.monotonic() - start < 20  # and not a minute
+        # the second time the process ends at once
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "no report came from rank 1" in report.notes[0].message
+    assert not failed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_program_of_rank_0_ends_when_it_is_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ranks = Ranks()
+    with ranks.spared(), pytest.raises(SystemExit), ranks.running():
+        signal.raise_signal(signal.SIGTERM)

@@ -1,0 +1,298 @@
+"""What no operation of PyTorch tells: Triton kernels, and functions whose data leaves for NumPy, Numba or a pointer.
+
+A kernel that is launched reads and writes the memory of its arguments: it is an operation that may write all of them. A
+function of the user's (``torch.autograd.Function``) consists of operations as long as its data stays in PyTorch. If it
+calls ``Tensor.numpy``, ``data_ptr`` or the like on a tensor that depends on padding, the whole function is run a second
+time, forward and backward, with the other garbage. Outside of such a function nobody knows where the data comes back:
+that is written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+
+from maskgrad.doctor import randomness
+from maskgrad.doctor.operations import Facts
+from maskgrad.doctor.trees import exchanged, mapped, tensors_in
+
+__all__ = ["outside"]
+
+_TORCH = str(Path(torch.__file__).parent)
+#: how the memory of a tensor is handed to somebody else
+_WAYS = ("numpy", "tolist", "data_ptr", "__dlpack__")
+_PARTS = ("forward", "setup_context", "backward", "vjp")
+
+
+@contextlib.contextmanager
+def outside(mode: Any) -> Iterator[None]:
+    """Inside, ``mode`` hears of what runs outside of PyTorch."""
+    boxes = _Boxes(mode)
+    with contextlib.ExitStack() as stack:
+        for kind in _launchers():
+            stack.enter_context(mock.patch.object(kind, "run", boxes.launching(kind.run)))
+        for name in _WAYS:
+            way, own = getattr(Tensor, name), name in vars(Tensor)
+            setattr(Tensor, name, boxes.leaving(name, way))
+            stack.callback(*((setattr, Tensor, name, way) if own else (delattr, Tensor, name)))
+        for kind, name, part in _functions(len(torch.autograd.Function.__subclasses__())):
+            setattr(kind, name, staticmethod(getattr(boxes, name)(kind, part)))
+            stack.callback(setattr, kind, name, staticmethod(part))
+        yield
+
+
+def _launchers() -> Iterator[Any]:
+    """The classes of Triton's kernels, compiled and interpreted, where Triton is loaded."""
+    for module, name in (
+        ("triton.runtime.jit", "JITFunction"),
+        ("triton.runtime.interpreter", "InterpretedFunction"),
+    ):
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None:
+            yield kind
+
+
+@functools.lru_cache(maxsize=1)
+def _functions(number: int) -> list[tuple[type, str, Callable[..., Any]]]:
+    """Forward and backward passes that neither PyTorch nor we have written; asked anew if there are more functions."""
+    found, waiting = [], list[Any](torch.autograd.Function.__subclasses__())
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind.__module__.partition(".")[0] not in ("torch", "maskgrad"):
+            own = [(name, kind.__dict__[name]) for name in _PARTS if name in kind.__dict__]
+            found += [(kind, name, part.__func__) for name, part in own if isinstance(part, staticmethod)]
+    return found
+
+
+class _Boxes:
+    """What is wrapped around kernels, functions and ways out, for one mode."""
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+        #: for each function that runs, whether data left it
+        self._open: list[bool] = []
+        #: what stands for the context of a function in its second run; the context is held, so that its id stays
+        self._contexts: dict[int, tuple[Any, _Context]] = {}
+        self._pending: tuple[Any, _Context, Any, Any] | None = None
+
+    def _hears(self) -> bool:
+        return any(mode is self._mode for mode in _get_current_dispatch_mode_stack())
+
+    # kernels
+
+    def launching(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def launched(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            pointers = _pointers((args, kwargs))
+            if warmup or not pointers or not self._hears():
+                return run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            returned, changed = list[Any](), list[int]()
+
+            def launch(*tensors: Tensor) -> list[Tensor]:
+                others = {id(old): new for old, new in zip(pointers, tensors, strict=True)}
+                before = [] if returned else [tensor.clone() for tensor in tensors]
+                given = _with_pointers((args, kwargs), others)
+                returned.append(run(kernel, *given[0], grid=grid, warmup=warmup, **given[1]))
+                changed.extend(n for n, old in enumerate(before) if not torch.equal(old, tensors[n]))
+                return [tensors[n] for n in changed or range(len(tensors))]
+
+            name = f"the kernel {getattr(kernel, '__name__', 'of Triton')}"
+            with _disable_current_modes():
+                self._mode.operation(launch, _facts(name, tuple(range(len(pointers)))), tuple(pointers), {})
+            return returned[0]
+
+        return launched
+
+    # ways out
+
+    def leaving(self, name: str, way: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(way)
+        def left(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            # PyTorch itself asks for pointers only to look at them
+            looks = name == "data_ptr" and sys._getframe(1).f_code.co_filename.startswith(_TORCH)
+            if not looks and self._hears():
+                with _disable_current_modes():
+                    depends = self._mode.leaves(tensor)
+                if depends and self._open:
+                    self._open[-1] = True
+                elif depends:
+                    self._mode.refused(
+                        f"Tensor.{name}",
+                        "what is computed outside of PyTorch is computed once; in a torch.autograd.Function or a "
+                        "torch.library.custom_op it would be run with the other garbage, too",
+                    )
+            return way(tensor, *args, **kwargs)
+
+        return left
+
+    # functions
+
+    def forward(self, kind: Any, part: Callable[..., Any]) -> Callable[..., Any]:
+        apart = kind.setup_context is not torch.autograd.Function.setup_context
+
+        @functools.wraps(part)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if apart:
+                context: Any = None
+                return self._run(kind, part, context, args, kwargs)
+            return self._run(kind, functools.partial(part, args[0]), args[0], args[1:], kwargs, part)
+
+        return forward
+
+    def _run(self, kind: Any, call: Any, context: Any, args: Any, kwargs: Any, part: Any = None) -> Any:
+        if not self._hears():
+            return call(*args, **kwargs)
+        self._pending = None
+        state = randomness.state({})
+        left, result = self._watched(lambda: call(*args, **kwargs))
+        if left:
+            other = _Context(context, self._mode)
+
+            def again(*given: Any, **named: Any) -> Any:
+                return part(other, *given, **named) if part is not None else call(*given, **named)
+
+            twins: list[Any] = []
+            self._twice(f"{kind.__name__}.forward", result, again, args, kwargs, state, twins)
+            if context is not None:
+                self._contexts[id(context)] = (context, other)
+            elif twins:
+                self._pending = (kind, other, *twins[0])
+        return result
+
+    def setup_context(self, kind: Any, part: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(part)
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            part(ctx, inputs, output)
+            if self._pending is not None and self._pending[0] is kind:
+                _, other, given, twins = self._pending
+                other.stands_for(ctx)
+                with _disable_current_modes():
+                    part(other, given, twins)
+                self._contexts[id(ctx)] = (ctx, other)
+                self._pending = None
+
+        return setup_context
+
+    def backward(self, kind: Any, part: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(part)
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            if not self._hears():
+                return part(ctx, *gradients)
+            state = randomness.state({})
+            left, result = self._watched(lambda: part(ctx, *gradients))
+            known = self._contexts.pop(id(ctx), None)
+            if left or known:
+                other = known[1] if known else _Context(ctx, self._mode)
+                again = functools.partial(part, other)
+                self._twice(f"{kind.__name__}.backward", result, again, gradients, {}, state, [])
+            return result
+
+        return backward
+
+    vjp = backward
+
+    def _watched(self, call: Callable[[], Any]) -> tuple[bool, Any]:
+        self._open.append(False)
+        try:
+            result = call()
+        finally:
+            left = self._open.pop()
+        return left, result
+
+    def _twice(
+        self, name: str, result: Any, again: Any, args: Any, kwargs: Any, state: Any, twins: list[Any]
+    ) -> None:
+        """The first run was the program's own; the second one is on the twins."""
+        runs: list[None] = []
+
+        def replayed(*given: Any, **named: Any) -> Any:
+            runs.append(None)
+            if len(runs) == 1:
+                return result
+            after = randomness.state({})
+            randomness.restore(state, {})
+            try:
+                found = again(*given, **named)
+            finally:
+                randomness.restore(after, {})
+            twins.append((given, found))
+            return found
+
+        with _disable_current_modes(), torch.no_grad():
+            self._mode.black_box(replayed, _facts(name), args, kwargs)
+
+
+class _Context:
+    """Stands for the context of a function in its second run: what is kept there is its own."""
+
+    def __init__(self, ctx: Any, mode: Any) -> None:
+        self._saved: Any = None
+        self._mode = mode
+        self.stands_for(ctx)
+
+    def stands_for(self, ctx: Any) -> None:
+        self._ctx = ctx
+        vars(self).update(mapped(self._mode.other, dict(getattr(ctx, "__dict__", {}))))
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self._saved = tensors
+
+    @property
+    def saved_tensors(self) -> Any:
+        return mapped(self._mode.other, self._ctx.saved_tensors) if self._saved is None else self._saved
+
+    def _nothing(self, *args: Any) -> None:
+        """The first run has said so already."""
+
+    mark_dirty = mark_non_differentiable = set_materialize_grads = save_for_forward = _nothing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+def _facts(name: str, writes: tuple[int, ...] = ()) -> Facts:
+    return Facts(
+        name,
+        view=False,
+        writes=writes,
+        random=False,
+        workspaces=(),
+        pointwise=False,
+        collective=False,
+        looks=False,
+    )
+
+
+def _pointers(tree: Any) -> list[Tensor]:
+    """The tensors among a kernel's arguments, also those in descriptors."""
+    found = list(tensors_in(tree))
+    found += [held.base for part in (tree[0], tree[1].values()) for held in part if _is_descriptor(held)]
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def _with_pointers(tree: Any, others: dict[int, Tensor]) -> Any:
+    args, kwargs = exchanged(tree, others)
+
+    def described(held: Any) -> Any:
+        if not _is_descriptor(held):
+            return held
+        other = copy.copy(held)
+        other.base = others[id(held.base)]
+        return other
+
+    return [described(held) for held in args], {name: described(held) for name, held in kwargs.items()}
+
+
+def _is_descriptor(held: Any) -> bool:
+    return type(held).__module__.startswith("triton") and isinstance(getattr(held, "base", None), Tensor)

@@ -1,0 +1,256 @@
+"""Kernels and functions whose data leaves PyTorch run twice; what cannot be followed is said."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from maskgrad.doctor.trail import Recorder
+from maskgrad.doctor.twins import Twins
+from tests.unit.doctor.programs import line_of
+
+triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+tl = pytest.importorskip("triton.language")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("without Triton's interpreter a kernel takes no tensors of the CPU", allow_module_level=True)
+
+MASK = torch.arange(4) < torch.tensor([4, 2, 1])[:, None]
+LAYER = nn.Linear(2, 1)
+
+
+def _batch() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {"x": torch.randn(3, 4, 2, generator=generator), "mask": MASK}
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _row_sums(x_ptr, keep_ptr, out_ptr, size: tl.constexpr, masked: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0)
+    at = row * size + tl.arange(0, size)
+    x = tl.load(x_ptr + at)
+    if masked:
+        x = tl.where(tl.load(keep_ptr + at) != 0, x, 0.0)
+    tl.store(out_ptr + row, tl.sum(x))
+
+
+def _launched(x: Tensor, mask: Tensor, *, masked: bool) -> Tensor:
+    out = torch.empty(len(x))
+    _row_sums[(len(x),)](x, mask.to(torch.int8), out, size=4, masked=masked)  # kernel
+    return out
+
+
+class _Sums(torch.autograd.Function):
+    """The sum of each row by a kernel, in the forward pass alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, masked: bool) -> Tensor:
+        ctx.save_for_backward(mask)
+        ctx.masked = masked
+        return _launched(x.contiguous(), mask, masked=masked)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (mask,) = ctx.saved_tensors
+        wide = gradient[:, None].expand(mask.shape)
+        return (wide.masked_fill(~mask, 0.0) if ctx.masked else wide), None, None
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def _squares(x, keep):  # type: ignore[no-untyped-def]
+    out = np.zeros(len(x), x.dtype)
+    for row in range(len(x)):
+        for time in range(x.shape[1]):
+            if keep[row, time]:
+                out[row] += x[row, time] ** 2
+    return out
+
+
+class _Squared(torch.autograd.Function):
+    """Numba and NumPy; the backward pass has what the forward pass kept as an array."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, masked: bool) -> Tensor:
+        keep = mask.numpy() if masked else np.ones(mask.shape, bool)
+        ctx.array, ctx.keep = x.detach().numpy().copy(), keep
+        return torch.from_numpy(_squares(ctx.array, keep))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return torch.from_numpy(2 * ctx.array * ctx.keep * gradient.numpy()[:, None]), None, None
+
+
+class _ByPointer(torch.autograd.Function):
+    """With ``setup_context``, and the data read through its address."""
+
+    @staticmethod
+    def forward(x: Tensor, mask: Tensor, masked: bool) -> Tensor:
+        import ctypes
+
+        kept = (x * mask if masked else x * 1).contiguous()
+        numbers = (ctypes.c_float * kept.numel()).from_address(kept.data_ptr())
+        return torch.tensor(list(numbers)).reshape(x.shape).sum(1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mask, ctx.masked = inputs[1], inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        wide = gradient[:, None].expand(ctx.mask.shape)
+        return (wide * ctx.mask if ctx.masked else wide), None, None
+
+
+class _Scaled(torch.autograd.Function):
+    """The backward pass calls PyTorch alone, with a number that NumPy gave in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, masked: bool) -> Tensor:
+        ctx.keep = mask if masked else torch.ones_like(mask)
+        ctx.scale = float(np.abs(x.detach().numpy() * ctx.keep.numpy()).sum())
+        return (x * ctx.keep).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient[:, None] * ctx.keep * ctx.scale, None, None
+
+
+NAMES = ["triton", "numba", "pointer", "number"]
+FUNCTIONS: list[Callable[..., Tensor]] = [_Sums.apply, _Squared.apply, _ByPointer.apply, _Scaled.apply]  # type: ignore[list-item]
+
+
+def _step(function: Callable[..., Tensor], *, masked: bool) -> Callable[[dict[str, Tensor]], Tensor]:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = LAYER(b["x"]).squeeze(-1)
+        sums = function(h, b["mask"], masked)  # box
+        return (sums / b["mask"].sum(1)).square().mean()
+
+    return step
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=NAMES)
+def test_a_leak_through_a_black_box_is_found_at_its_line_and_a_right_one_is_not_reported(
+    function: Callable[..., Tensor],
+) -> None:
+    report = mg.doctor.examine(_step(function, masked=True), _batch(), quick=True)
+    assert report.ok, str(report)
+    assert not report.notes, str(report)
+    report = mg.doctor.examine(_step(function, masked=False), _batch(), quick=True)
+    assert report.kinds() == ["padding-leak"]
+    lines = {line_of("box", __file__), line_of("kernel", __file__)}
+    assert {finding.line for finding in report.findings} <= lines, str(report)
+    assert set(report.findings[0].affected["gradients"]) == {"weight", "bias"}
+
+
+@pytest.mark.parametrize("make", [Twins, lambda: Recorder([MASK], {})], ids=["twins", "recorder"])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=NAMES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_values_and_gradients_are_those_of_a_second_run(
+    function: Callable[..., Tensor], masked: bool, make: Callable[[], Twins]
+) -> None:
+    x = _batch()["x"][..., 0].contiguous()
+    other = torch.where(MASK, x, -3 * x)
+
+    def run(data: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = data.detach().requires_grad_()
+        sums = function(leaf * 1, MASK, masked)
+        (gradient,) = torch.autograd.grad(sums.square().sum(), leaf)
+        return sums.detach(), gradient
+
+    expected, theirs = run(x), run(other)
+    mode = make()
+    mode.set_twin(x, other)
+    with mode:
+        found = run(x)
+    assert mode.refusals == []
+    for number in range(2):
+        torch.testing.assert_close(found[number], expected[number], rtol=0, atol=0)
+        torch.testing.assert_close(mode.other(found[number]), theirs[number], rtol=0, atol=0)
+
+
+def test_a_kernel_that_is_launched_in_the_step_itself() -> None:
+    def step(b: dict[str, Tensor], *, masked: bool) -> Tensor:
+        weights = _launched(b["x"][..., 0].contiguous(), b["mask"], masked=masked)
+        return (LAYER(b["x"]).squeeze(-1).masked_fill(~b["mask"], 0.0).sum(1) * weights).mean()
+
+    assert mg.doctor.examine(lambda b: step(b, masked=True), _batch(), quick=True).ok
+    report = mg.doctor.examine(lambda b: step(b, masked=False), _batch(), quick=True)
+    assert [(finding.kind, finding.line) for finding in report.findings] == [
+        ("padding-leak", line_of("kernel", __file__))
+    ]
+
+
+def test_what_a_kernel_writes_into_the_programs_memory_is_undone() -> None:
+    total = torch.zeros(3)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        _row_sums[(3,)](b["x"][..., 0].contiguous(), b["mask"].to(torch.int8), total, size=4, masked=True)
+        b["x"].numpy()[0, 0, 0] += 1
+        return LAYER(b["x"])[b["mask"]].mean()  # type: ignore[no-any-return]
+
+    batch = _batch()
+    mg.doctor.examine(step, batch, quick=True)
+    assert torch.equal(total, torch.zeros(3))
+    torch.testing.assert_close(batch["x"], _batch()["x"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda h: torch.from_numpy(np.tanh(h.detach().numpy())),  # leaves
+        lambda h: torch.as_tensor(np.asarray(h.detach()) * 2),  # leaves
+        lambda h: torch.tensor(h.tolist()),  # leaves
+    ],
+)
+def test_data_that_leaves_in_the_step_is_a_note(leave: Callable[[Tensor], Tensor]) -> None:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        return LAYER(b["x"][b["mask"]]).mean() * leave(b["x"].mean((1, 2))).mean()  # type: ignore[no-any-return]
+
+    report = mg.doctor.examine(step, _batch(), quick=True)
+    (note,) = (note for note in report.notes if "outside of PyTorch" in note.message)
+    assert "torch.autograd.Function" in note.message
+    assert linecache.getline(note.file, note.line).endswith("# leaves\n")
+    assert "as far as it was followed" in report.experiments[-1].result
+    with pytest.warns(UserWarning, match="outside of PyTorch"):
+        mg.testing.assert_garbage_invariant(step, _batch())
+
+
+def test_data_that_leaves_and_does_not_depend_on_padding_is_no_note() -> None:
+    def step(b: dict[str, Tensor]) -> Tensor:
+        rows = b["mask"].sum(1).tolist()
+        weights = torch.from_numpy(LAYER.weight.detach().numpy().copy())
+        return (LAYER(b["x"])[b["mask"]] * weights.sum()).sum() / sum(rows)  # type: ignore[no-any-return]
+
+    report = mg.doctor.examine(step, _batch(), quick=True)
+    assert report.ok
+    assert not report.notes
+
+
+def test_nothing_stays_wrapped() -> None:
+    before = [
+        Tensor.numpy,
+        Tensor.data_ptr,
+        Tensor.tolist,
+        _Sums.forward,
+        _Squared.backward,
+        type(_row_sums).run,
+    ]
+    mg.doctor.examine(_step(_Sums.apply, masked=True), _batch())
+    after = [
+        Tensor.numpy,
+        Tensor.data_ptr,
+        Tensor.tolist,
+        _Sums.forward,
+        _Squared.backward,
+        type(_row_sums).run,
+    ]
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    assert not {"numpy", "data_ptr", "tolist"} & vars(Tensor).keys()

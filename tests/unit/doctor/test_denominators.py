@@ -1,0 +1,134 @@
+"""Batches in parts: one denominator has to fit in all ways to split, and nothing may fit by coincidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from maskgrad.errors import ExaminationError
+
+Batch = dict[str, Tensor]
+MASK = torch.arange(5) < torch.tensor([5, 1, 3, 2, 4])[:, None]
+
+
+def _batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    return {"x": torch.randn(5, 5, 3, generator=generator) * torch.arange(1, 6)[:, None, None], "mask": MASK}
+
+
+def _errors(layer: nn.Linear, b: Batch) -> Tensor:
+    return layer(b["x"]).squeeze(-1).square().masked_fill(~b["mask"], 0.0)
+
+
+def _part(b: Batch, rows: Any) -> Batch:
+    return {key: tensor[rows] for key, tensor in b.items()}
+
+
+LAYER = nn.Linear(3, 1)
+
+#: what is divided, of a part: the sum of its errors, its tokens, its samples, its padded size
+RIGHT: dict[str, Callable[[Batch], Tensor]] = {
+    "a sum": lambda b: _errors(LAYER, b).sum(),
+    "a sum by a constant": lambda b: _errors(LAYER, b).sum() / 7,
+    "a mean over samples": lambda b: _errors(LAYER, b).sum() / len(b["x"]),
+    "a mean over samples of means over tokens": lambda b: (
+        _errors(LAYER, b).sum(1) / b["mask"].sum(1)
+    ).mean(),
+}
+WRONG: dict[str, Callable[[Batch], Tensor]] = {
+    "a mean over tokens": lambda b: _errors(LAYER, b).sum() / b["mask"].sum(),
+    "one sample less": lambda b: _errors(LAYER, b).sum() / (len(b["x"]) - 0.5),
+    "the longest sample": lambda b: _errors(LAYER, b).sum() / b["mask"].sum(1).max(),
+    "a root of the samples": lambda b: _errors(LAYER, b).sum() / len(b["x"]) ** 0.5,
+    # the loss fits, and the gradient of one parameter does not
+    "a gradient alone": lambda b: (
+        _errors(LAYER, b).sum() + _of_value_zero(LAYER.bias.sum() / b["mask"].sum())
+    ),
+}
+
+
+def _of_value_zero(x: Tensor) -> Tensor:
+    return x - x.detach()
+
+
+@pytest.mark.parametrize("parts", [None, 2, [2, 3], [1, 3, 1]])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_sum_and_a_mean_over_samples_add_up(name: str, parts: Any) -> None:
+    mg.testing.assert_accumulation_invariant(RIGHT[name], _batch(), parts=parts)
+
+
+@pytest.mark.parametrize("parts", [None, 2, [4, 1]])
+@pytest.mark.parametrize("name", WRONG)
+def test_other_denominators_do_not(name: str, parts: Any) -> None:
+    with pytest.raises(
+        AssertionError, match=r"weighed with nothing \(a sum\) or with its number of samples"
+    ) as error:
+        mg.testing.assert_accumulation_invariant(WRONG[name], _batch(), parts=parts)
+    assert ("real entries of 'x' they do" in str(error.value)) == (name == "a mean over tokens")
+
+
+def _told(divide: Callable[[Batch, Batch, int], Any]) -> Callable[..., Tensor]:
+    def step(b: Batch, parts: list[int]) -> Tensor:
+        found = torch.zeros(())
+        for rows in torch.arange(len(b["x"])).split(parts):
+            part = _part(b, rows)
+            found = found + _errors(LAYER, part).sum() / divide(b, part, len(parts))
+        return found
+
+    return step
+
+
+def test_a_step_that_is_told_its_parts() -> None:
+    mg.testing.assert_accumulation_invariant(_told(lambda whole, *_: whole["mask"].sum()), _batch())
+    mg.testing.assert_accumulation_invariant(_told(lambda whole, *_: len(whole["x"])), _batch(), parts=3)
+
+
+@pytest.mark.parametrize(
+    "divide",
+    [
+        lambda _, part, number: part["mask"].sum() * number,
+        lambda whole, part, _: part["mask"].sum() * len(whole["x"]) / len(part["x"]),
+        lambda whole, _, number: whole["mask"].sum() / number,
+        lambda _, part, number: part["mask"].numel() * number,
+    ],
+    ids=["a mean of means", "means weighed by samples", "once too often", "means over the padded size"],
+)
+def test_a_step_that_is_told_its_parts_and_divides_by_something_else(divide: Any) -> None:
+    with pytest.raises(AssertionError, match="denominator"):
+        mg.testing.assert_accumulation_invariant(_told(divide), _batch())
+
+
+def test_parts_of_equal_length_hide_nothing_when_the_batch_is_sorted() -> None:
+    """Two rows each, and as many tokens in both halves: only another order tells a mean of means."""
+    b = {"x": _batch()["x"][:4], "mask": torch.arange(5) < torch.tensor([4, 1, 2, 3])[:, None]}
+    with pytest.raises(AssertionError, match="in the order"):
+        mg.testing.assert_accumulation_invariant(
+            _told(lambda _, part, n: part["mask"].sum() * n), b, parts=[2, 2]
+        )
+
+
+def test_samples_that_are_all_alike_are_refused() -> None:
+    alike = {"x": torch.ones(4, 5, 3), "mask": torch.ones(4, 5) > 0}
+    with pytest.raises(ExaminationError, match=r"cannot be told.*a mean of means"):
+        mg.testing.assert_accumulation_invariant(RIGHT["a mean over samples"], alike)
+    report = mg.doctor.examine(RIGHT["a mean over samples"], alike, parts=2)
+    assert any("cannot be told" in note.message for note in report.notes)
+
+
+def test_what_cannot_be_split_is_refused() -> None:
+    one = _part(_batch(), slice(0, 1))
+    with pytest.raises(ExaminationError, match="at least two samples"):
+        mg.testing.assert_accumulation_invariant(RIGHT["a sum"], one)
+    with pytest.raises(ExaminationError, match="at least two parts"):
+        mg.testing.assert_accumulation_invariant(RIGHT["a sum"], _batch(), parts=[5])
+
+    def noisy(b: Batch) -> Tensor:
+        return _errors(LAYER, b).sum() * torch.rand(len(b["x"])).mean()
+
+    with pytest.raises(ExaminationError, match="draws random numbers of its own"):
+        mg.testing.assert_accumulation_invariant(noisy, _batch())

@@ -1,0 +1,101 @@
+"""Jagged, nested and packed batches have no padding: that is said, and the rest is examined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+
+import maskgrad as mg
+from maskgrad.errors import ExaminationError
+
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+LENGTHS = (4, 1, 3, 2)
+LAYER = nn.Linear(2, 1)
+
+
+def _samples() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(n, 2, generator=generator) * (place + 1) for place, n in enumerate(LENGTHS)]
+
+
+def _jagged() -> Any:
+    padded = torch.nn.utils.rnn.pad_sequence(_samples(), batch_first=True)
+    return mg.from_lengths(padded, torch.tensor(LENGTHS), layout=torch.jagged)
+
+
+BATCHES: dict[str, Callable[[], Any]] = {
+    "jagged": _jagged,
+    "nested": lambda: torch.nested.nested_tensor(_samples(), layout=torch.jagged),
+    "nested, strided": lambda: torch.nested.nested_tensor(_samples()),
+    "packed": lambda: pack_sequence(_samples(), enforce_sorted=False),
+}
+
+
+def _rows(held: Any) -> list[Tensor]:
+    if isinstance(held, PackedSequence):
+        padded, lengths = pad_packed_sequence(held, batch_first=True)
+        return [row[:n] for row, n in zip(padded, lengths, strict=True)]
+    if isinstance(held, mg.MaskedTensor):
+        return [row[:n] for row, n in zip(held.filled(0.0), held.lengths(), strict=True)]
+    return list(held.unbind())
+
+
+def _means(held: Any) -> Tensor:
+    return torch.stack([LAYER(row).square().mean() for row in _rows(held)])
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_right_program_and_what_was_asked(name: str) -> None:
+    report = mg.doctor.examine(lambda b: _means(b["x"]).mean(), {"x": BATCHES[name]()}, model=LAYER)
+    assert report.ok, str(report)
+    (note,) = report.notes
+    assert "'x': samples of their own lengths" in note.message
+    assert "hold no padding" in note.message
+    assert {tried.name for tried in report.experiments} == {"order", "recorded step"}
+    assert "nothing changed" in report.experiments[0].result
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_order_of_samples_and_their_parts_are_asked(name: str) -> None:
+    batch = {"x": BATCHES[name](), "y": torch.arange(4.0)}
+    ordered = mg.doctor.examine(lambda b: (_means(b["x"]) * torch.arange(4)).sum() + b["y"].sum(), batch)
+    assert ordered.kinds() == ["order"], str(ordered)
+    mg.testing.assert_accumulation_invariant(lambda b: _means(b["x"]).mean(), batch, parts=[1, 3])
+    with pytest.raises(AssertionError, match="denominator"):
+        mg.testing.assert_accumulation_invariant(
+            lambda b: _means(b["x"]).sum() / sum(map(len, _rows(b["x"]))), batch, parts=[1, 3]
+        )
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_parameter_outside_of_the_loss_is_seen(name: str) -> None:
+    model = nn.ModuleList([LAYER, nn.Linear(1, 1)])
+    report = mg.doctor.examine(lambda b: _means(b).mean(), BATCHES[name](), model=model)
+    assert report.kinds() == ["unused-parameter"]
+
+
+@pytest.mark.parametrize("name", ["jagged", "packed"])
+def test_a_step_that_ignores_a_ragged_batch_is_refused(name: str) -> None:
+    with pytest.raises(ExaminationError, match="does not depend on the batch"):
+        mg.doctor.examine(lambda _: LAYER.weight.sum(), {"x": BATCHES[name]()})
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_nothing_is_asserted_of_padding_that_is_not_there(name: str) -> None:
+    with pytest.raises(ExaminationError, match="none was recognised"):
+        mg.testing.assert_padding_invariant(lambda b: _means(b["x"]).mean(), {"x": BATCHES[name]()})
+
+
+def test_what_is_padded_beside_them_is_examined_as_ever() -> None:
+    batch = {
+        "x": _jagged(),
+        "y": torch.ones(4, 4),
+        "y_mask": torch.arange(4) < torch.tensor(LENGTHS)[:, None],
+    }
+    report = mg.doctor.examine(lambda b: (_means(b["x"]) * b["y"].mean(1)).mean(), batch, quick=True)
+    assert report.kinds() == ["padding-leak"]
