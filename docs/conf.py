@@ -9,6 +9,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+import notebook  # noqa: E402
 from api_pages import write_api_pages  # noqa: E402
 from inventories import write_inventory  # noqa: E402
 
@@ -40,6 +41,8 @@ copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"maskgrad {release}"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -87,6 +90,7 @@ intersphinx_mapping = {name: (url, f"generated/{name}.inv") for name, url in sit
 for name in sites:
     write_inventory(name, generated / f"{name}.inv")
 write_api_pages(generated / "api")
+(generated / "tour.md").write_text(notebook.page(notebook.read()), encoding="utf-8")
 
 
 #: Tables that tests write, by the page that explains each.
