@@ -97,7 +97,7 @@ def _summaries(module: ModuleType, names: list[str]) -> str:
         f"   * - :py:obj:`~{_home(module, name)}`\n     - {_first_sentence(getattr(module, name))}\n"
         for name in names
     )
-    return f".. py:currentmodule:: {module.__name__}\n\n.. list-table::\n   :widths: auto\n\n{rows}\n"
+    return f".. py:currentmodule:: {module.__name__}\n\n.. list-table::\n   :widths: 1 3\n   :width: 100%\n\n{rows}\n"
 
 
 def _home(module: ModuleType, name: str) -> str:

@@ -11,6 +11,7 @@ sys.path.insert(0, str(HERE))
 
 import notebook  # noqa: E402
 from api_pages import write_api_pages  # noqa: E402
+from bs4 import BeautifulSoup  # noqa: E402  (furo needs it, too)
 from inventories import write_inventory  # noqa: E402
 
 from maskgrad import __version__  # noqa: E402
@@ -111,7 +112,22 @@ def _skip_derived_methods(
     return True if getattr(value, "__module__", "") == "maskgrad.masked_tensor.methods" else None
 
 
+#: So many pages a branch of the sidebar unfolds. A longer list is on the branch's own page.
+UNFOLDED = 7
+
+
+def _shorten_sidebar(_app: Any, _page: str, _template: str, context: dict[str, Any], _tree: Any) -> None:
+    """Fold what would make the sidebar longer than a screen: long lists, and lists in lists."""
+    sidebar = BeautifulSoup(context.get("furo_navigation_tree", ""), "html.parser")
+    for branch in sidebar.select("li.has-children"):
+        if branch.find_parent("li") or len(branch.find("ul").find_all("li", recursive=False)) > UNFOLDED:
+            for part in branch.find_all(["input", "label", "ul"], recursive=False):
+                part.decompose()
+    context["furo_navigation_tree"] = str(sidebar)
+
+
 def setup(app: Any) -> None:
     """Register what happens while pages are read."""
     app.connect("source-read", _insert_table)
     app.connect("autodoc-skip-member", _skip_derived_methods)
+    app.connect("html-page-context", _shorten_sidebar, priority=900)  # after furo has made it
