@@ -44,6 +44,7 @@ html_theme = "furo"
 html_title = f"maskgrad {release}"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+html_search_scorer = str(HERE / "_static" / "scorer.js")
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
