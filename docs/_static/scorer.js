@@ -18,9 +18,10 @@ var Scorer = {
     const [page, title, , , score] = result;
     const said = title.toLowerCase();
     const found = asked.filter((word) => said.includes(word)).length;
-    const words = said.split(/[^a-z0-9_.]+/).filter((word) => word).length;
-    let more = asked.length ? (20 * found) / asked.length + (6 * found) / words : 0;
-    if (page.startsWith("how_do_i/")) more += 5;
+    const words = said.split(/[^a-z0-9_]+/).filter((word) => word).length;
+    let more = asked.length ? (20 * found) / asked.length + (15 * found) / words : 0;
+    if (page.startsWith("how_do_i/")) more += 4;
+    if (said.includes(" > ")) more -= 8; // a section of a page
     if (/^(decisions\/|changelog|benchmark|contributing|genindex)/.test(page)) more -= 40;
     return score + more;
   },
