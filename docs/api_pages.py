@@ -66,7 +66,7 @@ def _index(modules: list[ModuleType]) -> str:
     """Every public name and its first sentence, in groups."""
     contents = "".join(f"   {module.__name__}\n" for module in modules)
     parts = [_title("Reference"), f".. toctree::\n   :hidden:\n\n{contents}\n"]
-    for title, names in _groups(modules[0]).items():
+    for title, names in names_in_groups(modules[0]).items():
         parts += [_title(title, "-"), _summaries(modules[0], names)]
     for module in modules[1:]:
         names = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
@@ -78,7 +78,7 @@ def _index(modules: list[ModuleType]) -> str:
     return "".join(parts)
 
 
-def _groups(root: ModuleType) -> dict[str, list[str]]:
+def names_in_groups(root: ModuleType) -> dict[str, list[str]]:
     """`GROUPS`, once it is known that they have every name of the first floor."""
     grouped = [name for names in GROUPS.values() for name in names]
     listed = {
@@ -124,7 +124,7 @@ def _page(module: ModuleType) -> str:
     head = f"{_title(module.__name__)}.. automodule:: {module.__name__}\n\n"
     if module.__name__ != "maskgrad":
         return head + "".join(_entry(module, name) for name in module.__all__)
-    groups = _groups(module)
+    groups = names_in_groups(module)
     errors = [
         name
         for name in module.__all__
