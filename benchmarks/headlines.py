@@ -59,6 +59,14 @@ def headlines(rows: Iterable[Row], of: Sequence[tuple[Goal, str, str]] = HEADLIN
         concerned = [row for row in rows if goal.concerns(row)]
         if concerned:
             ratio = goal.worst(concerned).ratio
-            said = f"{ratio:.2g} times as fast" if ratio >= 1 else f"{1 / ratio:.2g} times as slow"
+            said = (
+                f"{_two_digits(ratio)} times as fast"
+                if ratio >= 1
+                else f"{_two_digits(1 / ratio)} times as slow"
+            )
             lines.append(f"| {task} | {peer} | {said} | {'✓' if ratio >= 1 else '✗'} |")
     return "\n".join(lines)
+
+
+def _two_digits(number: float) -> str:
+    return f"{float(f'{number:.2g}'):g}"

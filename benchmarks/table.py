@@ -116,8 +116,8 @@ def provenance_note(rows: Sequence[Row]) -> str:
         return "Nothing was measured."
     facts = dict(runs[-1])
     note = (
-        f"Measured on {facts['date']} (UTC) with {facts['threads']} threads on {facts['cores']} cores of "
-        f"{facts['cpu']}, PyTorch {facts['torch']}, Python {facts['python']}"
+        f"Measured on {facts['date']} (UTC) with {facts['threads']} thread{'s' * (str(facts['threads']) != '1')} on "
+        f"{facts['cores']} cores of {facts['cpu']}, PyTorch {facts['torch']}, Python {facts['python']}"
     )
     if facts.get("commit"):
         note += f", commit {facts['commit']}"

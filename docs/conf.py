@@ -9,7 +9,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+import notebook  # noqa: E402
 from api_pages import write_api_pages  # noqa: E402
+from bs4 import BeautifulSoup  # noqa: E402  (furo needs it, too)
 from inventories import write_inventory  # noqa: E402
 
 from maskgrad import __version__  # noqa: E402
@@ -40,6 +42,9 @@ copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"maskgrad {release}"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_search_scorer = str(HERE / "_static" / "scorer.js")
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -87,6 +92,7 @@ intersphinx_mapping = {name: (url, f"generated/{name}.inv") for name, url in sit
 for name in sites:
     write_inventory(name, generated / f"{name}.inv")
 write_api_pages(generated / "api")
+(generated / "tour.md").write_text(notebook.page(notebook.read()), encoding="utf-8")
 
 
 #: Tables that tests write, by the page that explains each.
@@ -107,7 +113,22 @@ def _skip_derived_methods(
     return True if getattr(value, "__module__", "") == "maskgrad.masked_tensor.methods" else None
 
 
+#: So many pages a branch of the sidebar unfolds. A longer list is on the branch's own page.
+UNFOLDED = 7
+
+
+def _shorten_sidebar(_app: Any, _page: str, _template: str, context: dict[str, Any], _tree: Any) -> None:
+    """Fold what would make the sidebar longer than a screen: long lists, and lists in lists."""
+    sidebar = BeautifulSoup(context.get("furo_navigation_tree", ""), "html.parser")
+    for branch in sidebar.select("li.has-children"):
+        if branch.find_parent("li") or len(branch.find("ul").find_all("li", recursive=False)) > UNFOLDED:
+            for part in branch.find_all(["input", "label", "ul"], recursive=False):
+                part.decompose()
+    context["furo_navigation_tree"] = str(sidebar)
+
+
 def setup(app: Any) -> None:
     """Register what happens while pages are read."""
     app.connect("source-read", _insert_table)
     app.connect("autodoc-skip-member", _skip_derived_methods)
+    app.connect("html-page-context", _shorten_sidebar, priority=900)  # after furo has made it

@@ -13,7 +13,7 @@ import pytest
 import maskgrad as mg
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
-from api_pages import PUBLIC_MODULES
+from api_pages import GROUPS, PUBLIC_MODULES, names_in_groups
 
 #: Errors are caught as ``mg.X``; the page of ``maskgrad.errors`` says of all of them what they mean.
 MORE_THAN_ONE = set(mg.errors.__all__)
@@ -39,6 +39,16 @@ def test_each_name_has_one_home() -> None:
                 homes[name, id(getattr(module, name))].add(module.__name__)
     twice = {name: sorted(where) for (name, _), where in homes.items() if len(where) > 1}
     assert not twice.keys() - MORE_THAN_ONE, twice
+
+
+def test_the_reference_has_each_name_in_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = names_in_groups(mg)
+    assert next(iter(groups.values()))[0] == "masked"
+    monkeypatch.setattr(mg, "__all__", [*mg.__all__, "use_kernels_"])
+    monkeypatch.setattr(mg, "use_kernels_", mg.use_kernels, raising=False)
+    with pytest.raises(ValueError, match="differ in {'use_kernels_'}"):
+        names_in_groups(mg)
+    assert groups is GROUPS
 
 
 @pytest.mark.parametrize(

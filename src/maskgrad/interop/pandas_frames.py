@@ -126,8 +126,8 @@ def _check(array: Any, place: str) -> None:
         remedy = "torch has no such precision: use column.astype('float64')"
     else:
         remedy = (
-            "read numbers out of it with pd.to_numeric(column) or column.astype('Float64'), have its values coded "
-            "with column.astype('category'), or leave it out"
+            "let pandas find its type with column.convert_dtypes() (True, False and missing values become 'boolean'), "
+            "read numbers with pd.to_numeric(column), code its values with column.astype('category'), or leave it out"
         )
     raise TypeError(f"{place} must hold numbers, Booleans, categories or text, found dtype {dtype}; {remedy}")
 

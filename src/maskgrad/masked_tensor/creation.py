@@ -48,7 +48,7 @@ def _check_data(data: object, name: str = "data") -> Tensor:
 
 
 def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTensor:
-    """Attach to ``data`` the knowledge of which entries are specified.
+    """A tensor and a Boolean mask as a MaskedTensor: True is specified, an entry that is there.
 
     Args:
         data: tensor of any shape and dtype, shared and not copied: operations in place write into it. A MaskedTensor

@@ -133,7 +133,7 @@ def html(x: MaskedTensor) -> str:
     count = int(x.num_specified())
     share = f"{count} of {values.numel()} entries specified"
     caption = f"masked {markup.escape(str(tuple(values.shape)))}, {markup.escape(str(values.dtype))}, {share}"
-    return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
+    return f"<table><caption style='white-space: nowrap'>{caption}</caption>{''.join(lines)}</table>"
 
 
 def _ends(size: int, most: int) -> list[int | None]:

@@ -201,6 +201,16 @@ def test_columns_without_numbers_are_refused(column: pd.Series, words: str) -> N
         mg.from_pandas(column.array)
 
 
+def test_what_read_csv_makes_of_true_false_and_missing() -> None:
+    import io
+
+    frame = pd.read_csv(io.StringIO("balcony,area\nTrue,1.5\n,2.5\nFalse,\n"))
+    with pytest.raises(TypeError, match=r"column 'balcony' .*convert_dtypes\(\)"):
+        mg.from_pandas(frame)
+    x = mg.from_pandas(frame.convert_dtypes(), dtype=torch.float32)
+    assert x.tolist() == [[1.0, 1.5], [None, 2.5], [0.0, None]]
+
+
 def test_objects_are_never_run() -> None:
     class Bomb:
         def __float__(self) -> float:

@@ -108,7 +108,7 @@ class TestHtml:
 
     def test_a_vector_is_a_row(self) -> None:
         assert poisoned([1.0, None], F32)._repr_html_() == (
-            "<table><caption>masked (2,), torch.float32, 1 of 2 entries specified</caption>"
+            "<table><caption style='white-space: nowrap'>masked (2,), torch.float32, 1 of 2 entries specified</caption>"
             "<tr><th></th><th>0</th><th>1</th></tr>"
             f"<tr><th>0</th><td>1.</td>{self.CELL}</tr></table>"
         )
