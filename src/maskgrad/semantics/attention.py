@@ -14,13 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import safe, sum_of_products, values_of
@@ -29,6 +28,7 @@ from maskgrad.semantics.signatures import bound
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.products import Operand
 
 __all__ = [
@@ -229,13 +229,11 @@ def scaled_dot_product_attention(function: Any, args: tuple[Any, ...], kwargs: d
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+    record(
         "nn.functional.scaled_dot_product_attention",
         "attention",
-        (F.scaled_dot_product_attention,),
         scaled_dot_product_attention,
         "specified where the query has a key that takes part, with a specified value",
         "torch's, over the keys that take part",
-        identity=float("-inf"),
     ),
 )

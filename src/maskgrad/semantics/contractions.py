@@ -15,13 +15,14 @@ from torch import Tensor
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.entries import Entries, fill, intersection
 from maskgrad.semantics.equations import einsum_call, equation, letters, written_out
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.products import any_product, bias_mask, contracted, safe, sum_of_products, values_of
 from maskgrad.semantics.signatures import bound, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS", "PATTERN", "linear", "matmul", "multiply"]
@@ -203,37 +204,20 @@ def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable
     return body
 
 
-def _record(
-    name: str, body: Callable[..., Any], extra: tuple[Any, ...] = (), reflected: Any = ()
-) -> Operation:
-    functions, in_place, methods = functions_named(name, extra)
-    return Operation(
-        name.split()[0],
-        "contractions",
-        functions,
-        body,
-        PATTERN,
-        GRADIENT,
-        identity=0,
-        methods=methods,
-        in_place=in_place,
-        reflected=reflected,
-    )
+def _record(name: str, body: Callable[..., Any], **facts: Any) -> Operation:
+    return record(name, "contractions", body, PATTERN, GRADIENT, **facts)
 
 
 OPERATIONS: tuple[Operation, ...] = (
     _record(
         "matmul",
         matmul,
-        (operator.matmul, operator.imatmul, torch.Tensor.__matmul__, torch.linalg.matmul),
+        extra=(operator.matmul, operator.imatmul, torch.Tensor.__matmul__, torch.linalg.matmul),
         reflected=((torch.Tensor.__rmatmul__, operator.matmul),),
     ),
-    _record("mm", matmul),
-    _record("bmm", matmul),
-    _record("mv", matmul),
-    _record("dot", scalar_product),
-    _record("vdot", scalar_product),
-    _record("linalg.vecdot", scalar_product, (torch.linalg.vecdot,)),
+    *(_record(name, matmul) for name in ("mm", "bmm", "mv")),
+    *(_record(name, scalar_product) for name in ("dot", "vdot")),
+    _record("linalg.vecdot", scalar_product, extra=(torch.linalg.vecdot,)),
     _record("inner", inner),
     _record("outer ger", outer),
     _record("kron", kron),

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import Operation, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["OPERATIONS"]
-
-PATTERN = "unchanged"
 
 
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -48,16 +45,7 @@ def contiguous(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 def _record(name: str, body: Callable[..., Any] = convert) -> Operation:
-    functions, _, methods = functions_named(name)
-    return Operation(
-        name.split()[0],
-        "conversion",
-        functions,
-        body,
-        PATTERN,
-        "passes, in the operand's dtype",
-        methods=methods,
-    )
+    return record(name, "conversion", body, "unchanged", "passes, in the operand's dtype")
 
 
 CONVERSIONS = """
@@ -90,23 +78,17 @@ PROPERTIES = """
 """
 
 METADATA: tuple[Operation, ...] = (
+    *(record(name, "metadata", ask, "none") for name in (*QUESTIONS.split(), "result_type")),
     *(
-        Operation(name, "metadata", functions, ask, "none", "none", methods=methods)
-        for name in QUESTIONS.split()
-        for functions, _, methods in [functions_named(name)]
-    ),
-    *(
-        Operation(
+        record(
             name,
             "metadata",
-            (getattr(Tensor, name).__get__,),
             ask,
             "none",
-            "none",
+            functions=(getattr(Tensor, name).__get__,),
             methods=(name,),
             is_property=True,
         )
         for name in PROPERTIES.split()
     ),
-    Operation("result_type", "metadata", (torch.result_type,), ask, "none", "none"),
 )

@@ -16,7 +16,7 @@ import torch
 
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import bias_mask, indicator, safe, sum_of_products, values_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
@@ -208,9 +209,7 @@ def conv_tbc(function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dic
 
 
 def _record(name: str, body: Callable[..., Any]) -> Operation:
-    return Operation(
-        f"nn.functional.{name}", "convolutions", functions_named(name)[0], body, PATTERN, GRADIENT, identity=0
-    )
+    return record(f"nn.functional.{name}", "convolutions", body, PATTERN, GRADIENT)
 
 
 OPERATIONS: tuple[Operation, ...] = (

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected
 from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.signatures import bound
 
@@ -86,11 +86,10 @@ def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _record(name: str) -> Operation:
-    functions, _, methods = functions_named(name)
     pattern = "that of the model" if name.endswith("_like") else "everything is specified"
     if name in CONTENT:
         pattern += ", if the value is"
-    return Operation(name, "creation", functions, create, pattern, "none", methods=methods)
+    return record(name, "creation", create, pattern)
 
 
 NAMES = """
@@ -100,31 +99,30 @@ NAMES = """
 
 OPERATIONS: tuple[Operation, ...] = (
     *(_record(name) for name in NAMES.split()),
-    Operation(
+    record(
         "fill",
         "creation",
-        (torch.fill,),
         fill,
         "everything is specified, if the value is",
         "to the value",
-        in_place=(torch.fill_, Tensor.fill_),
+        functions=(torch.fill,),
     ),
-    Operation(
+    record(
         "zero_",
         "creation",
-        (),
         zero,
         "everything is specified",
         "zero",
+        functions=(),
         in_place=(torch.zero_, Tensor.zero_),
     ),
-    Operation(
+    record(
         "copy_",
         "creation",
-        (),
         copy,
         "specified where the source is, broadcast",
         "to the source, at its specified entries",
+        functions=(),
         in_place=(Tensor.copy_,),
     ),
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.plain_arguments import plain_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -26,20 +28,10 @@ def among_zeros(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     )
 
 
-def _record(name: str) -> Operation:
-    functions, in_place, methods = functions_named(name)
-    return Operation(
-        name,
-        "views",
-        functions,
-        among_zeros,
-        "moves with the values; zeros that are created are specified",
-        "moves back with the values; none to created zeros",
-        in_place=in_place,
-        methods=methods,
-    )
-
+PATTERN = "moves with the values; zeros that are created are specified"
+GRADIENT = "moves back with the values; none to created zeros"
 
 OPERATIONS: tuple[Operation, ...] = tuple(
-    _record(name) for name in ["tril", "triu", "diag", "diag_embed", "diagflat"]
+    record(name, "views", among_zeros, PATTERN, GRADIENT)
+    for name in ("tril", "triu", "diag", "diag_embed", "diagflat")
 )

@@ -12,13 +12,14 @@ import torch
 
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, filler_as, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "diff", "gradient"]
 
@@ -97,12 +98,13 @@ def gradient(
     return tuple(found)
 
 
-def _record(name: str, rule: Any, pattern: str) -> Operation:
-    functions, _, methods = functions_named(name, namespaces=(torch, torch.Tensor))
-    return Operation(name, "scans", functions, named(rule), pattern, "to the entries read", methods=methods)
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    _record("diff", diff, "specified where all n + 1 neighbours were"),
-    _record("gradient", gradient, "specified where all entries that are read were"),
+OPERATIONS: tuple[Operation, ...] = tuple(
+    of_rule(
+        rule,
+        "scans",
+        f"specified where all {read} were",
+        "to the entries read",
+        namespaces=(torch, torch.Tensor),
+    )
+    for rule, read in ((diff, "n + 1 neighbours"), (gradient, "entries that are read"))
 )

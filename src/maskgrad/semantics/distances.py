@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
 from maskgrad.semantics.entries import Entries, as_entries, intersection
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.products import safe, sum_of_products, values_of
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
@@ -180,33 +181,21 @@ def cosine_similarity(function: Callable[..., Any], args: tuple[Any, ...], kwarg
     return Entries(values, present.squeeze(dim))
 
 
-def _record(
-    name: str,
-    function: Callable[..., Any],
-    body: Callable[..., Any],
-    pattern: str = PATTERN,
-    number: Number | None = None,
-) -> Operation:
-    functions, _, methods = functions_named(function.__name__)
-    return Operation(
-        name, "distances", functions, body, pattern, GRADIENT, identity=0, methods=methods, number=number
-    )
-
-
 def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
     return of_an_extreme(None, bound("input other p", args, kwargs).get("p", 2))
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record("cdist", torch.cdist, cdist),
-    _record(
+    record("cdist", "distances", cdist, PATTERN, GRADIENT),
+    record(
         "dist",
-        torch.dist,
+        "distances",
         dist,
         "a plain number (order inf or below 0: masked)",
-        Number(0, dim=None, unless=_of_an_extreme),
+        GRADIENT,
+        number=Number(0, dim=None, unless=_of_an_extreme),
     ),
-    _record("nn.functional.pdist", F.pdist, pdist),
-    _record("nn.functional.pairwise_distance", F.pairwise_distance, pairwise_distance),
-    _record("nn.functional.cosine_similarity", F.cosine_similarity, cosine_similarity),
+    record("nn.functional.pdist", "distances", pdist, PATTERN, GRADIENT),
+    record("nn.functional.pairwise_distance", "distances", pairwise_distance, PATTERN, GRADIENT),
+    record("nn.functional.cosine_similarity", "distances", cosine_similarity, PATTERN, GRADIENT),
 )

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.semantics.entries import Entries, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import functions_named, record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -32,14 +34,6 @@ def equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 OPERATIONS: tuple[Operation, ...] = tuple(
-    Operation(
-        name,
-        "equality",
-        functions_named(name)[0],
-        equal,
-        "a plain bool; the patterns are compared too",
-        "none",
-        methods=(name,),
-    )
+    record(name, "equality", equal, "a plain bool; the patterns are compared too")
     for name in ("equal", "allclose")
 )

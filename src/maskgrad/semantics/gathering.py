@@ -12,11 +12,13 @@ from torch import Tensor
 
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "safe_positions"]
 
@@ -101,17 +103,11 @@ def nonzero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return function((x.values != 0) & x.mask, *rest, **named)
 
 
-def _record(name: str, body: Callable[..., Any], pattern: str = PATTERN, gradient: str = MOVES) -> Operation:
-    functions, _, methods = functions_named(name)
-    return Operation(name, "indexing", functions, body, pattern, gradient, methods=methods)
-
-
 OPERATIONS: tuple[Operation, ...] = (
-    _record("gather", gather),
-    _record("take", take),
-    _record("take_along_dim", take_along_dim),
-    _record("masked_select", masked_select, "that of the entries read"),
-    _record("nonzero", nonzero, "plain: the positions of specified entries", "none"),
-    _record("nonzero_static", nonzero, "plain: the positions of specified entries", "none"),
-    _record("argwhere", nonzero, "plain: the positions of specified entries", "none"),
+    *(record(body.__name__, "indexing", body, PATTERN, MOVES) for body in (gather, take, take_along_dim)),
+    record("masked_select", "indexing", masked_select, "that of the entries read", MOVES),
+    *(
+        record(name, "indexing", nonzero, "plain: the positions of specified entries")
+        for name in ("nonzero", "nonzero_static", "argwhere")
+    ),
 )

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.semantics.entries import Entries, intersection, specified
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "UNSPECIFIED", "assigned"]
 
@@ -129,43 +131,23 @@ def index_select(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     return Entries(x.values.index_select(dim, index), x.mask.index_select(dim, index))
 
 
-CHOSEN = "specified where the condition is and the chosen side is"
+READ = "that of the entries read"
 MOVES = "moves back to the entries read"
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "__getitem__",
-        "indexing",
-        (Tensor.__getitem__, operator.getitem),
-        getitem,
-        "that of the entries read",
-        MOVES,
-    ),
-    Operation(
-        "index_select",
-        "indexing",
-        functions_named("index_select")[0],
-        index_select,
-        "that of the entries read",
-        MOVES,
-        methods=("index_select",),
-    ),
-    Operation(
+    record("__getitem__", "indexing", getitem, READ, MOVES, functions=(Tensor.__getitem__, operator.getitem)),
+    record("index_select", "indexing", index_select, READ, MOVES),
+    record(
         "where",
         "indexing",
-        (torch.where, Tensor.where),
         where,
-        CHOSEN,
+        "specified where the condition is and the chosen side is",
         "to the chosen side",
-        methods=("where",),
     ),
-    Operation(
+    record(
         "masked_fill",
         "indexing",
-        functions_named("masked_fill")[0],
         masked_fill,
         "specified where written, else as before",
         "to the entries kept",
-        in_place=functions_named("masked_fill")[1],
-        methods=("masked_fill",),
     ),
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maskgrad.semantics.entries import Entries, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "join"]
 
@@ -30,22 +32,23 @@ def block_diag(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     return Entries(values, function(*[mask_of(part).logical_not() for part in args]).logical_not())
 
 
+JOINS = (
+    "cat concat concatenate",
+    "stack",
+    "hstack",
+    "vstack row_stack",
+    "dstack",
+    "column_stack",
+    "block_diag",
+)
+
 OPERATIONS: tuple[Operation, ...] = tuple(
-    Operation(
-        row.split("|")[0],
+    record(
+        names,
         "joins",
-        functions_named(row.replace("|", " "))[0],
-        block_diag if row == "block_diag" else join,
+        block_diag if names == "block_diag" else join,
         "joined like the values",
         "split back to the parts",
     )
-    for row in [
-        "cat|concat|concatenate",
-        "stack",
-        "hstack",
-        "vstack|row_stack",
-        "dstack",
-        "column_stack",
-        "block_diag",
-    ]
+    for names in JOINS
 )

@@ -24,12 +24,13 @@ from maskgrad.semantics.attention import (
 )
 from maskgrad.semantics.contractions import linear
 from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
+    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
@@ -287,21 +288,12 @@ def never_left_aligned(function: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+    record(
         "nn.functional.multi_head_attention_forward",
         "attention",
-        (F.multi_head_attention_forward,),
         multi_head_attention_forward,
         "specified where the query has a key that takes part in at least one head",
         "torch's, over the keys that take part",
-        identity=float("-inf"),
     ),
-    Operation(
-        "_nested_tensor_from_mask_left_aligned",
-        "attention",
-        (torch._nested_tensor_from_mask_left_aligned,),
-        never_left_aligned,
-        "no tensor: False",
-        "none",
-    ),
+    record("_nested_tensor_from_mask_left_aligned", "attention", never_left_aligned, "no tensor: False"),
 )

@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -43,8 +45,6 @@ def constant_pad_nd(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
 PATTERN = "moves with the values; constants are specified"
 GRADIENT = "moves back; none to constants"
 OPERATIONS: tuple[Operation, ...] = (
-    Operation("nn.functional.pad", "joins", (F.pad, torch._C._nn.pad), pad, PATTERN, GRADIENT),
-    Operation(
-        "constant_pad_nd", "joins", functions_named("constant_pad_nd")[0], constant_pad_nd, PATTERN, GRADIENT
-    ),
+    record("nn.functional.pad", "joins", pad, PATTERN, GRADIENT, extra=(torch._C._nn.pad,)),
+    record("constant_pad_nd", "joins", constant_pad_nd, PATTERN, GRADIENT),
 )

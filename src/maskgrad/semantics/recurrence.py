@@ -21,7 +21,7 @@ from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.products import safe, values_of
 from maskgrad.semantics.signatures import bound
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS", "SIGNATURE", "Steps", "reversing", "run_layer", "taken"]
@@ -228,15 +229,12 @@ def _lstm_masks(new: Tensor, cell_state: Tensor, mask: Tensor) -> tuple[Entries,
     return Entries(new, mask.expand(new.shape)), Entries(cell_state, mask.expand(cell_state.shape))
 
 
-def _record(name: str, body: Callable[..., Any], pattern: str) -> Operation:
-    return Operation(name, "recurrence", (getattr(torch, name),), body, pattern, GRADIENT, filler=0)
-
-
 SEQUENCE = "that of the steps; a final state is specified"
 STEP = "specified where input and state have a specified entry, and the old cell state is specified"
 GRADIENT = "as if each sequence were alone"
 
-OPERATIONS: tuple[Operation, ...] = (
-    *(_record(name, recurrence, SEQUENCE) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
-    *(_record(name, cell, STEP) for name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")),
+OPERATIONS: tuple[Operation, ...] = tuple(
+    record(name + suffix, "recurrence", body, pattern, GRADIENT, functions=(getattr(torch, name + suffix),))
+    for suffix, body, pattern in (("", recurrence, SEQUENCE), ("_cell", cell, STEP))
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 )

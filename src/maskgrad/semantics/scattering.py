@@ -13,11 +13,13 @@ from torch import Tensor
 
 from maskgrad.semantics.accumulation import add_up, combine
 from maskgrad.semantics.entries import Entries, fill, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -221,26 +223,15 @@ def index_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     return Entries(result.values.reshape(shape), result.mask.reshape(shape))
 
 
-def _record(
-    name: str, body: Callable[..., Any], pattern: str, gradient: str, family: str = "accumulation"
-) -> Operation:
-    functions, in_place, methods = functions_named(name)
-    return Operation(name, family, functions, body, pattern, gradient, in_place=in_place, methods=methods)
-
-
 WRITTEN = "as the source where written, else as before"
+KEPT = "to the source where written, else to the entries kept"
 COMBINED = "specified where a specified contribution arrives or was"
+REDUCED = "that of the reduction, to its specified contributions"
+
 OPERATIONS: tuple[Operation, ...] = (
-    *(
-        _record(
-            name, _write(name), WRITTEN, "to the source where written, else to the entries kept", "indexing"
-        )
-        for name in WRITES
-    ),
-    _record(
-        "scatter_reduce", scatter_reduce, COMBINED, "that of the reduction, to its specified contributions"
-    ),
-    _record("scatter_add", scatter_add, COMBINED, "to every specified contribution"),
-    _record("index_add", index_add, COMBINED, "alpha to every specified contribution"),
-    _record("index_reduce", index_reduce, COMBINED, "that of the reduction, to its specified contributions"),
+    *(record(name, "indexing", _write(name), WRITTEN, KEPT) for name in WRITES),
+    record("scatter_reduce", "accumulation", scatter_reduce, COMBINED, REDUCED),
+    record("scatter_add", "accumulation", scatter_add, COMBINED, "to every specified contribution"),
+    record("index_add", "accumulation", index_add, COMBINED, "alpha to every specified contribution"),
+    record("index_reduce", "accumulation", index_reduce, COMBINED, REDUCED),
 )

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from maskgrad.semantics.compaction import positions_along, specified_first
 from maskgrad.semantics.entries import Entries, filler_as, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "bucketize", "searchsorted"]
 
@@ -61,11 +60,6 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
-def _record(rule: Callable[..., Any]) -> Operation:
-    functions, _, methods = functions_named(rule.__name__)
-    return Operation(
-        rule.__name__, "sorting", functions, named(rule), "that of the values", "none", methods=methods
-    )
-
-
-OPERATIONS: tuple[Operation, ...] = (_record(searchsorted), _record(bucketize))
+OPERATIONS: tuple[Operation, ...] = tuple(
+    of_rule(rule, "sorting", "that of the values") for rule in (searchsorted, bucketize)
+)

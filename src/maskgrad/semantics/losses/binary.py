@@ -123,12 +123,11 @@ def _each_label(
 GRADIENT = "torch's, divided by the count, where all operands are specified"
 
 OPERATIONS: tuple[Operation, ...] = (
-    loss_record(F.binary_cross_entropy, binary_cross_entropy, GRADIENT, filler=0.5, has_body=True),
+    loss_record(F.binary_cross_entropy, binary_cross_entropy, GRADIENT, has_body=True),
     loss_record(
         F.binary_cross_entropy_with_logits,
         binary_cross_entropy_with_logits,
         GRADIENT,
-        filler=1,
         has_body=True,
         twin=(
             torch.binary_cross_entropy_with_logits,
@@ -136,12 +135,11 @@ OPERATIONS: tuple[Operation, ...] = (
             binary_cross_entropy_with_logits,
         ),
     ),
-    loss_record(F.soft_margin_loss, soft_margin_loss, GRADIENT, filler=1),
+    loss_record(F.soft_margin_loss, soft_margin_loss, GRADIENT),
     loss_record(
         F.multilabel_soft_margin_loss,
         multilabel_soft_margin_loss,
         GRADIENT,
-        filler=1,
         pattern="per sample: one class is specified; reduced: a plain number",
     ),
 )

@@ -241,7 +241,6 @@ OPERATIONS: tuple[Operation, ...] = (
         F.cross_entropy,
         cross_entropy,
         "(softmax - target) / count over the specified classes",
-        identity=float("-inf"),
         pattern=PATTERN,
         widens=False,  # its bodies do
     ),

@@ -118,7 +118,6 @@ OPERATIONS: tuple[Operation, ...] = (
         ctc_loss,
         "torch's, over the remaining time steps, classes and labels",
         widens=False,
-        identity=ABSENT,
         pattern="per sequence: a time step, a label and an alignment are left; reduced: a plain number",
         twin=(
             torch.ctc_loss,

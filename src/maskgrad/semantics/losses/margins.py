@@ -135,7 +135,6 @@ OPERATIONS: tuple[Operation, ...] = (
         F.multilabel_margin_loss,
         multilabel_margin_loss,
         "torch's, over the specified classes and labels",
-        identity=float("-inf"),
         pattern="per sample: a class and a label are specified; reduced: a plain number",
     ),
 )

@@ -178,14 +178,12 @@ OPERATIONS: tuple[Operation, ...] = (
         F.margin_ranking_loss,
         margin_ranking_loss,
         "-target / count and target / count where the margin is violated",
-        filler=1,
         twin=(torch.margin_ranking_loss, "input1 input2 target margin reduction", margin_ranking_loss),
     ),
     loss_record(
         F.hinge_embedding_loss,
         hinge_embedding_loss,
         "torch's, divided by the count, where both are specified",
-        filler=1,
         widens=False,  # nothing cancels in an entry, and its rounding is PyTorch's
         twin=(torch.hinge_embedding_loss, "input target margin reduction", hinge_embedding_loss),
     ),
@@ -193,7 +191,6 @@ OPERATIONS: tuple[Operation, ...] = (
         F.cosine_embedding_loss,
         cosine_embedding_loss,
         GRADIENT,
-        identity=0,
         pattern=DISTANCES,
         twin=(torch.cosine_embedding_loss, "input1 input2 target margin reduction", cosine_embedding_loss),
     ),

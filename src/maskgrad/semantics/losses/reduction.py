@@ -12,7 +12,7 @@ from maskgrad import kernels
 from maskgrad.kernels.selection import runs_compiled
 from maskgrad.semantics.autocasting import wide
 from maskgrad.semantics.entries import HALVES, Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.products import values_of
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["loss_record", "reduce_loss", "reduction_named", "weighted_mean"]
 
@@ -86,8 +88,6 @@ def loss_record(
     function: Callable[..., Any],
     rule: Callable[..., Any],
     gradient: str,
-    filler: float | None = None,
-    identity: float | None = None,
     pattern: str = PATTERN,
     twin: tuple[Callable[..., Any], str, Callable[..., Any]] | None = None,
     has_body: bool = False,
@@ -115,15 +115,9 @@ def loss_record(
             return Entries(result.values.to(wanted), result.mask)
         return result.to(wanted)
 
-    return Operation(
-        f"nn.functional.{function.__name__}",
-        "losses",
-        (function,) if twin is None else (function, twin[0]),
-        body,
-        pattern,
-        gradient,
-        filler=filler,
-        identity=identity,
+    functions = (function,) if twin is None else (function, twin[0])
+    return record(
+        f"nn.functional.{function.__name__}", "losses", body, pattern, gradient, functions=functions
     )
 
 

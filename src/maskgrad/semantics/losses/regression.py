@@ -299,32 +299,25 @@ def kl_div_by_number(input: Operand, target: Operand, reduction: str, log_target
 DIFFERENCE = "torch's, divided by the count, where both are specified"
 
 OPERATIONS: tuple[Operation, ...] = (
-    loss_record(
-        F.mse_loss, mse_loss, "2 (input - target) / count where both are specified", filler=1, has_body=True
-    ),
-    loss_record(
-        F.l1_loss, l1_loss, "sign(input - target) / count where both are specified", filler=1, has_body=True
-    ),
-    loss_record(F.smooth_l1_loss, smooth_l1_loss, DIFFERENCE, filler=1, has_body=True),
-    loss_record(F.huber_loss, huber_loss, DIFFERENCE, filler=1, has_body=True),
+    loss_record(F.mse_loss, mse_loss, "2 (input - target) / count where both are specified", has_body=True),
+    loss_record(F.l1_loss, l1_loss, "sign(input - target) / count where both are specified", has_body=True),
+    loss_record(F.smooth_l1_loss, smooth_l1_loss, DIFFERENCE, has_body=True),
+    loss_record(F.huber_loss, huber_loss, DIFFERENCE, has_body=True),
     loss_record(
         F.poisson_nll_loss,
         poisson_nll_loss,
         DIFFERENCE,
-        filler=1,
         twin=(torch.poisson_nll_loss, "input target log_input full eps reduction", poisson_nll_loss),
     ),
     loss_record(
         F.gaussian_nll_loss,
         gaussian_nll_loss,
         "torch's, divided by the count, where all are specified",
-        filler=1,
     ),
     loss_record(
         F.kl_div,
         kl_div,
         DIFFERENCE,
-        filler=1,
         twin=(torch.kl_div, "input target reduction log_target", kl_div_by_number),
     ),
 )
