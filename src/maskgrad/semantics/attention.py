@@ -18,18 +18,18 @@ import torch
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.products import safe, sum_of_products, values_of
+from maskgrad.semantics.products import sum_of_products
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = [
     "OPERATIONS",

@@ -8,16 +8,15 @@ import torch
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.contractions import GRADIENT, PATTERN, multiply
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
 
@@ -125,6 +124,6 @@ OPERATIONS: tuple[Operation, ...] = (
         named(matrix_power),
         POWER,
         GRADIENT,
-        extra=(torch.linalg.matrix_power,),
+        functions=(torch.linalg.matrix_power, torch.matrix_power, torch.Tensor.matrix_power),
     ),
 )

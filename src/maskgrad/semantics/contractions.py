@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.entries import Entries, fill, intersection
+from maskgrad.semantics.entries import Entries, fill, intersection, safe, values_of
 from maskgrad.semantics.equations import einsum_call, equation, letters, written_out
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.products import any_product, bias_mask, contracted, safe, sum_of_products, values_of
+from maskgrad.semantics.products import any_product, bias_mask, contracted, sum_of_products
 from maskgrad.semantics.signatures import bound, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS", "PATTERN", "linear", "matmul", "multiply"]
 

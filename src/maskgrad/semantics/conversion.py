@@ -87,6 +87,7 @@ METADATA: tuple[Operation, ...] = (
             "none",
             functions=(getattr(Tensor, name).__get__,),
             methods=(name,),
+            in_place=(),
             is_property=True,
         )
         for name in PROPERTIES.split()

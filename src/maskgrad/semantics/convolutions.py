@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.products import bias_mask, indicator, safe, sum_of_products, values_of
+from maskgrad.semantics.products import bias_mask, indicator, sum_of_products
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
 

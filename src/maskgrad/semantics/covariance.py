@@ -16,15 +16,15 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, fill
+from maskgrad.semantics.entries import Entries, fill, values_of
 from maskgrad.semantics.facts import of_rule
-from maskgrad.semantics.products import sum_of_products, values_of
+from maskgrad.semantics.products import sum_of_products
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
 

@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
-from maskgrad.semantics.entries import Entries, as_entries, intersection
+from maskgrad.semantics.entries import Entries, as_entries, intersection, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import Number
-from maskgrad.semantics.products import safe, sum_of_products, values_of
+from maskgrad.semantics.products import sum_of_products
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
 

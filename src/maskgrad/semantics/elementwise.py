@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.selection import is_transformed
-from maskgrad.semantics.entries import Entries, fill, intersection, specified
+from maskgrad.semantics.entries import Entries, fill, intersection, specified, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_moderate
-from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, safe
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.products import safe
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:

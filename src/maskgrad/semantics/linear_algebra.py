@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.semantics.entries import Entries, fill, intersection
+from maskgrad.semantics.entries import Entries, fill, intersection, safe, values_of
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import Number
-from maskgrad.semantics.products import safe, values_of
 from maskgrad.semantics.reductions import sum
 from maskgrad.semantics.signatures import bound
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.windows import as_tuple, shared
 
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
 

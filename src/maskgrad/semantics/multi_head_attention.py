@@ -23,15 +23,14 @@ from maskgrad.semantics.attention import (
     weighted_sum,
 )
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, as_entries
+from maskgrad.semantics.entries import Entries, as_entries, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
-from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS"]
 

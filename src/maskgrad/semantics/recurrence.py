@@ -20,9 +20,8 @@ import torch
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, safe, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.products import safe, values_of
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
-    from maskgrad.semantics.products import Operand
 
 __all__ = ["OPERATIONS", "SIGNATURE", "Steps", "reversing", "run_layer", "taken"]
 
