@@ -22,20 +22,18 @@ from maskgrad.masked_tensor.torch_patches.patch import Patch
 __all__ = ["PACKAGE_PATCHES", "apply_all"]
 
 _TESTS = "tests/ecosystem"
-_GEOMETRIC = "torch_geometric"
 
 
-def _refusal(path: str, after: str, reason: str, remedy: str, test: str) -> Patch:
+def _refusal(path: str, reason: str, remedy: str, test: str) -> Patch:
+    *owners, _ = path.split(".")
     return Patch(
         target=path,
-        how="replaced",
         reason=reason,
         without=f"{path} may be wrong on a MaskedTensor: {reason}. {remedy}",
-        versions="all",
         test=f"{_TESTS}/{test}",
         needs={path: None},
         install=refuse(path, reason, remedy),
-        after=after,
+        after=".".join(name for name in owners if not name[0].isupper()),
     )
 
 
@@ -48,29 +46,25 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         how="registered",
         reason="einops knows no MaskedTensor",
         without="einops refuses MaskedTensors; use x.reshape, x.permute and reductions along dimensions",
-        versions="all",
         test=f"{_TESTS}/test_einops.py::test_rearranging",
         needs={
             "einops._backends.AbstractBackend": None,
-            "einops._backends.TorchBackend.is_appropriate_type": ("self", "tensor"),
+            "einops._backends.TorchBackend.is_appropriate_type": "self tensor",
         },
         install=einops_backend.install,
         after="einops._backends",
     ),
     Patch(
         target="torch_geometric.utils._scatter.scatter",
-        how="replaced",
         reason="divides by the number of all rows, and starts from zeros",
         without="pooling and aggregations of torch_geometric count unspecified entries; use mg.functional",
-        versions="all",
         test=f"{_TESTS}/test_torch_geometric.py::test_scatter",
-        needs={"torch_geometric.utils._scatter.scatter": ("src", "index", "dim", "dim_size", "reduce")},
+        needs={"torch_geometric.utils._scatter.scatter": "src index dim dim_size reduce"},
         install=graph_scatter.install,
         after="torch_geometric.utils._scatter",
     ),
     _refusal(
         "torch_geometric.data.storage.BaseStorage.__setitem__",
-        "torch_geometric.data.storage",
         "a graph leaves what is no tensor as it is, in subgraphs and batches, too",
         "Store values and mask, Data(x=x.filled(0.), x_mask=x.mask), and put them together with mg.masked(data.x, "
         "data.x_mask) in the model.",
@@ -78,42 +72,36 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
     ),
     _refusal(
         "torch_geometric.nn.conv.message_passing.MessagePassing.__call__",
-        "torch_geometric.nn.conv.message_passing",
         "messages are collected from tensors only",
         "Use torch_geometric.utils.scatter(x[source], target, reduce=…), which knows MaskedTensors, or x.filled(0.).",
         "test_torch_geometric.py::test_message_passing_refuses",
     ),
     _refusal(
         "torch_geometric.utils._coalesce.coalesce",
-        "torch_geometric.utils._coalesce",
         _EDGES,
         _ONE_BY_ONE,
         "test_torch_geometric.py::test_edges_refuse",
     ),
     _refusal(
         "torch_geometric.utils._sort_edge_index.sort_edge_index",
-        "torch_geometric.utils._sort_edge_index",
         _EDGES,
         _ONE_BY_ONE,
         "test_torch_geometric.py::test_edges_refuse",
     ),
     _refusal(
         "torch_geometric.utils.undirected.to_undirected",
-        "torch_geometric.utils.undirected",
         _EDGES,
         _ONE_BY_ONE,
         "test_torch_geometric.py::test_edges_refuse",
     ),
     _refusal(
         "torch_geometric.nn.norm.layer_norm.LayerNorm.__call__",
-        "torch_geometric.nn.norm.layer_norm",
         "it divides by the number of all entries of a graph",
         "Use torch.nn.LayerNorm for each node, torch_geometric.nn.GraphNorm, or x.filled(0.).",
         "test_torch_geometric.py::test_norms_refuse",
     ),
     _refusal(
         "torch_geometric.nn.norm.instance_norm.InstanceNorm.__call__",
-        "torch_geometric.nn.norm.instance_norm",
         "it divides by the number of all nodes of a graph",
         "Use torch_geometric.nn.GraphNorm, which divides by what is specified, or x.filled(0.).",
         "test_torch_geometric.py::test_norms_refuse",
@@ -121,7 +109,6 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
     *(
         _refusal(
             f"torch_geometric.nn.aggr.{module}.{name}.__call__",
-            f"torch_geometric.nn.aggr.{module}",
             "it scales by the number of all rows",
             "Use the aggregations mean, max, min, sum, mul, var and std, or x.filled(0.).",
             "test_torch_geometric.py::test_aggregations_refuse",
@@ -134,28 +121,24 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
     ),
     _refusal(
         "torch_geometric.utils._scatter.scatter_argmax",
-        "torch_geometric.utils._scatter",
         "it does not ask which rows are specified",
         "Use torch_geometric.utils.scatter(x, index, reduce='max') and compare, or x.filled(float('-inf')).",
         "test_torch_geometric.py::test_edges_refuse",
     ),
     _refusal(
         "torch_geometric.utils.undirected.is_undirected",
-        "torch_geometric.utils.undirected",
         "it compares attributes that are tensors, and others not at all",
         _ONE_BY_ONE,
         "test_torch_geometric.py::test_edges_refuse",
     ),
     _refusal(
         "torch_geometric.nn.aggr.quantile.QuantileAggregation.__call__",
-        "torch_geometric.nn.aggr.quantile",
         "it finds the middle by the number of all rows",
         "Use the aggregations mean, max, min, sum, mul, var and std, or mg.functional.median for each graph.",
         "test_torch_geometric.py::test_aggregations_refuse",
     ),
     _refusal(
         "tensordict.base.TensorDictBase._convert_to_tensor",
-        "tensordict.base",
         "it would be kept as an object of Python, which indexing, stacking and moving leave as it is",
         "Store its parts, TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…), and read "
         "mg.interop.from_tensors(td).",
@@ -163,14 +146,12 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
     ),
     _refusal(
         "safetensors.torch.save_file",
-        "safetensors.torch",
         "a file holds plain tensors",
         "Save mg.interop.to_tensors(tensors), and read mg.interop.from_tensors(load_file(path)).",
         "test_safetensors.py::test_masked_tensors_refuse",
     ),
     _refusal(
         "safetensors.torch.save",
-        "safetensors.torch",
         "a file holds plain tensors",
         "Save mg.interop.to_tensors(tensors), and read mg.interop.from_tensors(load(data)).",
         "test_safetensors.py::test_masked_tensors_refuse",
@@ -178,7 +159,6 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
     *(
         _refusal(
             f"torchjd.autojac.{module}.{module[1:]}",
-            f"torchjd.autojac.{module}",
             "each entry is an objective, and unspecified ones would count as objectives with a gradient of zero",
             "Give the specified ones, losses.compressed().",
             "test_torchjd.py::test_masked_objectives_refuse",
@@ -188,7 +168,6 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
     *(
         _refusal(
             f"opacus.grad_sample.{module}.{name}.capture_activations_hook",
-            f"opacus.grad_sample.{module}",
             "the rules of Opacus compute with inputs as plain tensors",
             "Use mg.per_sample_grad, or give the layers x.filled(0.) and mask the losses.",
             "test_opacus.py::test_masked_inputs_refuse",
@@ -200,45 +179,39 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
     ),
     _refusal(
         "torch.utils.tensorboard._convert_np.make_np",
-        "torch.utils.tensorboard._convert_np",
         "a summary has no place for what is unspecified",
         "Write a number, x.mean(), the specified entries, x.compressed(), or x.filled(value).",
         "test_tensorboard.py::test_masked_tensors_refuse",
     ),
     Patch(
         target="transformers.integrations.moe.ExpertsInterface.get_interface",
-        how="replaced",
         reason="looks tokens up by indices computed from them, which are unspecified where the tokens are",
         without="mixtures of experts refuse MaskedTensors; give inputs_embeds=x.filled(0.) and attention_mask",
-        versions="all",
         test=f"{_TESTS}/test_transformers.py::test_architectures",
-        needs={"transformers.integrations.moe.ExpertsInterface.get_interface": ("self",)},
+        needs={"transformers.integrations.moe.ExpertsInterface.get_interface": "self"},
         install=expert_rows.install,
         after="transformers.integrations.moe",
     ),
     _refusal(
         "transformers.generation.utils.GenerationMixin.generate",
-        "transformers.generation.utils",
         "the tokens that it appends are the same for all sequences, wherever these end",
         "Pad on the left, and call generate(inputs_embeds=x.filled(0.), attention_mask=x.mask.any(-1).long()).",
         "test_transformers.py::test_generating",
     ),
     Patch(
         target="torchvision.transforms.v2.Transform",
-        how="replaced",
         reason="transforms the values of a MaskedTensor and not its mask",
         without="transforms of torchvision move the values of a MaskedTensor and not its mask; transform "
         "tv_tensors.Image(x.filled(0.)) and tv_tensors.Mask(x.mask) together",
-        versions="all",
         test=f"{_TESTS}/test_torchvision.py::test_flips_and_crops",
         needs={
             "torchvision.transforms.v2.functional._utils._KERNEL_REGISTRY": None,
-            "torchvision.transforms.v2.functional._utils.is_pure_tensor": ("inpt",),
-            "torchvision.transforms.v2._transform.Transform.make_params": ("self", "flat_inputs"),
-            "torchvision.transforms.v2._transform.Transform.check_inputs": ("self", "flat_inputs"),
-            "torchvision.transforms.v2._transform.Transform.transform": ("self", "inpt", "params"),
-            "torchvision.transforms.v2._transform.Transform._needs_transform_list": ("self", "flat_inputs"),
-            "torchvision.transforms.v2._transform._RandomApplyTransform.forward": ("self", "inputs"),
+            "torchvision.transforms.v2.functional._utils.is_pure_tensor": "inpt",
+            "torchvision.transforms.v2._transform.Transform.make_params": "self flat_inputs",
+            "torchvision.transforms.v2._transform.Transform.check_inputs": "self flat_inputs",
+            "torchvision.transforms.v2._transform.Transform.transform": "self inpt params",
+            "torchvision.transforms.v2._transform.Transform._needs_transform_list": "self flat_inputs",
+            "torchvision.transforms.v2._transform._RandomApplyTransform.forward": "self inputs",
         },
         install=image_transforms.install,
         after="torchvision.transforms.v2",

@@ -46,7 +46,7 @@ def by_position(operation: Operation) -> Callable[..., Any]:
         given = paired(names, args) | kwargs
         if name == "l1_loss" and given.get("weight") is None:
             given["weight"] = forgotten_weight()
-        _check_shapes(name, shape_of(given["input"]), shape_of(given["target"]))
+        _check_shapes(name, shape_of(given.get("input")), shape_of(given["target"]))
         if name == "gaussian_nll_loss":
             given["var"] = _variance(given["var"], given["input"])
         operands = {key: x for key, x in given.items() if is_masked(x) or isinstance(x, Tensor)}
