@@ -18,7 +18,7 @@ import torch
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, safe, values_of
+from maskgrad.semantics.entries import Entries, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
@@ -204,10 +204,7 @@ def _per_query_head(operand: Operand, heads: int) -> Operand:
         raise RuntimeError(
             f"Number of heads in key and value must divide the number of heads in query, found {own} and {heads}"
         )
-    if isinstance(operand, Entries):
-        repeated = (part.repeat_interleave(heads // own, -3) for part in operand)
-        return Entries(*repeated)
-    return operand.repeat_interleave(heads // own, -3)
+    return rearranged(operand, lambda part: part.repeat_interleave(heads // own, -3))  # type: ignore[no-any-return]
 
 
 SIGNATURE = "query key value attn_mask dropout_p is_causal"

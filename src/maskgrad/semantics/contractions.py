@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.entries import Entries, fill, intersection, safe, values_of
+from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, safe, values_of
 from maskgrad.semantics.equations import einsum_call, equation, letters, written_out
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.products import any_product, bias_mask, contracted, sum_of_products
@@ -112,13 +112,7 @@ def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def kron(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``kron``: every entry is one product."""
     left, right, _ = factors_of(args, kwargs)
-    masks = [
-        f.mask
-        if isinstance(f, Entries)
-        else torch.ones((), dtype=torch.bool, device=f.device).expand(f.shape)
-        for f in (left, right)
-    ]
-    return Entries(torch.kron(safe(left), safe(right)), torch.kron(masks[0], masks[1]))
+    return Entries(torch.kron(safe(left), safe(right)), torch.kron(mask_of(left), mask_of(right)))
 
 
 def tensordot(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, values_of
 from maskgrad.semantics.facts import Operation, record
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ __all__ = ["OPERATIONS"]
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Convert the values with the function that was called; the mask follows them to their device."""
     x, *rest = args
-    rest = [a.values if isinstance(a, Entries) else a for a in rest]
-    named = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
+    rest, named = [values_of(a) for a in rest], {k: values_of(a) for k, a in kwargs.items()}
     if not isinstance(x, Entries):  # plain.to(masked): only the dtype and device of the other are wanted
         return function(x, *rest, **named)
     values = function(x.values, *rest, **named)
@@ -62,8 +61,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def ask(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Questions about shape, dtype and storage are answered by the values."""
-    plain = [a.values if isinstance(a, Entries) else a for a in args]
-    return function(*plain, **{k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()})
+    return function(*map(values_of, args), **{k: values_of(a) for k, a in kwargs.items()})
 
 
 QUESTIONS = """

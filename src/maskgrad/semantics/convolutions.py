@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.semantics.entries import Entries, safe, values_of
+from maskgrad.semantics.entries import Entries, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
@@ -60,7 +60,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
             return Entries(values, torch.zeros_like(values, dtype=torch.bool))
         spatial = values_of(weight).ndim - 2
         unbatched = values.ndim == spatial + 1
-        data = _batch_of_one(input) if unbatched else input
+        data = rearranged(input, lambda part: part.unsqueeze(0)) if unbatched else input
         mask = _any_product(data, weight, groups, convolve, transposed)
         if transposed or _pads(geometry.get("padding", 0)):
             mask = mask | (convolve(_ones(data), _ones(weight), 1) < NONE_AT_ALL)
@@ -169,12 +169,6 @@ def _ones(operand: Operand, count: int = 1) -> Tensor:
     """That many kernels, or images, of one channel, of the operand's spatial shape."""
     values = values_of(operand)
     return torch.ones((count, 1, *values.shape[2:]), dtype=torch.float32, device=values.device)
-
-
-def _batch_of_one(input: Operand) -> Operand:
-    if isinstance(input, Entries):
-        return Entries(input.values.unsqueeze(0), input.mask.unsqueeze(0))
-    return input.unsqueeze(0)
 
 
 def _per_channel(bias: Operand | None, spatial: int) -> Operand | None:

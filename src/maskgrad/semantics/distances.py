@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
-from maskgrad.semantics.entries import Entries, as_entries, intersection, safe, values_of
+from maskgrad.semantics.entries import Entries, as_entries, intersection, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import Number
@@ -107,9 +107,7 @@ def _split(x: Operand, step: int) -> list[Operand]:
 
 
 def _each(x: Operand, dim: int) -> Operand:
-    if isinstance(x, Entries):
-        return Entries(x.values.unsqueeze(dim), x.mask.unsqueeze(dim))
-    return x.unsqueeze(dim)
+    return rearranged(x, lambda part: part.unsqueeze(dim))  # type: ignore[no-any-return]
 
 
 def euclidean_by_products(x: Operand, y: Operand) -> Entries:

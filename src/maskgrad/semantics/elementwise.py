@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.selection import is_transformed
-from maskgrad.semantics.entries import Entries, fill, intersection, specified, values_of
+from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_moderate
 from maskgrad.semantics.signatures import paired
@@ -129,10 +129,7 @@ def per_channel(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     """``prelu``: the weight belongs to dimension 1 of the input, so its mask is laid along that dimension."""
     names = paired(("input", "weight"), args) | kwargs
     x, weight = names["input"], names["weight"]
-    shape = x.values.shape if isinstance(x, Entries) else x.shape
-    mask = (
-        x.mask if isinstance(x, Entries) else torch.ones((), dtype=torch.bool, device=x.device).expand(shape)
-    )
+    shape, mask = values_of(x).shape, mask_of(x)
     if isinstance(weight, Entries):
         per_entry = weight.mask
         if per_entry.numel() != 1 and len(shape) > 1:

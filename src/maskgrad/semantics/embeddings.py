@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.bags import Bags, pooled, split_offsets
-from maskgrad.semantics.entries import Entries, intersection
+from maskgrad.semantics.entries import Entries, Operand, intersection
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import vector_norm
 from maskgrad.semantics.plain_arguments import plain_argument
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "embedding", "embedding_bag", "one_hot"]
-
-Operand = Entries | torch.Tensor
 
 
 def _parts(operand: Operand) -> tuple[Tensor, Tensor | None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries, fill, mask_of
+from maskgrad.semantics.entries import Entries, as_entries, fill, mask_of, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.reductions import sum as sum_specified
 from maskgrad.semantics.signatures import bound
@@ -31,8 +31,7 @@ def arrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     """Apply the function to the values of all operands, and to their masks."""
     in_sequence = len(args) == 1 and isinstance(args[0], (list, tuple)) and type(args[0]) is not Entries
     operands = args[0] if in_sequence else args
-    values = [o.values if isinstance(o, Entries) else o for o in operands]
-    masks = [mask_of(o) for o in operands]
+    values, masks = [values_of(o) for o in operands], [mask_of(o) for o in operands]
     if in_sequence:
         return pair(function(values, **kwargs), function(masks, **kwargs))
     return pair(function(*values, **kwargs), function(*masks, **kwargs))
@@ -94,7 +93,7 @@ def as_strided_scatter(
 ) -> Entries:
     """``as_strided_scatter``: the places that ``as_strided`` would read are written."""
     a = bound("input src size stride storage_offset", args, kwargs)
-    x, src = (o if isinstance(o, Entries) else Entries(o, mask_of(o)) for o in (a.pop("input"), a.pop("src")))
+    x, src = (as_entries(a.pop(name)) for name in ("input", "src"))
     strides = _strides(x, "", (), a)
     geometry = x.values.shape, x.values.stride(), x.values.storage_offset()
     mask = _storage_mask(x)

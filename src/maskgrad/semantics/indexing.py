@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.selection import is_transformed
-from maskgrad.semantics.entries import Entries, intersection, specified
+from maskgrad.semantics.entries import Entries, intersection, specified, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
 
@@ -90,13 +90,12 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         )
     condition: Any = arguments["condition"]
     sides: list[Any] = [arguments["input"], arguments["other"]]
-    chosen: Tensor = condition.values if isinstance(condition, Entries) else condition
+    chosen: Tensor = values_of(condition)
     if chosen.dtype != torch.bool:
         raise TypeError(
             f"condition must be a Boolean tensor, found {chosen.dtype}; write it out, as in condition != 0"
         )
-    a, b = (side.values if isinstance(side, Entries) else side for side in sides)
-    values = torch.where(chosen, a, b)
+    values = torch.where(chosen, *map(values_of, sides))
     mask = torch.where(chosen, _mask_of(sides[0], chosen.device), _mask_of(sides[1], chosen.device))
     if isinstance(condition, Entries):
         mask = mask & condition.mask
@@ -113,14 +112,9 @@ def masked_fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     arguments = paired(("input", "mask", "value"), args) | kwargs
     x, where_to, value = arguments["input"], arguments["mask"], arguments["value"]
     known = intersection((where_to,))
-    chosen = where_to.values if isinstance(where_to, Entries) else where_to
-    content = value.values if isinstance(value, Entries) else value
-    values = torch.masked_fill(x.values if isinstance(x, Entries) else x, chosen, content)
-    written = (
-        value.mask if isinstance(value, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
-    )
-    kept = x.mask if isinstance(x, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
-    mask = torch.where(chosen, written, kept)
+    chosen = values_of(where_to)
+    values = torch.masked_fill(values_of(x), chosen, values_of(value))
+    mask = torch.where(chosen, _mask_of(value, values.device), _mask_of(x, values.device))
     return specified(values, mask if known is None else mask & known)
 
 

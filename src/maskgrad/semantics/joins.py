@@ -1,11 +1,19 @@
-"""Joins: values and pattern are put together alike; plain tensors count as fully specified."""
+"""Joins, padding and triangles: values and pattern are put together alike; plain tensors count as fully specified.
+
+What an operation creates itself (the constants of padding, the zeros of ``tril`` and ``block_diag``) is specified.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.nn.functional as F
+
 from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.facts import record
+from maskgrad.semantics.plain_arguments import plain_arguments
+from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +40,41 @@ def block_diag(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     return Entries(values, function(*[mask_of(part).logical_not() for part in args]).logical_not())
 
 
+def pad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``F.pad`` in all its modes, negative widths (cropping) included."""
+    arguments = bound("input pad mode value", args, kwargs)
+    x, mode = arguments["input"], arguments.get("mode", "constant")
+    widths, value = arguments["pad"], arguments.get("value")
+    values = F.pad(x.values, widths, mode, value)
+    # the other modes are not implemented for Booleans
+    mask = (
+        F.pad(x.mask, widths, "constant", True)
+        if mode == "constant"
+        else F.pad(x.mask.float(), widths, mode) > 0.5
+    )
+    return Entries(values, mask)
+
+
+def constant_pad_nd(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """``constant_pad_nd``, the form that graphs use."""
+    arguments = bound("input pad value", args, kwargs)
+    x, widths = arguments["input"], arguments["pad"]
+    values = torch.constant_pad_nd(x.values, widths, arguments.get("value", 0))
+    return Entries(values, torch.constant_pad_nd(x.mask, widths, True))
+
+
+def among_zeros(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply the function to the values, and to the holes: where it creates a zero, there is no hole."""
+    named = dict(kwargs)
+    x, *others = args if args else (named.pop("input"),)
+    rest, named = plain_arguments(others, named)
+    if not isinstance(x, Entries):
+        return function(x, *rest, **named)
+    return Entries(
+        function(x.values, *rest, **named), function(x.mask.logical_not(), *rest, **named).logical_not()
+    )
+
+
 JOINS = (
     "cat concat concatenate",
     "stack",
@@ -42,13 +85,26 @@ JOINS = (
     "block_diag",
 )
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+CREATED = "moves with the values; zeros that are created are specified"
+PADDED = "moves with the values; constants are specified"
+
+OPERATIONS: tuple[Operation, ...] = (
+    *(
+        record(
+            names,
+            "joins",
+            block_diag if names == "block_diag" else join,
+            "joined like the values",
+            "split back to the parts",
+        )
+        for names in JOINS
+    ),
     record(
-        names,
-        "joins",
-        block_diag if names == "block_diag" else join,
-        "joined like the values",
-        "split back to the parts",
-    )
-    for names in JOINS
+        "nn.functional.pad", "joins", pad, PADDED, "moves back; none to constants", extra=(torch._C._nn.pad,)
+    ),
+    record("constant_pad_nd", "joins", constant_pad_nd, PADDED, "moves back; none to constants"),
+    *(
+        record(name, "views", among_zeros, CREATED, "moves back with the values; none to created zeros")
+        for name in ("tril", "triu", "diag", "diag_embed", "diagflat")
+    ),
 )

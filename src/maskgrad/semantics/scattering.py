@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.accumulation import add_up, combine
-from maskgrad.semantics.entries import Entries, fill, mask_of
+from maskgrad.semantics.entries import Entries, as_entries, mask_of, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
@@ -39,36 +39,22 @@ WRITES: dict[str, tuple[str, str]] = {
 ONE_EACH = ("index", "src", "source")
 
 
-def plain(argument: Any) -> Any:
-    """The values of a masked argument."""
-    return argument.values if isinstance(argument, Entries) else argument
-
-
 def _mask(argument: Any) -> Any:
     return mask_of(argument) if isinstance(argument, (Entries, Tensor)) else True
 
 
-def _entries(x: Any) -> Entries:
-    return x if isinstance(x, Entries) else Entries(x, mask_of(x))
-
-
-def _safe(x: Any) -> Any:
-    return fill(x, x.mask, 0) if isinstance(x, Entries) else x
-
-
 def _vector(x: Any) -> Any:
     """A tensor without dimensions as one with a single entry."""
-    if isinstance(x, Entries):
-        return Entries(x.values.reshape(1), x.mask.reshape(1)) if x.values.ndim == 0 else x
-    return x.reshape(1) if isinstance(x, Tensor) and x.ndim == 0 else x
+    is_number = isinstance(x, (Entries, Tensor)) and not values_of(x).ndim
+    return rearranged(x, lambda part: part.reshape(1)) if is_number else x
 
 
 def _with_spare_slice(
     x: Any, dim: int, index: Entries, write: Callable[[Entries, Tensor], Entries]
 ) -> Entries:
     """Send unspecified positions to one more slice, which is cut off again afterwards."""
-    shape = plain(x).shape
-    values, mask = _entries(_vector(x))
+    shape = values_of(x).shape
+    values, mask = as_entries(_vector(x))
     size = values.shape[dim]
     extra = list(values.shape)
     extra[dim] = 1
@@ -91,7 +77,7 @@ def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 
 #: Functions called in place of torch's.
-MENDED = {"select_scatter": _select_scatter}
+MENDED: dict[str, Callable[..., Tensor]] = {"select_scatter": _select_scatter}
 
 
 def _write(name: str) -> Callable[..., Any]:
@@ -123,7 +109,7 @@ def _write(name: str) -> Callable[..., Any]:
                 lambda x, positions: body(function, (), {**arguments, "input": x, "index": positions}),
             )
         # where two write to one place torch sends the gradient to both, specified or not
-        values = {k: plain(v) if k == "input" else _safe(v) for k, v in arguments.items()}
+        values = {k: values_of(v) if k == "input" else safe(v) for k, v in arguments.items()}
         masks = {k: _mask(v) if k in bringing.split() else v for k, v in values.items()}
         masks |= {k: _mask(v) for k, v in arguments.items() if k in bringing.split()}
         return Entries(torch_function(**values), torch_function(**masks))
@@ -136,8 +122,8 @@ def _accumulate(function: Callable[..., Any], arguments: dict[str, Any], names: 
     source = "values" if "values" in names.split() else "source"
     rest = {k: v for k, v in arguments.items() if k not in ("input", source)}
     return add_up(
-        _entries(arguments["input"]),
-        _entries(arguments[source]),
+        as_entries(arguments["input"]),
+        as_entries(arguments[source]),
         lambda old, new: function(**{"input": old, source: new, "accumulate": True}, **rest),
     )
 
@@ -147,7 +133,7 @@ def _legacy_scatter(arguments: dict[str, Any]) -> Entries:
     source = arguments.get("src", arguments.get("value"))
     index = arguments["index"]
     if not isinstance(source, (Entries, Tensor)):
-        source = torch.full_like(plain(index), source, dtype=plain(arguments["input"]).dtype)  # type: ignore[arg-type]
+        source = torch.full_like(values_of(index), source, dtype=values_of(arguments["input"]).dtype)  # type: ignore[arg-type]
     reduce = {"add": "sum", "multiply": "prod"}[arguments["reduce"]]
     return _combine(arguments["input"], arguments["dim"], index, source, reduce)
 
@@ -160,10 +146,10 @@ def _combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_sel
             dim,
             _vector(index),
             lambda wider, positions: combine(
-                wider, dim, positions, _entries(_vector(source)), reduce, include_self
+                wider, dim, positions, as_entries(_vector(source)), reduce, include_self
             ),
         )
-    return combine(_entries(x), dim, index, _entries(source), reduce, include_self)
+    return combine(as_entries(x), dim, index, as_entries(source), reduce, include_self)
 
 
 def scatter_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -181,7 +167,7 @@ def scatter_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 def index_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``index_add``: ``alpha`` times the specified slices of the source are added."""
     a = bound("input dim index source", args, kwargs)
-    dim, index, source = a["dim"], a["index"], _entries(a["source"])
+    dim, index, source = a["dim"], a["index"], as_entries(a["source"])
     scale = {"alpha": a["alpha"]} if "alpha" in a else {}
 
     def add(x: Entries, positions: Tensor) -> Entries:
@@ -192,20 +178,20 @@ def index_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     if isinstance(index, Entries):
         source = _vector(source)
         return _with_spare_slice(a["input"], dim, _vector(index), add)
-    return add(_entries(a["input"]), index)
+    return add(as_entries(a["input"]), index)
 
 
 def index_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``index_reduce`` with its four reductions."""
     a = bound("input dim index source reduce", args, kwargs)
-    shape, dim, index = plain(a["input"]).shape, a["dim"], a["index"]
+    shape, dim, index = values_of(a["input"]).shape, a["dim"], a["index"]
     x, source = _vector(a["input"]), _vector(a["source"])
-    wanted = list(plain(x).shape)
-    wanted[dim] = plain(index).numel()
-    if list(plain(source).shape) != wanted or plain(index).ndim > 1:
+    wanted = list(values_of(x).shape)
+    wanted[dim] = values_of(index).numel()
+    if list(values_of(source).shape) != wanted or values_of(index).ndim > 1:
         raise IndexError(
             f"index_reduce needs a vector of positions and a source of one slice for each, of shape {wanted}; found "
-            f"positions of shape {list(plain(index).shape)} and a source of shape {list(plain(source).shape)}"
+            f"positions of shape {list(values_of(index).shape)} and a source of shape {list(values_of(source).shape)}"
         )
     one_each = [1] * len(wanted)
     one_each[dim] = -1

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.compaction import positions_along, specified_first
-from maskgrad.semantics.entries import Entries, filler_as, mask_of
+from maskgrad.semantics.entries import Entries, filler_as, mask_of, values_of
 from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def searchsorted(sorted_sequence: Any, input: Any, *, sorter: Any = None, **opti
         # a value above the last entry is above its repetitions too
         found = torch.minimum(found, (count if sequence.ndim > 1 else count.squeeze(-1)).to(found.dtype))
     else:
-        sequence = sorted_sequence.values if isinstance(sorted_sequence, Entries) else sorted_sequence
-        sorter = sorter.values if isinstance(sorter, Entries) else sorter
-        found = torch.searchsorted(sequence, wanted, sorter=sorter, **options)
+        found = torch.searchsorted(values_of(sorted_sequence), wanted, sorter=values_of(sorter), **options)
     return Entries(found, input.mask if isinstance(input, Entries) else mask_of(found))
 
 
