@@ -205,8 +205,8 @@ def _along(operation: Operation, fallback: Body) -> Body:
         return features.along(operation, fallback)
     if name in features.RULES:
         return features.RULES[name](operation, fallback)
-    if name in views.RULES:
-        return views.rule(views.RULES[name], fallback)
+    if name in views.RULES or name in views.BY_SHAPE:
+        return views.rule(name, fallback)
     joined: dict[str, Callable[..., Body]] = {
         "cat": joins.cat,
         "stack": joins.stack,

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
 from maskgrad.semantics.stored import (
-    choices,
     contractions,
     conversion,
-    equality,
     extrema,
     indexing,
     joins,
     norms,
     reductions,
-    softmax,
     variance,
     views,
 )
@@ -69,6 +66,17 @@ def _first_positional(rule: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
+def _asking(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A body of a rule that asks the function itself, with its own names for the arguments."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        options = dict(kwargs)
+        first = args if args else (options.pop("input" if "input" in options else "self"),)
+        return rule(function, *first, **options)
+
+    return body
+
+
 _KNOWN: dict[str, Callable[..., Any] | None] = {}
 
 #: Reductions, group by group.
@@ -76,12 +84,12 @@ REDUCTIONS = reductions.RULES | variance.RULES | extrema.RULES | norms.RULES
 
 BY_NAME: dict[str, Callable[..., Any]] = {
     **REDUCTIONS,
-    **softmax.RULES,
+    **norms.NORMALIZED,
     **contractions.RULES,
-    **choices.RULES,
-    **equality.RULES,
+    **joins.BETWEEN,
     **conversion.RULES,
     **{name: _first_positional(rule) for name, rule in (views.RULES | indexing.RULES | joins.RULES).items()},
+    **{name: _asking(rule) for name, rule in views.BY_SHAPE.items()},
     "prelu": prelu,
     # each entry is dropped or scaled by itself, whatever else there is
     **dict.fromkeys(("nn.functional.dropout", "nn.functional.alpha_dropout"), elementwise),
