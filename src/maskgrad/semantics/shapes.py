@@ -23,6 +23,8 @@ def order_after(function: Callable[..., Any], rank: int, *args: Any, **kwargs: A
 def shape_after(function: Callable[..., Any], shape: torch.Size, *args: Any, **kwargs: Any) -> torch.Size:
     """The shape that a function gives to an operand of ``shape``; of other operands nothing else is read."""
     model = torch.empty(shape, dtype=torch.bool, device="meta")
+    if function is torch.Tensor.unflatten:  # which is written in Python, and torch.compile cannot trace
+        function = torch.unflatten
     args = tuple([torch.empty(shape_of(a), device="meta") if is_masked(a) else a for a in args])
     found: torch.Size = function(model, *args, **kwargs).shape
     return found
