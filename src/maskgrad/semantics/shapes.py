@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,9 +23,19 @@ def order_after(function: Callable[..., Any], rank: int, *args: Any, **kwargs: A
 
 def shape_after(function: Callable[..., Any], shape: torch.Size, *args: Any, **kwargs: Any) -> torch.Size:
     """The shape that a function gives to an operand of ``shape``; of other operands nothing else is read."""
+    plain = not kwargs and all(type(a) is int for a in args)
+    if plain and not torch.compiler.is_compiling():  # a graph that is being traced reads no cache
+        return _remembered(function, shape, *args)
+    return _asked(function, shape, *args, **kwargs)
+
+
+def _asked(function: Callable[..., Any], shape: torch.Size, *args: Any, **kwargs: Any) -> torch.Size:
     model = torch.empty(shape, dtype=torch.bool, device="meta")
     if function is torch.Tensor.unflatten:  # which is written in Python, and torch.compile cannot trace
         function = torch.unflatten
     args = tuple([torch.empty(shape_of(a), device="meta") if is_masked(a) else a for a in args])
     found: torch.Size = function(model, *args, **kwargs).shape
     return found
+
+
+_remembered = functools.lru_cache(maxsize=1024)(_asked)

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS"]
 
 
+#: Both step by step, as PyTorch computes them.
+OF_PROBABILITIES = pointwise(F.binary_cross_entropy, "input target weight", 0.5)
+OF_LOGITS = pointwise(F.binary_cross_entropy_with_logits, "input target weight pos_weight")
+
+
 def binary_cross_entropy(
     input: Operand, target: Operand, reduction: str, weight: Operand | None = None
 ) -> Operand:
@@ -35,8 +40,7 @@ def binary_cross_entropy(
             return found
     else:
         torch.broadcast_shapes(sizes[0], values_of(weight).shape)
-    rule = pointwise(F.binary_cross_entropy, "input target weight", 0.5)
-    return rule(reduction, input=input, target=target, weight=weight)
+    return OF_PROBABILITIES(reduction, input=input, target=target, weight=weight)
 
 
 def binary_cross_entropy_with_logits(
@@ -50,8 +54,7 @@ def binary_cross_entropy_with_logits(
         found = fused("logits", input, target, reduction)
         if found is not None:
             return found
-    rule = pointwise(F.binary_cross_entropy_with_logits, "input target weight pos_weight")
-    return rule(reduction, input=input, target=target, **weights)
+    return OF_LOGITS(reduction, input=input, target=target, **weights)
 
 
 def multilabel_soft_margin_loss(

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS"]
 
 
+MARGIN_RANKING = pointwise(F.margin_ranking_loss, "input1 input2 target")
+
+
 def margin_ranking_loss(reduction: str, **given: Any) -> Operand:
     """``max(0, margin - target (input1 - input2))``."""
     sizes = [values_of(given[name]).shape for name in ("input1", "input2", "target")]
@@ -29,7 +32,7 @@ def margin_ranking_loss(reduction: str, **given: Any) -> Operand:
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
             f"input1: {sizes[0]}, input2: {sizes[1]}, target: {sizes[2]} "
         )
-    return pointwise(F.margin_ranking_loss, "input1 input2 target")(reduction, **given)
+    return MARGIN_RANKING(reduction, **given)
 
 
 def cosine_embedding_loss(

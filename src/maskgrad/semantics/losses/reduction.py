@@ -129,7 +129,7 @@ def loss_record(
             arguments = paired(names, args) | kwargs
             if prepare is not None:
                 prepare(arguments)
-            size_average, reduce = (arguments.pop(name, None) for name in LEGACY)
+            size_average, reduce = arguments.pop("size_average", None), arguments.pop("reduce", None)
             reduction = arguments.get("reduction", "mean")
             arguments["reduction"] = reduction_named(size_average, reduce, reduction, reductions)
         result = rule(**arguments)

@@ -63,10 +63,10 @@ def each_position(
 
 def pointwise(function: Callable[..., Tensor], operands: str, filler: float = 1) -> Callable[..., Operand]:
     """The rule of a loss that PyTorch computes position by position; ``operands`` has an entry for each of them."""
+    names = operands.split()
 
     def rule(reduction: str, **given: Any) -> Operand:
-        found = {name: given.pop(name) for name in operands.split() if name in given}
-        found = {name: operand for name, operand in found.items() if operand is not None}
+        found = {name: x for name in names if (x := given.pop(name, None)) is not None}
         return reduce_loss(each_position(function, found, filler, **given), reduction)
 
     return rule
