@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.selection import is_transformed
-from maskgrad.semantics.entries import Entries, intersection, specified, values_of
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.entries import Entries, Operand, intersection, specified, values_of
+from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
@@ -107,29 +107,25 @@ def _mask_of(operand: Any, device: torch.device) -> Tensor:
     return operand.mask if isinstance(operand, Entries) else torch.ones((), dtype=torch.bool, device=device)
 
 
-def masked_fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def masked_fill(input: Operand, mask: Operand, value: Any) -> Any:
     """Write ``value`` where ``mask`` says so: those entries become specified, the others stay as they are."""
-    arguments = paired(("input", "mask", "value"), args) | kwargs
-    x, where_to, value = arguments["input"], arguments["mask"], arguments["value"]
-    known = intersection((where_to,))
-    chosen = values_of(where_to)
-    values = torch.masked_fill(values_of(x), chosen, values_of(value))
-    mask = torch.where(chosen, _mask_of(value, values.device), _mask_of(x, values.device))
-    return specified(values, mask if known is None else mask & known)
+    known, chosen = intersection((mask,)), values_of(mask)
+    values = torch.masked_fill(values_of(input), chosen, values_of(value))
+    written = torch.where(chosen, _mask_of(value, values.device), _mask_of(input, values.device))
+    return specified(values, written if known is None else written & known)
 
 
-def index_select(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def index_select(input: Entries, dim: int, index: Operand) -> Entries:
     """Rows, columns, … by position."""
-    arguments = paired(("input", "dim", "index"), args) | kwargs
-    x, dim, index = arguments["input"], arguments["dim"], _plain_index(arguments["index"])
-    return Entries(x.values.index_select(dim, index), x.mask.index_select(dim, index))
+    positions = _plain_index(index)
+    return Entries(input.values.index_select(dim, positions), input.mask.index_select(dim, positions))
 
 
 READ = "that of the entries read"
 MOVES = "moves back to the entries read"
 OPERATIONS: tuple[Operation, ...] = (
     record("__getitem__", "indexing", getitem, READ, MOVES, functions=(Tensor.__getitem__, operator.getitem)),
-    record("index_select", "indexing", index_select, READ, MOVES),
+    of_rule(index_select, "indexing", READ, MOVES),
     record(
         "where",
         "indexing",
@@ -137,11 +133,5 @@ OPERATIONS: tuple[Operation, ...] = (
         "specified where the condition is and the chosen side is",
         "to the chosen side",
     ),
-    record(
-        "masked_fill",
-        "indexing",
-        masked_fill,
-        "specified where written, else as before",
-        "to the entries kept",
-    ),
+    of_rule(masked_fill, "indexing", "specified where written, else as before", "to the entries kept"),
 )

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from maskgrad.semantics.entries import Entries, mask_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.plain_arguments import plain_arguments
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,27 +40,22 @@ def block_diag(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     return Entries(values, function(*[mask_of(part).logical_not() for part in args]).logical_not())
 
 
-def pad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def pad(input: Entries, pad: Any, mode: str = "constant", value: float | None = None) -> Entries:
     """``F.pad`` in all its modes, negative widths (cropping) included."""
-    arguments = bound("input pad mode value", args, kwargs)
-    x, mode = arguments["input"], arguments.get("mode", "constant")
-    widths, value = arguments["pad"], arguments.get("value")
-    values = F.pad(x.values, widths, mode, value)
+    values = F.pad(input.values, pad, mode, value)
     # the other modes are not implemented for Booleans
     mask = (
-        F.pad(x.mask, widths, "constant", True)
+        F.pad(input.mask, pad, "constant", True)
         if mode == "constant"
-        else F.pad(x.mask.float(), widths, mode) > 0.5
+        else F.pad(input.mask.float(), pad, mode) > 0.5
     )
     return Entries(values, mask)
 
 
-def constant_pad_nd(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def constant_pad_nd(input: Entries, pad: Any, value: float = 0) -> Entries:
     """``constant_pad_nd``, the form that graphs use."""
-    arguments = bound("input pad value", args, kwargs)
-    x, widths = arguments["input"], arguments["pad"]
-    values = torch.constant_pad_nd(x.values, widths, arguments.get("value", 0))
-    return Entries(values, torch.constant_pad_nd(x.mask, widths, True))
+    values = torch.constant_pad_nd(input.values, pad, value)
+    return Entries(values, torch.constant_pad_nd(input.mask, pad, True))
 
 
 def among_zeros(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -100,9 +95,14 @@ OPERATIONS: tuple[Operation, ...] = (
         for names in JOINS
     ),
     record(
-        "nn.functional.pad", "joins", pad, PADDED, "moves back; none to constants", extra=(torch._C._nn.pad,)
+        "nn.functional.pad",
+        "joins",
+        named(pad),
+        PADDED,
+        "moves back; none to constants",
+        extra=(torch._C._nn.pad,),
     ),
-    record("constant_pad_nd", "joins", constant_pad_nd, PADDED, "moves back; none to constants"),
+    record("constant_pad_nd", "joins", named(constant_pad_nd), PADDED, "moves back; none to constants"),
     *(
         record(name, "views", among_zeros, CREATED, "moves back with the values; none to created zeros")
         for name in ("tril", "triu", "diag", "diag_embed", "diagflat")

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.accumulation import add_up, combine
-from maskgrad.semantics.entries import Entries, as_entries, mask_of, rearranged, safe, values_of
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.entries import Entries, Operand, as_entries, mask_of, rearranged, safe, values_of
+from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
@@ -152,40 +152,38 @@ def _combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_sel
     return combine(as_entries(x), dim, index, as_entries(source), reduce, include_self)
 
 
-def scatter_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def scatter_reduce(
+    input: Operand, dim: int, index: Operand, src: Operand, reduce: str, *, include_self: bool = True
+) -> Entries:
     """``scatter_reduce`` with all five reductions."""
-    a = bound("input dim index src reduce", args, kwargs)
-    return _combine(a["input"], a["dim"], a["index"], a["src"], a["reduce"], a.get("include_self", True))
+    return _combine(input, dim, index, src, reduce, include_self)
 
 
-def scatter_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def scatter_add(input: Operand, dim: int, index: Operand, src: Operand) -> Entries:
     """``scatter_add``: the sum of the specified contributions and, if specified, the old entry."""
-    a = bound("input dim index src", args, kwargs)
-    return _combine(a["input"], a["dim"], a["index"], a["src"], "sum")
+    return _combine(input, dim, index, src, "sum")
 
 
-def index_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def index_add(input: Operand, dim: int, index: Operand, source: Operand, **scale: Any) -> Entries:
     """``index_add``: ``alpha`` times the specified slices of the source are added."""
-    a = bound("input dim index source", args, kwargs)
-    dim, index, source = a["dim"], a["index"], as_entries(a["source"])
-    scale = {"alpha": a["alpha"]} if "alpha" in a else {}
+    brought = as_entries(source)
 
     def add(x: Entries, positions: Tensor) -> Entries:
         return add_up(
-            x, source, lambda old, new, **scale: torch.index_add(old, dim, positions, new, **scale), **scale
+            x, brought, lambda old, new, **scale: torch.index_add(old, dim, positions, new, **scale), **scale
         )
 
     if isinstance(index, Entries):
-        source = _vector(source)
-        return _with_spare_slice(a["input"], dim, _vector(index), add)
-    return add(as_entries(a["input"]), index)
+        brought = _vector(brought)
+        return _with_spare_slice(input, dim, _vector(index), add)
+    return add(as_entries(input), index)
 
 
-def index_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def index_reduce(
+    input: Operand, dim: int, index: Operand, source: Operand, reduce: str, *, include_self: bool = True
+) -> Entries:
     """``index_reduce`` with its four reductions."""
-    a = bound("input dim index source reduce", args, kwargs)
-    shape, dim, index = values_of(a["input"]).shape, a["dim"], a["index"]
-    x, source = _vector(a["input"]), _vector(a["source"])
+    shape, x, source = values_of(input).shape, _vector(input), _vector(source)
     wanted = list(values_of(x).shape)
     wanted[dim] = values_of(index).numel()
     if list(values_of(source).shape) != wanted or values_of(index).ndim > 1:
@@ -200,12 +198,8 @@ def index_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         """A position for each entry of the source."""
         return positions.reshape(one_each).expand(wanted)
 
-    everywhere = (
-        Entries(spelt(index.values.long()), spelt(index.mask))
-        if isinstance(index, Entries)
-        else spelt(index.long())
-    )
-    result = _combine(x, dim, everywhere, source, a["reduce"], a.get("include_self", True))
+    everywhere = rearranged(index, lambda part: spelt(part if part.dtype == torch.bool else part.long()))
+    result = _combine(x, dim, everywhere, source, reduce, include_self)
     return Entries(result.values.reshape(shape), result.mask.reshape(shape))
 
 
@@ -216,8 +210,8 @@ REDUCED = "that of the reduction, to its specified contributions"
 
 OPERATIONS: tuple[Operation, ...] = (
     *(record(name, "indexing", _write(name), WRITTEN, KEPT) for name in WRITES),
-    record("scatter_reduce", "accumulation", scatter_reduce, COMBINED, REDUCED),
-    record("scatter_add", "accumulation", scatter_add, COMBINED, "to every specified contribution"),
-    record("index_add", "accumulation", index_add, COMBINED, "alpha to every specified contribution"),
-    record("index_reduce", "accumulation", index_reduce, COMBINED, REDUCED),
+    of_rule(scatter_reduce, "accumulation", COMBINED, REDUCED),
+    of_rule(scatter_add, "accumulation", COMBINED, "to every specified contribution"),
+    of_rule(index_add, "accumulation", COMBINED, "alpha to every specified contribution"),
+    of_rule(index_reduce, "accumulation", COMBINED, REDUCED),
 )

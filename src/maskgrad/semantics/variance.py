@@ -67,16 +67,9 @@ def root(variance: Entries) -> Entries:
     return Entries(torch.where(flat, 0, torch.where(flat, 1, values).sqrt()), variance.mask)
 
 
-def std(
-    input: Entries,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Entries:
-    """Standard deviation of the specified entries."""
-    return root(var(input, dim, unbiased, keepdim, correction=correction))
+def std(input: Entries, *args: Any, **kwargs: Any) -> Entries:
+    """Standard deviation of the specified entries; the arguments are those of :func:`var`."""
+    return root(var(input, *args, **kwargs))
 
 
 def _mean(input: Entries, dim: Any, keepdim: bool) -> Entries:
@@ -97,16 +90,9 @@ def var_mean(
     return variance, _mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
-def std_mean(
-    input: Entries,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Entries, Entries]:
-    """Standard deviation and mean of the specified entries."""
-    variance, average = var_mean(input, dim, unbiased, keepdim, correction=correction)
+def std_mean(input: Entries, *args: Any, **kwargs: Any) -> tuple[Entries, Entries]:
+    """Standard deviation and mean of the specified entries; the arguments are those of :func:`var`."""
+    variance, average = var_mean(input, *args, **kwargs)
     return root(variance), average
 
 

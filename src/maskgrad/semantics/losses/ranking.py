@@ -71,7 +71,7 @@ def distance(first: Operand, second: Operand, p: float = 2, eps: float = 1e-6) -
     """The p-norm of ``first - second + eps`` over the last dimension, of the features that both sides have."""
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         return F.pairwise_distance(first, second, p, eps)
-    return pairwise_distance(F.pairwise_distance, (first, second, p, eps), {})
+    return pairwise_distance(first, second, p, eps)
 
 
 def triplet_margin_loss(

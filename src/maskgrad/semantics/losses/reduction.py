@@ -126,7 +126,8 @@ def loss_record(
             arguments = paired(names_of_twin, args) | kwargs
             arguments["reduction"] = REDUCTIONS[arguments.get("reduction", 1)]
         else:
-            arguments = paired(names, args) | kwargs
+            arguments = paired(names, args)
+            arguments.update(kwargs)
             if prepare is not None:
                 prepare(arguments)
             size_average, reduce = arguments.pop("size_average", None), arguments.pop("reduce", None)

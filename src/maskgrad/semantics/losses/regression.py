@@ -54,8 +54,9 @@ def each_position(
     """
     mask = intersection(operands.values())
     assert mask is not None  # dispatch calls a rule only with masked arguments
-    filled = {name: values_of(operand) for name, operand in operands.items()}
-    if not (tame and is_moderate(*filled.values())):
+    if tame and is_moderate(*map(values_of, operands.values())):
+        filled = {name: values_of(operand) for name, operand in operands.items()}
+    else:
         filled = {name: fill(operand, mask, filler) for name, operand in operands.items()}
     loss = function(**filled, reduction="none", **options)
     return Entries(loss, mask.expand(loss.shape))
