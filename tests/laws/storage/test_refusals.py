@@ -100,7 +100,7 @@ def test_a_nuclear_norm_does_not_exist() -> None:
         (lambda x: torch.bmm(x, x), RuntimeError, "3"),
         (lambda x: x @ torch.tensor(2.0), RuntimeError, "at least 1D"),
         (lambda x: torch.where(x, x, x), TypeError, "Boolean"),
-        (lambda x: x.expand(3, 4, 7), RuntimeError, "do not fit"),
+        (lambda x: x.expand(3, 4, 7), RuntimeError, "must match the existing size"),
         (lambda x: x.expand(6), RuntimeError, "number of sizes"),
         (lambda x: x.diagonal(0, 1, 1), RuntimeError, "identical"),
         (lambda x: x.flatten(1, 0), RuntimeError, "start_dim"),
