@@ -12,9 +12,11 @@ from maskgrad.patterns.boolean import check_mask
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.numbers import number, over_everything
 
-__all__ = ["Dim", "documented", "entries_of", "reduced"]
+__all__ = ["Dim", "Dtype", "Mask", "documented", "entries_of", "reduced"]
 
 Dim = int | tuple[int, ...] | list[int] | None
+Dtype = torch.dtype | None
+Mask = Tensor | None
 F = TypeVar("F", bound=Callable[..., Tensor])
 
 SHARED = """
@@ -44,7 +46,7 @@ def documented(function: F) -> F:
     return function
 
 
-def entries_of(input: object, mask: Tensor | None, dtype: torch.dtype | None = None) -> Entries:
+def entries_of(input: object, mask: Mask, dtype: Dtype = None) -> Entries:
     """The plain ``input`` and its mask as entries, in ``dtype`` if one is given."""
     if not isinstance(input, Tensor):
         raise TypeError(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from maskgrad.functional.arguments import documented, entries_of
+from maskgrad.functional.arguments import Dtype, Mask, documented, entries_of
 from maskgrad.semantics import order_statistics, quantiles
 
 __all__ = ["median", "quantile"]
@@ -13,12 +12,7 @@ __all__ = ["median", "quantile"]
 
 @documented
 def median(
-    input: Tensor,
-    dim: int = -1,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     """Middle one of the specified entries, the lower of two.
 
@@ -40,8 +34,8 @@ def quantile(
     *,
     keepdim: bool = False,
     interpolation: str = "linear",
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    dtype: Dtype = None,
+    mask: Mask = None,
 ) -> Tensor:
     """Quantiles ``q`` (between 0 and 1; a number or a 1-D tensor) of the specified entries.
 

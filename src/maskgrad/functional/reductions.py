@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from math import nan
 
-import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.functional.arguments import Dim, documented, entries_of, reduced
+from maskgrad.functional.arguments import Dim, Dtype, Mask, documented, entries_of, reduced
 from maskgrad.semantics import extrema, norms, reductions, softmax, variance
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.numbers import number
@@ -33,12 +32,7 @@ __all__ = [
 
 @documented
 def sum(
-    input: Tensor,
-    dim: Dim = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     r"""Sum of the specified entries, :math:`\sum_{i: m_i} x_i`; 0 in empty slots.
 
@@ -53,12 +47,7 @@ def sum(
 
 @documented
 def mean(
-    input: Tensor,
-    dim: Dim = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     r"""Mean of the specified entries, :math:`\sum_{i: m_i} x_i / \sum_i m_i`.
 
@@ -73,7 +62,7 @@ def mean(
 
 
 @documented
-def count(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor | None = None) -> Tensor:
+def count(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
     r"""Number of specified entries, :math:`\sum_i m_i`, as int64.
 
     Example:
@@ -86,12 +75,7 @@ def count(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor
 
 @documented
 def prod(
-    input: Tensor,
-    dim: int | None = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     r"""Product of the specified entries, :math:`\prod_{i: m_i} x_i`; 1 in empty slots.
 
@@ -112,8 +96,8 @@ def var(
     *,
     correction: float | None = None,
     keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    dtype: Dtype = None,
+    mask: Mask = None,
 ) -> Tensor:
     r"""Variance of the specified entries, :math:`\sum_{i: m_i} (x_i - \bar x)^2 / (\sum_i m_i - c)`, correction c.
 
@@ -138,8 +122,8 @@ def std(
     *,
     correction: float | None = None,
     keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    dtype: Dtype = None,
+    mask: Mask = None,
 ) -> Tensor:
     """Standard deviation of the specified entries, the root of :func:`var`.
 
@@ -156,12 +140,7 @@ def std(
 
 @documented
 def amax(
-    input: Tensor,
-    dim: Dim = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     """Largest specified entry.
 
@@ -176,12 +155,7 @@ def amax(
 
 @documented
 def amin(
-    input: Tensor,
-    dim: Dim = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     """Smallest specified entry.
 
@@ -196,12 +170,7 @@ def amin(
 
 @documented
 def argmax(
-    input: Tensor,
-    dim: int | None = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     """Position in the original tensor of the first largest specified entry; 0 in empty slots.
 
@@ -214,12 +183,7 @@ def argmax(
 
 @documented
 def argmin(
-    input: Tensor,
-    dim: int | None = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     """Position in the original tensor of the first smallest specified entry; 0 in empty slots.
 
@@ -237,8 +201,8 @@ def norm(
     dim: Dim = None,
     *,
     keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    dtype: Dtype = None,
+    mask: Mask = None,
 ) -> Tensor:
     r"""Vector norm of the specified entries, :math:`(\sum_{i: m_i} |x_i|^p)^{1/p}`.
 
@@ -252,7 +216,7 @@ def norm(
 
 
 @documented
-def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor | None = None) -> Tensor:
+def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
     """Whether some specified entry is true; False in empty slots.
 
     Example:
@@ -263,7 +227,7 @@ def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor |
 
 
 @documented
-def all(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor | None = None) -> Tensor:
+def all(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
     """Whether every specified entry is true; True in empty slots.
 
     Example:
@@ -275,12 +239,7 @@ def all(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Tensor |
 
 @documented
 def logsumexp(
-    input: Tensor,
-    dim: Dim = None,
-    *,
-    keepdim: bool = False,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     r"""Logarithm of the sum of the exponentials of the specified entries, :math:`\log \sum_{i: m_i} e^{x_i}`.
 

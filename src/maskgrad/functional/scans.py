@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from maskgrad.functional.arguments import documented, entries_of
+from maskgrad.functional.arguments import Dtype, Mask, documented, entries_of
 from maskgrad.semantics import scans
 
 __all__ = ["cumprod", "cumsum"]
 
 
 @documented
-def cumsum(
-    input: Tensor, dim: int, *, dtype: torch.dtype | None = None, mask: Tensor | None = None
-) -> Tensor:
+def cumsum(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Running sum of the specified entries, :math:`\sum_{j \le i: m_j} x_j` where ``i`` is specified.
 
     Gradient: the incoming ones from here on, at specified entries. Dense equivalent: ``input[mask].cumsum(0)``.
@@ -27,9 +24,7 @@ def cumsum(
 
 
 @documented
-def cumprod(
-    input: Tensor, dim: int, *, dtype: torch.dtype | None = None, mask: Tensor | None = None
-) -> Tensor:
+def cumprod(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Running product of the specified entries, :math:`\prod_{j \le i: m_j} x_j` where ``i`` is specified.
 
     Gradient: torch's, over the specified entries. Dense equivalent: ``input[mask].cumprod(0)``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from maskgrad.functional.arguments import Dim, documented, entries_of
+from maskgrad.functional.arguments import Dim, Dtype, Mask, documented, entries_of
 from maskgrad.semantics import norms
 from maskgrad.semantics import softmax as rules
 from maskgrad.semantics.entries import Entries
@@ -14,9 +14,7 @@ __all__ = ["log_softmax", "logaddexp", "normalize", "softmax", "softmin"]
 
 
 @documented
-def softmax(
-    input: Tensor, dim: int, *, dtype: torch.dtype | None = None, mask: Tensor | None = None
-) -> Tensor:
+def softmax(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Probabilities of the specified entries, :math:`e^{x_i} / \sum_{j: m_j} e^{x_j}`.
 
     Gradient: torch's, over the specified entries. Dense equivalent: ``input[mask].softmax(0)``, slice by slice.
@@ -29,9 +27,7 @@ def softmax(
 
 
 @documented
-def log_softmax(
-    input: Tensor, dim: int, *, dtype: torch.dtype | None = None, mask: Tensor | None = None
-) -> Tensor:
+def log_softmax(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Logarithms of :func:`softmax`, :math:`x_i - \log \sum_{j: m_j} e^{x_j}`.
 
     Gradient: torch's, over the specified entries. Dense equivalent: ``input[mask].log_softmax(0)``, slice by slice.
@@ -44,9 +40,7 @@ def log_softmax(
 
 
 @documented
-def softmin(
-    input: Tensor, dim: int, *, dtype: torch.dtype | None = None, mask: Tensor | None = None
-) -> Tensor:
+def softmin(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Softmax of the negated entries, :math:`e^{-x_i} / \sum_{j: m_j} e^{-x_j}`.
 
     Gradient: torch's, over the specified entries. Dense equivalent: ``(-input[mask]).softmax(0)``, slice by slice.
@@ -60,13 +54,7 @@ def softmin(
 
 @documented
 def normalize(
-    input: Tensor,
-    ord: float,
-    dim: Dim = None,
-    *,
-    eps: float = 1e-12,
-    dtype: torch.dtype | None = None,
-    mask: Tensor | None = None,
+    input: Tensor, ord: float, dim: Dim = None, *, eps: float = 1e-12, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
     r"""Divide by the norm of the specified entries, :math:`x_i / \max(\lVert x \rVert_p, \varepsilon)`.
 
@@ -83,12 +71,7 @@ def normalize(
 
 
 def logaddexp(
-    input: Tensor,
-    other: Tensor,
-    *,
-    dtype: torch.dtype | None = None,
-    input_mask: Tensor | None = None,
-    other_mask: Tensor | None = None,
+    input: Tensor, other: Tensor, *, dtype: Dtype = None, input_mask: Mask = None, other_mask: Mask = None
 ) -> Tensor:
     r"""Logarithm of the sum of two exponentials, :math:`\log(e^{x_i} + e^{y_i})`; an unspecified one takes no part.
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["install"]
 
 #: Python's binary operators, with their reflected and in-place forms.
-BINARY = (
+BINARY = [
     "add",
     "sub",
     "mul",
@@ -40,7 +40,7 @@ BINARY = (
     "xor",
     "lshift",
     "rshift",
-)
+]
 #: Comparisons are their own reflections.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 UNARY = ("neg", "pos", "abs", "invert")

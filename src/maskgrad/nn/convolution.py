@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch.nn.functional as F
 from torch import nn
@@ -12,6 +12,50 @@ from maskgrad.nn import functional
 from maskgrad.nn.functional import Rule, check_rule
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d"]
+
+
+DOC = r"""
+
+    .. math:: y_o = b + \sum_t w_t\, x_{{s o - p + d t}} \quad \text{{over the products whose factors are specified}}
+
+    Args:
+        specified: ``"center"`` (default): with half a window of padding, a padded {kind} keeps its size, and gives the
+            numbers that it gives alone. ``"any"``, as torch's module, or ``"all"``: see
+            :func:`maskgrad.nn.functional.{function}`.
+        args, kwargs: those of ``torch.nn.{name}``.
+
+    Gradient:
+        The other factor, for each product in an entry that is specified.
+
+    Raises:
+        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+
+    Dense equivalent: ``torch.nn.{name}``, on each {kind} alone.
+
+    Example:
+        >>> x = mg.masked(torch.ones(6), torch.tensor([1, 1, 1, 0, 0, 0]).bool()).reshape({shape})
+        >>> layer = mg.nn.{name}(1, 1, 3, padding=1)
+        >>> layer(x).flatten(0, -2)[0].mask
+        tensor([ True,  True,  True, False, False, False])
+
+    Source: as :func:`maskgrad.nn.functional.{function}`.
+    """
+
+T = TypeVar("T", bound="type[_Choosing]")
+
+
+def _documented(kind: str) -> Callable[[T], T]:
+    """Append what is said alike of the three classes; ``kind`` is what they take."""
+
+    def complete(layer: T) -> T:
+        name = layer.__name__
+        shape = "1, " * (int(name[4]) + 1) + "6"
+        layer.__doc__ = f"{layer.__doc__}" + DOC.format(
+            name=name, kind=kind, function=name.lower(), shape=shape
+        )
+        return layer
+
+    return complete
 
 
 class _Choosing(nn.Module):
@@ -44,94 +88,22 @@ class _Choosing(nn.Module):
         return f"{super().extra_repr()}, specified={self.specified!r}"
 
 
+@_documented("sequence")
 class Conv1d(_Choosing, nn.Conv1d):
-    r"""``torch.nn.Conv1d``, with a choice of which entries of the result are specified.
-
-    .. math:: y_o = b + \sum_t w_t\, x_{s o - p + d t} \quad \text{over the products whose factors are specified}
-
-    Args:
-        specified: ``"center"`` (default): with half a window of padding, a padded sequence keeps its length, and gives
-            the numbers that it gives alone. ``"any"``, as torch's module, or ``"all"``: see
-            :func:`maskgrad.nn.functional.conv1d`.
-        args, kwargs: those of ``torch.nn.Conv1d``.
-
-    Gradient:
-        The other factor, for each product in an entry that is specified.
-
-    Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
-
-    Dense equivalent: ``torch.nn.Conv1d``, on each sequence alone.
-
-    Example:
-        >>> x = mg.masked(torch.ones(6), torch.tensor([1, 1, 1, 0, 0, 0]).bool()).reshape(1, 1, 6)
-        >>> layer = mg.nn.Conv1d(1, 1, 3, padding=1)
-        >>> layer(x)[0, 0].mask
-        tensor([ True,  True,  True, False, False, False])
-
-    Source: as :func:`maskgrad.nn.functional.conv1d`.
-    """
+    """``torch.nn.Conv1d``, with a choice of which entries of the result are specified."""
 
     function = staticmethod(functional.conv1d)
 
 
+@_documented("image")
 class Conv2d(_Choosing, nn.Conv2d):
-    r"""``torch.nn.Conv2d``, with a choice of which entries of the result are specified.
-
-    .. math:: y_o = b + \sum_t w_t\, x_{s o - p + d t} \quad \text{over the products whose factors are specified}
-
-    Args:
-        specified: ``"center"`` (default): with half a window of padding, a padded image keeps its size, and gives
-            the numbers that it gives alone. ``"any"``, as torch's module, or ``"all"``: see
-            :func:`maskgrad.nn.functional.conv2d`.
-        args, kwargs: those of ``torch.nn.Conv2d``.
-
-    Gradient:
-        The other factor, for each product in an entry that is specified.
-
-    Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
-
-    Dense equivalent: ``torch.nn.Conv2d``, on each image alone.
-
-    Example:
-        >>> x = mg.masked(torch.ones(6), torch.tensor([1, 1, 1, 0, 0, 0]).bool()).reshape(1, 1, 1, 6)
-        >>> layer = mg.nn.Conv2d(1, 1, 3, padding=1)
-        >>> layer(x)[0, 0, 0].mask
-        tensor([ True,  True,  True, False, False, False])
-
-    Source: as :func:`maskgrad.nn.functional.conv2d`.
-    """
+    """``torch.nn.Conv2d``, with a choice of which entries of the result are specified."""
 
     function = staticmethod(functional.conv2d)
 
 
+@_documented("volume")
 class Conv3d(_Choosing, nn.Conv3d):
-    r"""``torch.nn.Conv3d``, with a choice of which entries of the result are specified.
-
-    .. math:: y_o = b + \sum_t w_t\, x_{s o - p + d t} \quad \text{over the products whose factors are specified}
-
-    Args:
-        specified: ``"center"`` (default): with half a window of padding, a padded volume keeps its size, and gives
-            the numbers that it gives alone. ``"any"``, as torch's module, or ``"all"``: see
-            :func:`maskgrad.nn.functional.conv3d`.
-        args, kwargs: those of ``torch.nn.Conv3d``.
-
-    Gradient:
-        The other factor, for each product in an entry that is specified.
-
-    Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
-
-    Dense equivalent: ``torch.nn.Conv3d``, on each volume alone.
-
-    Example:
-        >>> x = mg.masked(torch.ones(6), torch.tensor([1, 1, 1, 0, 0, 0]).bool()).reshape(1, 1, 1, 1, 6)
-        >>> layer = mg.nn.Conv3d(1, 1, 3, padding=1)
-        >>> layer(x)[0, 0, 0, 0].mask
-        tensor([ True,  True,  True, False, False, False])
-
-    Source: as :func:`maskgrad.nn.functional.conv3d`.
-    """
+    """``torch.nn.Conv3d``, with a choice of which entries of the result are specified."""
 
     function = staticmethod(functional.conv3d)

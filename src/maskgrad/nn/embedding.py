@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.nn.lookup import LookupTable, dense_gradient_needed
+from maskgrad.nn.lookup import LookupTable, dense_gradient_needed, rows_and_columns
 from maskgrad.nn.padded_lookup import (
     checked_capacity,
     keeps_slots,
@@ -91,14 +91,13 @@ class Embedding(LookupTable, torch.nn.Embedding):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> None:
-        dense = dense_gradient_needed(sparse, "scale_grad_by_freq=True" if scale_grad_by_freq else None)
+        reason = "scale_grad_by_freq=True" if scale_grad_by_freq else None
+        dense = dense_gradient_needed(sparse, reason)
         torch.nn.Embedding.__init__(
             self, num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq,
             not dense and capacity is None, _weight, _freeze, device, dtype,
         )  # fmt: skip
-        self.capacity = checked_capacity(
-            capacity, dense, "scale_grad_by_freq=True" if scale_grad_by_freq else "sparse=False"
-        )
+        self.capacity = checked_capacity(capacity, dense, reason or "sparse=False")
         self._register()
 
     def forward(self, input: Tensor) -> Tensor:
@@ -116,10 +115,6 @@ class Embedding(LookupTable, torch.nn.Embedding):
         found = super().forward(input)
         self._looked_up()
         return found
-
-    def extra_repr(self) -> str:
-        """As PyTorch writes it, and the capacity."""
-        return super().extra_repr() + ("" if self.capacity is None else f", capacity={self.capacity}")
 
     @classmethod
     def from_pretrained(
@@ -140,11 +135,7 @@ class Embedding(LookupTable, torch.nn.Embedding):
         Raises:
             ValueError: ``embeddings`` is not two-dimensional.
         """
-        if embeddings.dim() != 2:
-            raise ValueError(
-                f"embeddings must have two dimensions, rows and columns; got shape {tuple(embeddings.shape)}"
-            )
-        rows, columns = embeddings.shape
+        rows, columns = rows_and_columns(embeddings)
         return cls(
             rows, columns, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
             scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, _weight=embeddings, _freeze=freeze,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.nn.lookup import LookupTable, dense_gradient_needed
+from maskgrad.nn.lookup import LookupTable, dense_gradient_needed, rows_and_columns
 from maskgrad.nn.padded_lookup import (
     checked_capacity,
     keeps_slots,
@@ -79,20 +79,13 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> None:
-        reasons = [
-            name
-            for name, holds in (
-                ("scale_grad_by_freq=True", scale_grad_by_freq),
-                ('mode="max"', mode == "max"),
-            )
-            if holds
-        ]
-        dense = dense_gradient_needed(sparse, reasons[0] if reasons else None)
+        reason = "scale_grad_by_freq=True" if scale_grad_by_freq else 'mode="max"' if mode == "max" else None
+        dense = dense_gradient_needed(sparse, reason)
         torch.nn.EmbeddingBag.__init__(
             self, num_embeddings, embedding_dim, max_norm, norm_type, scale_grad_by_freq, mode,
             not dense and capacity is None, _weight, include_last_offset, padding_idx, device, dtype,
         )  # fmt: skip
-        self.capacity = checked_capacity(capacity, dense, reasons[0] if reasons else "sparse=False")
+        self.capacity = checked_capacity(capacity, dense, reason or "sparse=False")
         self._register()
 
     def forward(
@@ -107,10 +100,6 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
             found = super().forward(input, offsets, per_sample_weights)
         self._looked_up()
         return found
-
-    def extra_repr(self) -> str:
-        """As PyTorch writes it, and the capacity."""
-        return super().extra_repr() + ("" if self.capacity is None else f", capacity={self.capacity}")
 
     @classmethod
     def from_pretrained(
@@ -133,11 +122,7 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         Raises:
             ValueError: ``embeddings`` is not two-dimensional.
         """
-        if embeddings.dim() != 2:
-            raise ValueError(
-                f"embeddings must have two dimensions, rows and columns; got shape {tuple(embeddings.shape)}"
-            )
-        rows, columns = embeddings.shape
+        rows, columns = rows_and_columns(embeddings)
         bag = cls(
             rows, columns, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq,
             mode=mode, sparse=sparse, _weight=embeddings, include_last_offset=include_last_offset,

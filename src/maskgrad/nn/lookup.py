@@ -19,7 +19,7 @@ from maskgrad.kernels.kernel import HALVES
 from maskgrad.optim.lazy.catch_up import bring_up_to_date
 from maskgrad.optim.lazy.rows import lazy_rows_of, release
 
-__all__ = ["LookupTable", "dense_gradient_needed", "table_of"]
+__all__ = ["LookupTable", "dense_gradient_needed", "rows_and_columns", "table_of"]
 
 # Where compiled code finds a table: tensors reach it through the graph, what hangs on them does not.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
@@ -34,6 +34,10 @@ class LookupTable(torch.nn.Module):
     max_norm: float | None
     capacity: int | None = None
     """How many slots the gradient has; None: it is a COO tensor, or dense."""
+
+    def extra_repr(self) -> str:
+        """As PyTorch writes it, and the capacity."""
+        return super().extra_repr() + ("" if self.capacity is None else f", capacity={self.capacity}")
 
     def flush(self) -> None:
         """Bring every row up to date, before the weight is read or written as a whole. Others' rows are left alone."""
@@ -108,6 +112,15 @@ class LookupTable(torch.nn.Module):
 def table_of(number: int) -> LookupTable | None:
     """The table that a compiled graph knows by ``number``; None if it is gone."""
     return _TABLES.get(number)
+
+
+def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
+    """The shape of a whole table; ValueError if it is none."""
+    if embeddings.dim() != 2:
+        raise ValueError(
+            f"embeddings must have two dimensions, rows and columns; got shape {tuple(embeddings.shape)}"
+        )
+    return embeddings.shape[0], embeddings.shape[1]
 
 
 def dense_gradient_needed(sparse: bool | None, reason: str | None) -> bool:

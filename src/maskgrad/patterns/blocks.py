@@ -7,17 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.compressed import BY_ROW, batch_coordinates, lines_of
+from maskgrad.patterns.compressed import BY_ROW, LinePattern, batch_coordinates, lines_of
 from maskgrad.patterns.pattern import Facts
-from maskgrad.patterns.stored import StoredPattern
 
 __all__ = ["BlockPattern"]
 
 
-class BlockPattern(StoredPattern):
+class BlockPattern(LinePattern):
     """Pointers (*batch, block lines + 1), block positions (*batch, n); values (*batch, n, height, width, *dense)."""
 
-    __slots__ = ("_layout", "blocksize", "pointers", "positions")
+    __slots__ = ("blocksize",)
 
     def __init__(
         self,
@@ -29,15 +28,6 @@ class BlockPattern(StoredPattern):
     ) -> None:
         self._layout, self.pointers, self.positions = layout, pointers, positions
         self.blocksize, self.sizes = blocksize, sizes
-
-    @property
-    def layout(self) -> torch.layout:
-        """``torch.sparse_bsr`` or ``torch.sparse_bsc``."""
-        return self._layout
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Pointers and positions."""
-        return self.pointers, self.positions
 
     def facts(self) -> Facts:
         """Layout, sizes and block size."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from maskgrad.patterns.pattern import Facts
 from maskgrad.patterns.stored import StoredPattern
 
-__all__ = ["CompressedPattern", "lines_of"]
+__all__ = ["CompressedPattern", "LinePattern", "lines_of"]
 
 BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
 
@@ -32,24 +32,34 @@ def batch_coordinates(sizes: tuple[int, ...], number: int, device: torch.device)
     return [grid.unsqueeze(-1).expand(*sizes, number).reshape(-1) for grid in grids]
 
 
-class CompressedPattern(StoredPattern):
-    """Pointers (*batch, lines + 1) and positions in the line (*batch, n); values (*batch, n, *dense)."""
+class LinePattern(StoredPattern):
+    """What patterns share that are stored line by line: pointers (*batch, lines + 1) and positions (*batch, n)."""
 
     __slots__ = ("_layout", "pointers", "positions")
 
-    def __init__(
-        self, layout: torch.layout, pointers: Tensor, positions: Tensor, sizes: tuple[int, ...]
-    ) -> None:
-        self._layout, self.pointers, self.positions, self.sizes = layout, pointers, positions, sizes
+    _layout: torch.layout
+    pointers: Tensor
+    positions: Tensor
 
     @property
     def layout(self) -> torch.layout:
-        """``torch.sparse_csr`` or ``torch.sparse_csc``."""
+        """By rows or by columns, with or without blocks."""
         return self._layout
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Pointers and positions."""
         return self.pointers, self.positions
+
+
+class CompressedPattern(LinePattern):
+    """CSR and CSC: positions in the line; values (*batch, n, *dense)."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, layout: torch.layout, pointers: Tensor, positions: Tensor, sizes: tuple[int, ...]
+    ) -> None:
+        self._layout, self.pointers, self.positions, self.sizes = layout, pointers, positions, sizes
 
     def facts(self) -> Facts:
         """Layout and sizes."""

@@ -41,15 +41,3 @@ class CoordinatePattern(StoredPattern):
     def coordinates(self) -> Tensor:
         """As stored."""
         return self.indices
-
-    def spread(self, values: Tensor) -> Tensor:
-        """As stored."""
-        return values
-
-    def gathered(self, entries: Tensor) -> Tensor:
-        """As stored."""
-        return entries
-
-    def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
-        """Everything behind the first dimension of the values."""
-        return tuple(values.shape[1:])

@@ -104,18 +104,6 @@ class JaggedPattern(StoredPattern):
         """Batch indices and position of each row."""
         return self.remembered("coordinates", lambda: places_of(self.index, self.sizes))
 
-    def spread(self, values: Tensor) -> Tensor:
-        """As stored."""
-        return values
-
-    def gathered(self, entries: Tensor) -> Tensor:
-        """As stored."""
-        return entries
-
-    def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
-        """The sizes of the features."""
-        return tuple(values.shape[1:])
-
     def shape(self, values: Tensor) -> torch.Size:
         """The whole shape, each dimension at its place."""
         if self.is_canonical and not self.is_flat:  # asked for often

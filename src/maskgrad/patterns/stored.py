@@ -30,17 +30,17 @@ class StoredPattern(Pattern):
     def coordinates(self) -> Tensor:
         """Integer tensor (s, n): where each of the n entries is, in the order of storage."""
 
-    @abc.abstractmethod
     def spread(self, values: Tensor) -> Tensor:
-        """Stored values as entries, (n, *dense), in the order of :meth:`coordinates`."""
+        """Stored values as entries, (n, *dense), in the order of :meth:`coordinates`; they may be stored like that."""
+        return values
 
-    @abc.abstractmethod
     def gathered(self, entries: Tensor) -> Tensor:
         """Entries (n, *dense) as stored values: the inverse of :meth:`spread`."""
+        return entries
 
-    @abc.abstractmethod
     def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
         """The sizes of the dense dimensions."""
+        return tuple(values.shape[1:])
 
     def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
         """What ``compute`` says about this pattern, computed once: a pattern never changes.

@@ -14,22 +14,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.entries import Entries, rearranged, safe, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.products import safe, sum_of_products, values_of
+from maskgrad.semantics.products import sum_of_products
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
 __all__ = [
     "OPERATIONS",
@@ -204,10 +204,7 @@ def _per_query_head(operand: Operand, heads: int) -> Operand:
         raise RuntimeError(
             f"Number of heads in key and value must divide the number of heads in query, found {own} and {heads}"
         )
-    if isinstance(operand, Entries):
-        repeated = (part.repeat_interleave(heads // own, -3) for part in operand)
-        return Entries(*repeated)
-    return operand.repeat_interleave(heads // own, -3)
+    return rearranged(operand, lambda part: part.repeat_interleave(heads // own, -3))  # type: ignore[no-any-return]
 
 
 SIGNATURE = "query key value attn_mask dropout_p is_causal"
@@ -229,13 +226,11 @@ def scaled_dot_product_attention(function: Any, args: tuple[Any, ...], kwargs: d
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+    record(
         "nn.functional.scaled_dot_product_attention",
         "attention",
-        (F.scaled_dot_product_attention,),
         scaled_dot_product_attention,
         "specified where the query has a key that takes part, with a specified value",
         "torch's, over the keys that take part",
-        identity=float("-inf"),
     ),
 )

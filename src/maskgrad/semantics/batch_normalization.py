@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from maskgrad import kernels
 from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.normalization import (
     GRADIENT,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -230,7 +232,7 @@ def _record(
     name: str, rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], training: bool = False
 ) -> Operation:
     body = _body(rule, orders, training)
-    return Operation(name, "normalization", tuple(orders), body, PATTERN, GRADIENT, filler=0)
+    return record(name, "normalization", body, PATTERN, GRADIENT, functions=tuple(orders))
 
 
 def _instance(order: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,15 +8,15 @@ import torch
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.contractions import GRADIENT, PATTERN, multiply
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.products import values_of
+from maskgrad.semantics.entries import Entries, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -113,27 +113,17 @@ def matrix_power(input: Entries, n: int) -> Entries:
         power = multiply(power, power)
 
 
+POWER = "specified where a path of specified entries leads from row to column; everywhere for n = 0"
+
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "linalg.multi_dot",
+    record("linalg.multi_dot", "contractions", multi_dot, PATTERN, GRADIENT, extra=(torch.linalg.multi_dot,)),
+    record("chain_matmul", "contractions", chain_matmul, PATTERN, GRADIENT),
+    record(
+        "linalg.matrix_power matrix_power",
         "contractions",
-        (torch.linalg.multi_dot,),
-        multi_dot,
-        PATTERN,
-        GRADIENT,
-        identity=0,
-    ),
-    Operation(
-        "chain_matmul", "contractions", (torch.chain_matmul,), chain_matmul, PATTERN, GRADIENT, identity=0
-    ),
-    Operation(
-        "linalg.matrix_power",
-        "contractions",
-        (torch.linalg.matrix_power, torch.matrix_power, torch.Tensor.matrix_power),
         named(matrix_power),
-        "specified where a path of specified entries leads from row to column; everywhere for n = 0",
+        POWER,
         GRADIENT,
-        identity=0,
-        methods=("matrix_power",),
+        functions=(torch.linalg.matrix_power, torch.matrix_power, torch.Tensor.matrix_power),
     ),
 )

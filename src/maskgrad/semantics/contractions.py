@@ -13,16 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.entries import Entries, fill, intersection
+from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, safe, values_of
 from maskgrad.semantics.equations import einsum_call, equation, letters, written_out
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.products import any_product, bias_mask, contracted, safe, sum_of_products, values_of
+from maskgrad.semantics.facts import record
+from maskgrad.semantics.products import any_product, bias_mask, contracted, sum_of_products
 from maskgrad.semantics.signatures import bound, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "PATTERN", "linear", "matmul", "multiply"]
 
@@ -111,13 +112,7 @@ def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def kron(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``kron``: every entry is one product."""
     left, right, _ = factors_of(args, kwargs)
-    masks = [
-        f.mask
-        if isinstance(f, Entries)
-        else torch.ones((), dtype=torch.bool, device=f.device).expand(f.shape)
-        for f in (left, right)
-    ]
-    return Entries(torch.kron(safe(left), safe(right)), torch.kron(masks[0], masks[1]))
+    return Entries(torch.kron(safe(left), safe(right)), torch.kron(mask_of(left), mask_of(right)))
 
 
 def tensordot(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -203,37 +198,20 @@ def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable
     return body
 
 
-def _record(
-    name: str, body: Callable[..., Any], extra: tuple[Any, ...] = (), reflected: Any = ()
-) -> Operation:
-    functions, in_place, methods = functions_named(name, extra)
-    return Operation(
-        name.split()[0],
-        "contractions",
-        functions,
-        body,
-        PATTERN,
-        GRADIENT,
-        identity=0,
-        methods=methods,
-        in_place=in_place,
-        reflected=reflected,
-    )
+def _record(name: str, body: Callable[..., Any], **facts: Any) -> Operation:
+    return record(name, "contractions", body, PATTERN, GRADIENT, **facts)
 
 
 OPERATIONS: tuple[Operation, ...] = (
     _record(
         "matmul",
         matmul,
-        (operator.matmul, operator.imatmul, torch.Tensor.__matmul__, torch.linalg.matmul),
+        extra=(operator.matmul, operator.imatmul, torch.Tensor.__matmul__, torch.linalg.matmul),
         reflected=((torch.Tensor.__rmatmul__, operator.matmul),),
     ),
-    _record("mm", matmul),
-    _record("bmm", matmul),
-    _record("mv", matmul),
-    _record("dot", scalar_product),
-    _record("vdot", scalar_product),
-    _record("linalg.vecdot", scalar_product, (torch.linalg.vecdot,)),
+    *(_record(name, matmul) for name in ("mm", "bmm", "mv")),
+    *(_record(name, scalar_product) for name in ("dot", "vdot")),
+    _record("linalg.vecdot", scalar_product, extra=(torch.linalg.vecdot,)),
     _record("inner", inner),
     _record("outer ger", outer),
     _record("kron", kron),

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import Entries, values_of
+from maskgrad.semantics.facts import Operation, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["OPERATIONS"]
 
-PATTERN = "unchanged"
-
 
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Convert the values with the function that was called; the mask follows them to their device."""
     x, *rest = args
-    rest = [a.values if isinstance(a, Entries) else a for a in rest]
-    named = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
+    rest, named = [values_of(a) for a in rest], {k: values_of(a) for k, a in kwargs.items()}
     if not isinstance(x, Entries):  # plain.to(masked): only the dtype and device of the other are wanted
         return function(x, *rest, **named)
     values = function(x.values, *rest, **named)
@@ -48,16 +44,7 @@ def contiguous(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 def _record(name: str, body: Callable[..., Any] = convert) -> Operation:
-    functions, _, methods = functions_named(name)
-    return Operation(
-        name.split()[0],
-        "conversion",
-        functions,
-        body,
-        PATTERN,
-        "passes, in the operand's dtype",
-        methods=methods,
-    )
+    return record(name, "conversion", body, "unchanged", "passes, in the operand's dtype")
 
 
 CONVERSIONS = """
@@ -74,8 +61,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def ask(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Questions about shape, dtype and storage are answered by the values."""
-    plain = [a.values if isinstance(a, Entries) else a for a in args]
-    return function(*plain, **{k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()})
+    return function(*map(values_of, args), **{k: values_of(a) for k, a in kwargs.items()})
 
 
 QUESTIONS = """
@@ -90,23 +76,18 @@ PROPERTIES = """
 """
 
 METADATA: tuple[Operation, ...] = (
+    *(record(name, "metadata", ask, "none") for name in (*QUESTIONS.split(), "result_type")),
     *(
-        Operation(name, "metadata", functions, ask, "none", "none", methods=methods)
-        for name in QUESTIONS.split()
-        for functions, _, methods in [functions_named(name)]
-    ),
-    *(
-        Operation(
+        record(
             name,
             "metadata",
-            (getattr(Tensor, name).__get__,),
             ask,
             "none",
-            "none",
+            functions=(getattr(Tensor, name).__get__,),
             methods=(name,),
+            in_place=(),
             is_property=True,
         )
         for name in PROPERTIES.split()
     ),
-    Operation("result_type", "metadata", (torch.result_type,), ask, "none", "none"),
 )

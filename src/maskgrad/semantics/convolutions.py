@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import Entries, rearranged, safe, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.products import bias_mask, indicator, safe, sum_of_products, values_of
+from maskgrad.semantics.products import bias_mask, indicator, sum_of_products
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -59,7 +60,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
             return Entries(values, torch.zeros_like(values, dtype=torch.bool))
         spatial = values_of(weight).ndim - 2
         unbatched = values.ndim == spatial + 1
-        data = _batch_of_one(input) if unbatched else input
+        data = rearranged(input, lambda part: part.unsqueeze(0)) if unbatched else input
         mask = _any_product(data, weight, groups, convolve, transposed)
         if transposed or _pads(geometry.get("padding", 0)):
             mask = mask | (convolve(_ones(data), _ones(weight), 1) < NONE_AT_ALL)
@@ -170,12 +171,6 @@ def _ones(operand: Operand, count: int = 1) -> Tensor:
     return torch.ones((count, 1, *values.shape[2:]), dtype=torch.float32, device=values.device)
 
 
-def _batch_of_one(input: Operand) -> Operand:
-    if isinstance(input, Entries):
-        return Entries(input.values.unsqueeze(0), input.mask.unsqueeze(0))
-    return input.unsqueeze(0)
-
-
 def _per_channel(bias: Operand | None, spatial: int) -> Operand | None:
     """The bias laid along the channels."""
     if isinstance(bias, Entries):
@@ -208,9 +203,7 @@ def conv_tbc(function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dic
 
 
 def _record(name: str, body: Callable[..., Any]) -> Operation:
-    return Operation(
-        f"nn.functional.{name}", "convolutions", functions_named(name)[0], body, PATTERN, GRADIENT, identity=0
-    )
+    return record(f"nn.functional.{name}", "convolutions", body, PATTERN, GRADIENT)
 
 
 OPERATIONS: tuple[Operation, ...] = (

@@ -16,15 +16,15 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, fill
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.products import sum_of_products, values_of
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.entries import Entries, fill, values_of
+from maskgrad.semantics.facts import of_rule
+from maskgrad.semantics.products import sum_of_products
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -160,15 +160,5 @@ def _let_torch_object(
 
 
 OPERATIONS: tuple[Operation, ...] = tuple(
-    Operation(
-        rule.__name__,
-        "reductions",
-        functions_named(rule.__name__)[0],
-        named(rule),
-        PATTERN,
-        GRADIENT,
-        identity=0,
-        methods=(rule.__name__,),
-    )
-    for rule in (cov, corrcoef)
+    of_rule(rule, "reductions", PATTERN, GRADIENT) for rule in (cov, corrcoef)
 )

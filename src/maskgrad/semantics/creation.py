@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected
-from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import Entries, as_entries, values_of
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.signatures import bound
 
@@ -30,7 +30,7 @@ def create(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     options = {("input" if name == "self" else name): value for name, value in kwargs.items()}
     model, *rest = args if args else (options.pop("input"),)
     known, rest, options = _content(function.__name__, rest, options)
-    values = function(model.values if isinstance(model, Entries) else model, *rest, **options)
+    values = function(values_of(model), *rest, **options)
     masks = [] if known is None else [known]
     if isinstance(model, Entries) and function in LIKE:
         masks.append(model.mask)
@@ -58,9 +58,8 @@ def _content(
 def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """Write one value everywhere, as ``x[...] = value`` does: specified everywhere, if the value is."""
     arguments = bound("input value", args, kwargs)
-    x, value = arguments["input"], arguments["value"]
-    shape_of = x.values if isinstance(x, Entries) else x
-    values = torch.fill(shape_of, value.values if isinstance(value, Entries) else value)
+    value = arguments["value"]
+    values = torch.fill(values_of(arguments["input"]), values_of(value))
     if isinstance(value, Entries):
         return Entries(values, value.mask.expand(values.shape))
     return as_entries(values)
@@ -86,11 +85,10 @@ def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _record(name: str) -> Operation:
-    functions, _, methods = functions_named(name)
     pattern = "that of the model" if name.endswith("_like") else "everything is specified"
     if name in CONTENT:
         pattern += ", if the value is"
-    return Operation(name, "creation", functions, create, pattern, "none", methods=methods)
+    return record(name, "creation", create, pattern)
 
 
 NAMES = """
@@ -100,31 +98,30 @@ NAMES = """
 
 OPERATIONS: tuple[Operation, ...] = (
     *(_record(name) for name in NAMES.split()),
-    Operation(
+    record(
         "fill",
         "creation",
-        (torch.fill,),
         fill,
         "everything is specified, if the value is",
         "to the value",
-        in_place=(torch.fill_, Tensor.fill_),
+        functions=(torch.fill,),
     ),
-    Operation(
+    record(
         "zero_",
         "creation",
-        (),
         zero,
         "everything is specified",
         "zero",
+        functions=(),
         in_place=(torch.zero_, Tensor.zero_),
     ),
-    Operation(
+    record(
         "copy_",
         "creation",
-        (),
         copy,
         "specified where the source is, broadcast",
         "to the source, at its specified entries",
+        functions=(),
         in_place=(Tensor.copy_,),
     ),
 )

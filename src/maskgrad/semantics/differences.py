@@ -11,34 +11,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, filler_as, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.entries import Entries, Operand, filler_as, mask_of, values_of
+from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
+    from maskgrad.semantics.facts import Operation
+
 __all__ = ["OPERATIONS", "diff", "gradient"]
 
 
-def _values(operand: Entries | Tensor) -> Tensor:
-    return operand.values if isinstance(operand, Entries) else operand
-
-
 def diff(
-    input: Entries | Tensor,
+    input: Operand,
     n: int = 1,
     dim: int = -1,
-    prepend: Entries | Tensor | None = None,
-    append: Entries | Tensor | None = None,
+    prepend: Operand | None = None,
+    append: Operand | None = None,
 ) -> Entries:
     """The n-th difference; specified where the n + 1 entries it is made of are."""
     parts = [part for part in (prepend, input, append) if part is not None]
     # linear: what is under a mask can disturb nothing
-    ends = [None if end is None else _values(end) for end in (prepend, append)]
-    values = torch.diff(_values(input), n, dim, *ends)
+    ends = [None if end is None else values_of(end) for end in (prepend, append)]
+    values = torch.diff(values_of(input), n, dim, *ends)
     mask = torch.cat([mask_of(part) for part in parts], dim) if len(parts) > 1 else mask_of(input)
     if n == 0:  # torch then joins nothing either
         return Entries(values, mask_of(input))
@@ -70,13 +67,13 @@ def _known_coordinates(coordinates: Entries) -> Tensor:
 
 
 def gradient(
-    input: Entries | Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
+    input: Operand, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
 ) -> tuple[Entries, ...]:
     """The numerical derivative along each dimension, by central differences.
 
     Where the spacing is a number an inner result does not read the entry it stands on, and does not need it.
     """
-    values, mask = _values(input), mask_of(input)
+    values, mask = values_of(input), mask_of(input)
     dims = (as_dim(dim, values.ndim),) if isinstance(dim, int) else as_dims(dim, values.ndim)
     if not dims:  # a number has no directions
         return ()
@@ -92,17 +89,18 @@ def gradient(
         read = mask
         if isinstance(step, Entries):
             read = mask & step.mask.reshape([-1 if i == d else 1 for i in range(mask.ndim)])
-        coordinates = isinstance(step, (Entries, torch.Tensor)) and _values(step).ndim > 0
+        coordinates = isinstance(step, (Entries, torch.Tensor)) and values_of(step).ndim > 0
         found.append(Entries(result, _stencil(read, d, coordinates, edge_order)))
     return tuple(found)
 
 
-def _record(name: str, rule: Any, pattern: str) -> Operation:
-    functions, _, methods = functions_named(name, namespaces=(torch, torch.Tensor))
-    return Operation(name, "scans", functions, named(rule), pattern, "to the entries read", methods=methods)
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    _record("diff", diff, "specified where all n + 1 neighbours were"),
-    _record("gradient", gradient, "specified where all entries that are read were"),
+OPERATIONS: tuple[Operation, ...] = tuple(
+    of_rule(
+        rule,
+        "scans",
+        f"specified where all {read} were",
+        "to the entries read",
+        namespaces=(torch, torch.Tensor),
+    )
+    for rule, read in ((diff, "n + 1 neighbours"), (gradient, "entries that are read"))
 )

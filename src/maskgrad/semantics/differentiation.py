@@ -12,13 +12,15 @@ import torch
 
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.stored.cotangents import cotangent
 from maskgrad.semantics.stored.entries import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "grad"]
 
@@ -98,12 +100,21 @@ def backward(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     )
 
 
-PATTERN = "that of each input"
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "autograd.grad", "differentiation", (torch.autograd.grad,), grad, PATTERN, "of second order, if asked"
+    record(
+        "autograd.grad",
+        "differentiation",
+        grad,
+        "that of each input",
+        "of second order, if asked",
+        functions=(torch.autograd.grad,),
     ),
-    Operation(
-        "autograd.backward", "differentiation", (torch.autograd.backward,), backward, "none", "accumulated"
+    record(
+        "autograd.backward",
+        "differentiation",
+        backward,
+        "none",
+        "accumulated",
+        functions=(torch.autograd.backward,),
     ),
 )

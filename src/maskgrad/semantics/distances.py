@@ -12,19 +12,20 @@ from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
-from maskgrad.semantics.entries import Entries, as_entries, intersection
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import Entries, as_entries, intersection, rearranged, safe, values_of
+from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import Number
-from maskgrad.semantics.products import safe, sum_of_products, values_of
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.products import sum_of_products
+from maskgrad.semantics.signatures import bound, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -106,9 +107,7 @@ def _split(x: Operand, step: int) -> list[Operand]:
 
 
 def _each(x: Operand, dim: int) -> Operand:
-    if isinstance(x, Entries):
-        return Entries(x.values.unsqueeze(dim), x.mask.unsqueeze(dim))
-    return x.unsqueeze(dim)
+    return rearranged(x, lambda part: part.unsqueeze(dim))  # type: ignore[no-any-return]
 
 
 def euclidean_by_products(x: Operand, y: Operand) -> Entries:
@@ -131,10 +130,8 @@ def euclidean_by_products(x: Operand, y: Operand) -> Entries:
     return Entries(torch.where(flat, 0, torch.where(flat, 1, square).sqrt()), common)
 
 
-def pdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def pdist(input: Entries, p: float = 2.0) -> Entries:
     """``pdist``: every pair of rows, once."""
-    arguments = bound("input p", args, kwargs)
-    input, p = arguments["input"], arguments.get("p", 2.0)
     F.pdist(input.values[:0].float(), p)  # torch says what is wrong
     count, width = input.values.shape
     i, j = torch.triu_indices(count, count, 1, device=input.values.device)
@@ -151,24 +148,21 @@ def pdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return Entries(torch.cat([v for v, _ in parts]), torch.cat([m for _, m in parts]))
 
 
-def dist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def dist(input: Operand, other: Operand, p: float = 2) -> Entries:
     """``dist``: the p-norm of the whole difference."""
-    arguments = bound("input other p", args, kwargs)
-    return vector_norm(difference(arguments["input"], arguments["other"]), arguments.get("p", 2))
+    return vector_norm(difference(input, other), p)
 
 
-def pairwise_distance(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def pairwise_distance(
+    x1: Operand, x2: Operand, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Entries:
     """``pairwise_distance``: the p-norm of ``x1 - x2 + eps`` along the last dimension."""
-    arguments = bound("x1 x2 p eps keepdim", args, kwargs)
-    values, mask = difference(arguments["x1"], arguments["x2"])
-    shifted = Entries(values + arguments.get("eps", 1e-6), mask)
-    return vector_norm(shifted, arguments.get("p", 2.0), -1, arguments.get("keepdim", False))
+    values, mask = difference(x1, x2)
+    return vector_norm(Entries(values + eps, mask), p, -1, keepdim)
 
 
-def cosine_similarity(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def cosine_similarity(x1: Operand, x2: Operand, dim: int = 1, eps: float = 1e-8) -> Entries:
     """``cosine_similarity``: products and both norms over the common coordinates."""
-    arguments = bound("x1 x2 dim eps", args, kwargs)
-    x1, x2, dim = arguments["x1"], arguments["x2"], arguments.get("dim", 1)
     both = intersection((x1, x2))
     assert both is not None  # dispatch calls a rule only with masked arguments
     both = both.expand(torch.broadcast_shapes(values_of(x1).shape, values_of(x2).shape))
@@ -176,21 +170,7 @@ def cosine_similarity(function: Callable[..., Any], args: tuple[Any, ...], kwarg
     # two vectors of nothing are made vectors of ones, which have a finite derivative
     neutral = present.logical_not().int()
     vectors = [torch.where(both, values_of(x), neutral) for x in (x1, x2)]
-    values = F.cosine_similarity(vectors[0], vectors[1], dim, arguments.get("eps", 1e-8))
-    return Entries(values, present.squeeze(dim))
-
-
-def _record(
-    name: str,
-    function: Callable[..., Any],
-    body: Callable[..., Any],
-    pattern: str = PATTERN,
-    number: Number | None = None,
-) -> Operation:
-    functions, _, methods = functions_named(function.__name__)
-    return Operation(
-        name, "distances", functions, body, pattern, GRADIENT, identity=0, methods=methods, number=number
-    )
+    return Entries(F.cosine_similarity(vectors[0], vectors[1], dim, eps), present.squeeze(dim))
 
 
 def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
@@ -198,15 +178,16 @@ def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record("cdist", torch.cdist, cdist),
-    _record(
-        "dist",
-        torch.dist,
+    record("cdist", "distances", cdist, PATTERN, GRADIENT),
+    of_rule(
         dist,
+        "distances",
         "a plain number (order inf or below 0: masked)",
-        Number(0, dim=None, unless=_of_an_extreme),
+        GRADIENT,
+        number=Number(0, dim=None, unless=_of_an_extreme),
     ),
-    _record("nn.functional.pdist", F.pdist, pdist),
-    _record("nn.functional.pairwise_distance", F.pairwise_distance, pairwise_distance),
-    _record("nn.functional.cosine_similarity", F.cosine_similarity, cosine_similarity),
+    *(
+        record(f"nn.functional.{rule.__name__}", "distances", named(rule), PATTERN, GRADIENT)
+        for rule in (pdist, pairwise_distance, cosine_similarity)
+    ),
 )

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.entries import Entries, filler_as, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "distinct", "isin"]
 
@@ -89,15 +91,9 @@ def isin(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return Entries(found, elements.mask if isinstance(elements, Entries) else mask_of(found))
 
 
-def _record(name: str, body: Callable[..., Any], pattern: str) -> Operation:
-    functions, _, methods = functions_named(name)
-    return Operation(name, "sorting", functions, body, pattern, "none", methods=methods)
-
-
 DISTINCT = "fully specified; the inverse where the input is"
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record("unique", distinct("unique"), DISTINCT),
-    _record("unique_consecutive", distinct("unique_consecutive"), DISTINCT),
-    _record("isin", isin, "that of the elements"),
+    *(record(name, "sorting", distinct(name), DISTINCT) for name in PARAMETERS),
+    record("isin", "sorting", isin, "that of the elements"),
 )

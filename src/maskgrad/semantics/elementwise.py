@@ -8,6 +8,7 @@ derivative can ever be asked for: what is computed under the mask is not read by
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 from typing import TYPE_CHECKING, Any
@@ -15,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.kernels.selection import is_transformed
-from maskgrad.semantics.entries import Entries, fill, intersection, specified
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_moderate
-from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from maskgrad.semantics.facts import Operation
+
 __all__ = ["OPERATIONS", "elementwise"]
 
 PATTERN = "intersection of the operands' patterns, broadcast"
+GRADIENT = "zero at unspecified entries"
 
 
 def elementwise(
@@ -126,10 +129,7 @@ def per_channel(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     """``prelu``: the weight belongs to dimension 1 of the input, so its mask is laid along that dimension."""
     names = paired(("input", "weight"), args) | kwargs
     x, weight = names["input"], names["weight"]
-    shape = x.values.shape if isinstance(x, Entries) else x.shape
-    mask = (
-        x.mask if isinstance(x, Entries) else torch.ones((), dtype=torch.bool, device=x.device).expand(shape)
-    )
+    shape, mask = values_of(x).shape, mask_of(x)
     if isinstance(weight, Entries):
         per_entry = weight.mask
         if per_entry.numel() != 1 and len(shape) > 1:
@@ -247,39 +247,32 @@ def _row(spellings: str, filler: float | None) -> Operation:
         extra.append(torch.Tensor.__div__)
         reflected.append((torch.Tensor.__rdiv__, operator.truediv))
         in_place.append(torch.Tensor.__idiv__)
-    found, found_in_place, methods = functions_named(" ".join(plain), tuple(extra))
-    return Operation(
-        name=names[0],
-        family="elementwise",
-        functions=found,
-        body=elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ()), spellings in TAME.split()),
-        pattern=PATTERN,
+    body = elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ()), spellings in TAME.split())
+    found = record(
+        " ".join(plain),
+        "elementwise",
+        body,
+        PATTERN,
+        GRADIENT,
+        extra=tuple(extra),
         filler=filler,
-        in_place=(*found_in_place, *in_place),
         reflected=tuple(reflected),
-        methods=methods,
     )
+    return dataclasses.replace(found, name=names[0], in_place=(*found.in_place, *in_place))
 
 
 OPERATIONS: tuple[Operation, ...] = (
     *(_row(row, 1) for row in AT_ONE.split()),
     *(_row(row, filler) for row, filler in ELSEWHERE.items()),
     *(_row(row, None) for row in NEEDS_NO_FILLING.split()),
-    Operation(
+    record(
         "native_dropout_backward",
         "elementwise",
-        (torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default),
         elementwise(1),
         PATTERN,
+        GRADIENT,
+        functions=(torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default),
         filler=1,
     ),
-    Operation(
-        "prelu",
-        "elementwise",
-        functions_named("prelu")[0],
-        per_channel,
-        PATTERN,
-        filler=1,
-        methods=("prelu",),
-    ),
+    record("prelu", "elementwise", per_channel, PATTERN, GRADIENT, filler=1),
 )

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.bags import Bags, pooled, split_offsets
-from maskgrad.semantics.entries import Entries, intersection
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.entries import Entries, Operand, intersection
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import vector_norm
 from maskgrad.semantics.plain_arguments import plain_argument
 from maskgrad.semantics.signatures import bound, named
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["OPERATIONS", "embedding", "embedding_bag", "one_hot"]
+    from maskgrad.semantics.facts import Operation
 
-Operand = Entries | torch.Tensor
+__all__ = ["OPERATIONS", "embedding", "embedding_bag", "one_hot"]
 
 
 def _parts(operand: Operand) -> tuple[Tensor, Tensor | None]:
@@ -206,31 +206,24 @@ def _embedding(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     )
 
 
+ADDED = "added up in the rows of the specified indices; a sparse one lists no others"
+
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+    record(
         "nn.functional.embedding",
         "embeddings",
-        (F.embedding, torch.embedding),
         _embedding,
         "specified where the index is and the entry of its row is",
-        "added up in the rows of the specified indices; a sparse one lists no others",
-        filler=0,
+        ADDED,
+        functions=(F.embedding, torch.embedding),
     ),
-    Operation(
+    record(
         "nn.functional.embedding_bag",
         "embeddings",
-        (F.embedding_bag,),
         named(embedding_bag),
         "specified where the bag has a specified index and its row a specified entry",
-        "added up in the rows of the specified indices; a sparse one lists no others",
+        ADDED,
+        functions=(F.embedding_bag,),
     ),
-    Operation(
-        "nn.functional.one_hot",
-        "embeddings",
-        (F.one_hot,),
-        named(one_hot),
-        "specified where the index is",
-        "none",
-        filler=0,
-    ),
+    record("nn.functional.one_hot", "embeddings", named(one_hot), "specified where the index is"),
 )

@@ -11,19 +11,23 @@ from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.smallest import intersected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
 __all__ = [
     "HALVES",
     "Entries",
+    "Operand",
     "as_entries",
     "chosen",
     "fill",
     "intersection",
     "mask_of",
+    "rearranged",
+    "safe",
     "specified",
+    "values_of",
     "widened",
 ]
 
@@ -51,14 +55,35 @@ def widened(values: Tensor) -> Tensor:
     return values.float() if values.dtype in HALVES else values
 
 
-def mask_of(operand: Entries | Tensor) -> Tensor:
+#: A masked or a plain tensor.
+Operand = Entries | torch.Tensor
+
+
+def values_of(operand: Operand) -> Tensor:
+    """The values, whatever lies under the mask."""
+    return operand.values if isinstance(operand, Entries) else operand
+
+
+def safe(operand: Any) -> Any:
+    """The values with zeros under the mask, which take no part in a sum of products."""
+    return fill(operand, operand.mask, 0) if isinstance(operand, Entries) else operand
+
+
+def rearranged(operand: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """What ``move`` makes of values and mask, or of a plain tensor."""
+    return (
+        Entries(move(operand.values), move(operand.mask)) if isinstance(operand, Entries) else move(operand)
+    )
+
+
+def mask_of(operand: Operand) -> Tensor:
     """The operand's mask; a plain tensor is fully specified, by one expanded Boolean."""
     if isinstance(operand, Entries):
         return operand.mask
     return torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
 
 
-def as_entries(operand: Entries | Tensor) -> Entries:
+def as_entries(operand: Operand) -> Entries:
     """The operand as entries, whether it is masked or plain."""
     return operand if isinstance(operand, Entries) else Entries(operand, mask_of(operand))
 

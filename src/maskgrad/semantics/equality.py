@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.semantics.entries import Entries, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import mask_of, values_of
+from maskgrad.semantics.facts import functions_named, record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -21,7 +23,7 @@ def equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     arguments = bound("input other rtol atol equal_nan", args, kwargs)
     a, b = arguments.pop("input"), arguments.pop("other")
     pattern_a, pattern_b = mask_of(a), mask_of(b)
-    values = [operand.values if isinstance(operand, Entries) else operand for operand in (a, b)]
+    values = [values_of(a), values_of(b)]
     if function in functions_named("equal")[0] and values[0].shape != values[1].shape:
         return False
     pattern_a, pattern_b = torch.broadcast_tensors(pattern_a, pattern_b)
@@ -32,14 +34,6 @@ def equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 OPERATIONS: tuple[Operation, ...] = tuple(
-    Operation(
-        name,
-        "equality",
-        functions_named(name)[0],
-        equal,
-        "a plain bool; the patterns are compared too",
-        "none",
-        methods=(name,),
-    )
+    record(name, "equality", equal, "a plain bool; the patterns are compared too")
     for name in ("equal", "allclose")
 )

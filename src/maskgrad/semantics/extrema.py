@@ -12,11 +12,13 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
 from maskgrad.semantics.entries import fill as fill_operand
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named, paired
+from maskgrad.semantics.facts import of_rule, record
+from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "lowest"]
 
@@ -124,20 +126,10 @@ def min(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return _extremum_or_pair(function, args, kwargs, False)
 
 
-def _record(name: str, body: Callable[..., Any], identity: str, gradient: str) -> Operation:
-    functions, _, methods = functions_named(name)
-    return Operation(
-        name, "reductions", functions, body, PATTERN, gradient, identity=identity, methods=methods
-    )
-
-
 SHARED = "shared equally among the specified entries that attain it"
+FIRST = f"to the first winner along dim; without dim {SHARED}"
 OPERATIONS: tuple[Operation, ...] = (
-    _record("amax", named(amax), "-inf", SHARED),
-    _record("amin", named(amin), "inf", SHARED),
-    _record("aminmax", named(aminmax), "inf, -inf", SHARED),
-    _record("argmax", named(argmax), "-inf", "none"),
-    _record("argmin", named(argmin), "inf", "none"),
-    _record("max", max, "-inf", f"to the first winner along dim; without dim {SHARED}"),
-    _record("min", min, "inf", f"to the first winner along dim; without dim {SHARED}"),
+    *(of_rule(rule, "reductions", PATTERN, SHARED) for rule in (amax, amin, aminmax)),
+    *(of_rule(rule, "reductions", PATTERN) for rule in (argmax, argmin)),
+    *(record(body.__name__, "reductions", body, PATTERN, FIRST) for body in (max, min)),
 )

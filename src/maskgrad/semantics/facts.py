@@ -13,12 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.semantics.signatures import named
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from maskgrad.semantics.numbers import Number
 
-__all__ = ["Operation", "functions_named"]
+    Body = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+__all__ = ["Operation", "functions_named", "of_rule", "record"]
 
 #: Where torch keeps the public functions of one name and one meaning.
 NAMESPACES = (torch, Tensor, torch.special, F)
@@ -36,9 +40,7 @@ class Operation:
             masked ones as :class:`~maskgrad.semantics.entries.Entries`; returns entries.
         pattern: which entries of the result are specified, in words.
         gradient: what reaches the operands, in words.
-        filler: the constant that makes an operand safe, None if the body never reads what is under the mask.
-        identity: the value with which an unspecified entry takes no part in a reduction.
-        layouts: the storage layouts on which the body works.
+        filler: of an elementwise operation, the constant that makes an operand safe; None if it needs none.
         reflected: callables that take their operands in exchanged order (``Tensor.__rsub__``), each with the operator
             that takes them in the usual one.
         methods: names under which MaskedTensor has the operation.
@@ -50,12 +52,10 @@ class Operation:
     name: str
     family: str
     functions: tuple[Callable[..., Any], ...]
-    body: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+    body: Body
     pattern: str
-    gradient: str = "zero at unspecified entries"
+    gradient: str
     filler: float | None = None
-    identity: float | str | None = None
-    layouts: tuple[torch.layout, ...] = (torch.strided,)
     in_place: tuple[Callable[..., Any], ...] = ()
     reflected: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
     methods: tuple[str, ...] = ()
@@ -65,21 +65,74 @@ class Operation:
 
 def functions_named(
     names: str, extra: tuple[Any, ...] = (), namespaces: tuple[Any, ...] = NAMESPACES
-) -> tuple[tuple[Callable[..., Any], ...], tuple[Callable[..., Any], ...], tuple[str, ...]]:
-    """Find every spelling of an operation: ``"acos arccos"`` gives functions, in-place functions, method names.
+) -> tuple[tuple[Callable[..., Any], ...], tuple[Callable[..., Any], ...]]:
+    """Every spelling of an operation: ``"acos arccos"`` gives its functions, and those that work in place.
 
     Operators (``operator.add``) count as spellings: exporting traces them as such.
     """
-    spellings = names.split()
     found: dict[Any, None] = {}
     in_place: dict[Any, None] = {}
-    for name in spellings:
+    for name in names.split():
         for namespace in namespaces:
             for where, key in ((found, name), (in_place, name + "_")):
                 candidate = getattr(namespace, key, None)
                 if callable(candidate):
                     where[candidate] = None
-    for candidate in extra:
-        found[candidate] = None
-    methods = tuple(name for name in spellings if callable(getattr(Tensor, name, None)))
-    return tuple(found), tuple(in_place), methods
+    return tuple(found | dict.fromkeys(extra)), tuple(in_place)
+
+
+def record(
+    names: str,
+    family: str,
+    body: Body,
+    pattern: str,
+    gradient: str = "none",
+    *,
+    functions: tuple[Callable[..., Any], ...] | None = None,
+    extra: tuple[Callable[..., Any], ...] = (),
+    namespaces: tuple[Any, ...] = NAMESPACES,
+    in_place: tuple[Callable[..., Any], ...] | None = None,
+    methods: tuple[str, ...] | None = None,
+    **facts: Any,
+) -> Operation:
+    """A record, with all spellings that torch has: its functions, methods, and those that work in place.
+
+    Args:
+        names: torch's names; the first is that of the record, and may begin with ``nn.functional.``.
+        functions: the functions, where those of these names are not what is meant.
+        extra: spellings that have other names.
+        namespaces: where to look for functions.
+        in_place: those that work in place, likewise.
+        methods: names of methods, likewise.
+        family: see :class:`Operation`, as for the others.
+        body: the rule.
+        pattern: which entries of the result are specified.
+        gradient: what reaches the operands.
+        facts: what else there is to say.
+    """
+    found, writing = functions_named(names.replace("nn.functional.", ""), extra, namespaces)
+    spelled = [n for n in names.split() if not n.endswith("_") and callable(getattr(Tensor, n, None))]
+    return Operation(
+        name=names.split()[0],
+        family=family,
+        functions=found if functions is None else functions,
+        body=body,
+        pattern=pattern,
+        gradient=gradient,
+        in_place=writing if in_place is None else in_place,
+        methods=tuple(spelled) if methods is None else methods,
+        **facts,
+    )
+
+
+def of_rule(
+    rule: Callable[..., Any],
+    family: str,
+    pattern: str,
+    gradient: str = "none",
+    *,
+    also: str = "",
+    **facts: Any,
+) -> Operation:
+    """The record of a rule that has the name and the signature of torch's function; ``also``: other names for it."""
+    return record(f"{rule.__name__} {also}", family, named(rule), pattern, gradient, **facts)

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.entries import Entries, Operand, values_of
+from maskgrad.semantics.facts import of_rule, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "safe_positions"]
 
@@ -41,37 +42,26 @@ def _read(x: Any, index: Any, read: Callable[[Tensor, Tensor], Tensor]) -> Entri
     return Entries(values, mask if known is None else mask & known)
 
 
-def gather(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def gather(input: Operand, dim: int, index: Operand, *, sparse_grad: bool = False) -> Entries:
     """``gather`` along a dimension, one position for each entry of the result."""
-    arguments = bound("input dim index sparse_grad", args, kwargs)
-    dim, sparse = arguments["dim"], arguments.get("sparse_grad", False)
-
-    def read(x: Tensor, index: Tensor) -> Tensor:
-        return torch.gather(x, dim, index, sparse_grad=sparse)
-
-    return _read(arguments["input"], arguments["index"], read)
+    return _read(input, index, lambda x, at: torch.gather(x, dim, at, sparse_grad=sparse_grad))
 
 
-def take(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def take(input: Operand, index: Operand) -> Entries:
     """``take`` from the flattened tensor."""
-    arguments = bound("input index", args, kwargs)
-    return _read(arguments["input"], arguments["index"], torch.take)
+    return _read(input, index, torch.take)
 
 
-def take_along_dim(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def take_along_dim(input: Operand, indices: Operand, dim: int | None = None) -> Entries:
     """``take_along_dim``: gather with broadcasting, or take from the flattened tensor."""
-    arguments = bound("input indices dim", args, kwargs)
-    dim = arguments.get("dim")
-    index = arguments["indices"]
+    index = indices
     if isinstance(index, Entries) and dim is not None:
         # broadcast the mask of the positions like the positions
-        shape = (
-            arguments["input"].values if isinstance(arguments["input"], Entries) else arguments["input"]
-        ).shape
+        shape = values_of(input).shape
         sizes = list(torch.broadcast_shapes(*(_without(s, dim) for s in (shape, index.mask.shape))))
         sizes.insert(dim % len(shape), index.mask.shape[dim])
         index = Entries(index.values.expand(sizes), index.mask.expand(sizes))
-    return _read(arguments["input"], index, lambda x, positions: torch.take_along_dim(x, positions, dim))
+    return _read(input, index, lambda x, positions: torch.take_along_dim(x, positions, dim))
 
 
 def _without(shape: torch.Size, dim: int) -> list[int]:
@@ -80,18 +70,17 @@ def _without(shape: torch.Size, dim: int) -> list[int]:
     return sizes
 
 
-def masked_select(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def masked_select(input: Entries, mask: Operand) -> Entries:
     """Entries where a plain Boolean tensor is True, in row-major order, with their masks."""
-    arguments = bound("input mask", args, kwargs)
-    x, chosen = arguments["input"], arguments["mask"]
+    x, chosen = input, mask
     if isinstance(chosen, Entries):
         raise UnsupportedOperationError(
             "torch.masked_select",
             "mask must be a plain tensor: whether its unspecified entries select is not known",
         )
     # of one shape, because torch.compile believes that no more is selected than the first operand has entries
-    values, mask, chosen = torch.broadcast_tensors(x.values, x.mask, chosen)
-    return Entries(torch.masked_select(values, chosen), torch.masked_select(mask, chosen))
+    values, known, chosen = torch.broadcast_tensors(x.values, x.mask, chosen)
+    return Entries(torch.masked_select(values, chosen), torch.masked_select(known, chosen))
 
 
 def nonzero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -101,17 +90,11 @@ def nonzero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return function((x.values != 0) & x.mask, *rest, **named)
 
 
-def _record(name: str, body: Callable[..., Any], pattern: str = PATTERN, gradient: str = MOVES) -> Operation:
-    functions, _, methods = functions_named(name)
-    return Operation(name, "indexing", functions, body, pattern, gradient, methods=methods)
-
-
 OPERATIONS: tuple[Operation, ...] = (
-    _record("gather", gather),
-    _record("take", take),
-    _record("take_along_dim", take_along_dim),
-    _record("masked_select", masked_select, "that of the entries read"),
-    _record("nonzero", nonzero, "plain: the positions of specified entries", "none"),
-    _record("nonzero_static", nonzero, "plain: the positions of specified entries", "none"),
-    _record("argwhere", nonzero, "plain: the positions of specified entries", "none"),
+    *(of_rule(rule, "indexing", PATTERN, MOVES) for rule in (gather, take, take_along_dim)),
+    of_rule(masked_select, "indexing", "that of the entries read", MOVES),
+    *(
+        record(name, "indexing", nonzero, "plain: the positions of specified entries")
+        for name in ("nonzero", "nonzero_static", "argwhere")
+    ),
 )

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.signatures import named
 
 __all__ = ["OPERATIONS", "glu"]
@@ -25,13 +25,11 @@ def glu(input: Entries, dim: int = -1) -> Entries:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+    record(
         "nn.functional.glu",
         "gating",
-        (F.glu,),
         named(glu),
         "intersection of the two halves' patterns",
         "torch's, where an entry and its gate are specified",
-        filler=1,
     ),
 )

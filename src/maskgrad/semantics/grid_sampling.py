@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.products import safe
+from maskgrad.semantics.entries import Entries, safe
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -148,11 +149,6 @@ PATTERN = "specified where the place and all neighbours of non-zero weight are"
 GRADIENT = "torch's, at the specified entries"
 
 OPERATIONS: tuple[Operation, ...] = tuple(
-    Operation(name, "interpolation", (function,), grid_sample, PATTERN, GRADIENT, filler=0)
-    for name, function in (
-        ("nn.functional.grid_sample", F.grid_sample),
-        ("grid_sampler", torch.grid_sampler),
-        ("grid_sampler_2d", torch.grid_sampler_2d),
-        ("grid_sampler_3d", torch.grid_sampler_3d),
-    )
+    record(name, "interpolation", grid_sample, PATTERN, GRADIENT)
+    for name in ("nn.functional.grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 )

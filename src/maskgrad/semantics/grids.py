@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries, fill, mask_of
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.entries import Entries, as_entries, fill, mask_of, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.reductions import sum as sum_specified
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.views import pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -29,8 +31,7 @@ def arrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     """Apply the function to the values of all operands, and to their masks."""
     in_sequence = len(args) == 1 and isinstance(args[0], (list, tuple)) and type(args[0]) is not Entries
     operands = args[0] if in_sequence else args
-    values = [o.values if isinstance(o, Entries) else o for o in operands]
-    masks = [mask_of(o) for o in operands]
+    values, masks = [values_of(o) for o in operands], [mask_of(o) for o in operands]
     if in_sequence:
         return pair(function(values, **kwargs), function(masks, **kwargs))
     return pair(function(*values, **kwargs), function(*masks, **kwargs))
@@ -92,7 +93,7 @@ def as_strided_scatter(
 ) -> Entries:
     """``as_strided_scatter``: the places that ``as_strided`` would read are written."""
     a = bound("input src size stride storage_offset", args, kwargs)
-    x, src = (o if isinstance(o, Entries) else Entries(o, mask_of(o)) for o in (a.pop("input"), a.pop("src")))
+    x, src = (as_entries(a.pop(name)) for name in ("input", "src"))
     strides = _strides(x, "", (), a)
     geometry = x.values.shape, x.values.stride(), x.values.storage_offset()
     mask = _storage_mask(x)
@@ -106,58 +107,35 @@ def as_strided_scatter(
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "meshgrid",
-        "joins",
-        (torch.meshgrid, _C.meshgrid),
-        arrange,
-        PATTERN,
-        GRADIENT,
+    *(
+        record(name, family, arrange, PATTERN, GRADIENT, extra=(getattr(_C, name),))
+        for name, family in (
+            ("meshgrid", "joins"),
+            ("broadcast_tensors", "views"),
+            ("cartesian_prod", "joins"),
+        )
     ),
-    Operation(
-        "broadcast_tensors",
-        "views",
-        (torch.broadcast_tensors, _C.broadcast_tensors),
-        arrange,
-        PATTERN,
-        GRADIENT,
-    ),
-    Operation(
-        "cartesian_prod",
-        "joins",
-        (torch.cartesian_prod, _C.cartesian_prod),
-        arrange,
-        PATTERN,
-        GRADIENT,
-    ),
-    Operation("combinations", "joins", (torch.combinations,), combinations, PATTERN, GRADIENT),
-    Operation(
+    record("combinations", "joins", combinations, PATTERN, GRADIENT),
+    record(
         "sum_to_size",
         "reductions",
-        (Tensor.sum_to_size,),
         sum_to_size,
         "specified where at least one entry was",
         "the incoming gradient at each specified entry",
-        identity=0,
-        methods=("sum_to_size",),
     ),
-    Operation(
+    record(
         "as_strided",
         "views",
-        (torch.as_strided, torch.as_strided_copy, Tensor.as_strided),
         as_strided,
         "moves with the values; places in the storage that the tensor does not cover are unspecified",
         GRADIENT,
-        in_place=(torch.as_strided_, Tensor.as_strided_),
-        methods=("as_strided",),
+        functions=(torch.as_strided, torch.as_strided_copy, Tensor.as_strided),
     ),
-    Operation(
+    record(
         "as_strided_scatter",
         "views",
-        (torch.as_strided_scatter, Tensor.as_strided_scatter),
         as_strided_scatter,
         "as the source where written, else as before",
         "to the source where written, else to the entries kept",
-        methods=("as_strided_scatter",),
     ),
 )

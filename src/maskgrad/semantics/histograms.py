@@ -8,13 +8,12 @@ import torch
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.entries import Entries, mask_of, widened
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "bincount", "histc", "histogram", "histogramdd"]
 
@@ -139,23 +138,6 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Entries:
     return _complete(torch.bincount(values[mask], plain.detach()[mask], minlength))
 
 
-def _record(rule: Callable[..., Any], filler: float | None = None) -> Operation:
-    functions, _, methods = functions_named(rule.__name__)
-    return Operation(
-        rule.__name__,
-        "histograms",
-        functions,
-        named(rule),
-        "fully specified",
-        "none",
-        filler=filler,
-        methods=methods,
-    )
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    _record(histc),
-    _record(histogram),
-    _record(histogramdd),
-    _record(bincount),
+OPERATIONS: tuple[Operation, ...] = tuple(
+    of_rule(rule, "histograms", "fully specified") for rule in (histc, histogram, histogramdd, bincount)
 )

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.selection import is_transformed
-from maskgrad.semantics.entries import Entries, intersection, specified
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import Entries, Operand, intersection, specified, values_of
+from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "UNSPECIFIED", "assigned"]
 
@@ -88,13 +90,12 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         )
     condition: Any = arguments["condition"]
     sides: list[Any] = [arguments["input"], arguments["other"]]
-    chosen: Tensor = condition.values if isinstance(condition, Entries) else condition
+    chosen: Tensor = values_of(condition)
     if chosen.dtype != torch.bool:
         raise TypeError(
             f"condition must be a Boolean tensor, found {chosen.dtype}; write it out, as in condition != 0"
         )
-    a, b = (side.values if isinstance(side, Entries) else side for side in sides)
-    values = torch.where(chosen, a, b)
+    values = torch.where(chosen, *map(values_of, sides))
     mask = torch.where(chosen, _mask_of(sides[0], chosen.device), _mask_of(sides[1], chosen.device))
     if isinstance(condition, Entries):
         mask = mask & condition.mask
@@ -106,66 +107,31 @@ def _mask_of(operand: Any, device: torch.device) -> Tensor:
     return operand.mask if isinstance(operand, Entries) else torch.ones((), dtype=torch.bool, device=device)
 
 
-def masked_fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def masked_fill(input: Operand, mask: Operand, value: Any) -> Any:
     """Write ``value`` where ``mask`` says so: those entries become specified, the others stay as they are."""
-    arguments = paired(("input", "mask", "value"), args) | kwargs
-    x, where_to, value = arguments["input"], arguments["mask"], arguments["value"]
-    known = intersection((where_to,))
-    chosen = where_to.values if isinstance(where_to, Entries) else where_to
-    content = value.values if isinstance(value, Entries) else value
-    values = torch.masked_fill(x.values if isinstance(x, Entries) else x, chosen, content)
-    written = (
-        value.mask if isinstance(value, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
-    )
-    kept = x.mask if isinstance(x, Entries) else torch.ones((), dtype=torch.bool, device=values.device)
-    mask = torch.where(chosen, written, kept)
-    return specified(values, mask if known is None else mask & known)
+    known, chosen = intersection((mask,)), values_of(mask)
+    values = torch.masked_fill(values_of(input), chosen, values_of(value))
+    written = torch.where(chosen, _mask_of(value, values.device), _mask_of(input, values.device))
+    return specified(values, written if known is None else written & known)
 
 
-def index_select(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def index_select(input: Entries, dim: int, index: Operand) -> Entries:
     """Rows, columns, … by position."""
-    arguments = paired(("input", "dim", "index"), args) | kwargs
-    x, dim, index = arguments["input"], arguments["dim"], _plain_index(arguments["index"])
-    return Entries(x.values.index_select(dim, index), x.mask.index_select(dim, index))
+    positions = _plain_index(index)
+    return Entries(input.values.index_select(dim, positions), input.mask.index_select(dim, positions))
 
 
-CHOSEN = "specified where the condition is and the chosen side is"
+READ = "that of the entries read"
 MOVES = "moves back to the entries read"
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "__getitem__",
-        "indexing",
-        (Tensor.__getitem__, operator.getitem),
-        getitem,
-        "that of the entries read",
-        MOVES,
-    ),
-    Operation(
-        "index_select",
-        "indexing",
-        functions_named("index_select")[0],
-        index_select,
-        "that of the entries read",
-        MOVES,
-        methods=("index_select",),
-    ),
-    Operation(
+    record("__getitem__", "indexing", getitem, READ, MOVES, functions=(Tensor.__getitem__, operator.getitem)),
+    of_rule(index_select, "indexing", READ, MOVES),
+    record(
         "where",
         "indexing",
-        (torch.where, Tensor.where),
         where,
-        CHOSEN,
+        "specified where the condition is and the chosen side is",
         "to the chosen side",
-        methods=("where",),
     ),
-    Operation(
-        "masked_fill",
-        "indexing",
-        functions_named("masked_fill")[0],
-        masked_fill,
-        "specified where written, else as before",
-        "to the entries kept",
-        in_place=functions_named("masked_fill")[1],
-        methods=("masked_fill",),
-    ),
+    of_rule(masked_fill, "indexing", "specified where written, else as before", "to the entries kept"),
 )

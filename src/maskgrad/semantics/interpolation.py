@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.entries import Entries, safe
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.pooling import adaptive_average
-from maskgrad.semantics.products import safe
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.windows import as_tuple, shared
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -121,23 +122,21 @@ PATTERN = "specified where all neighbours of non-zero weight are"
 GRADIENT = "torch's, at the specified entries"
 
 
-def _record(
-    name: str, body: Callable[..., Any], functions: tuple[Any, ...], pattern: str = PATTERN
-) -> Operation:
-    return Operation(name, "interpolation", functions, body, pattern, GRADIENT, filler=0)
-
-
 OPERATIONS: tuple[Operation, ...] = (
     # The old names call the new one, which is what arrives here.
-    _record(
-        "nn.functional.interpolate",
+    record(
+        "nn.functional.interpolate upsample upsample_nearest upsample_bilinear",
+        "interpolation",
         interpolate,
-        (F.interpolate, F.upsample, F.upsample_nearest, F.upsample_bilinear),
+        PATTERN,
+        GRADIENT,
     ),
-    _record(
+    record(
         "nn.functional.affine_grid",
+        "interpolation",
         affine_grid,
-        (F.affine_grid, torch.affine_grid_generator),
         "specified where the row of the transformation is",
+        GRADIENT,
+        extra=(torch.affine_grid_generator,),
     ),
 )

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.semantics.entries import Entries, fill, intersection
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import Entries, fill, intersection, safe, values_of
+from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import Number
-from maskgrad.semantics.products import safe, values_of
 from maskgrad.semantics.reductions import sum
-from maskgrad.semantics.signatures import bound, named
+from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -52,41 +53,31 @@ def vander(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 OPERATIONS: tuple[Operation, ...] = (
     *(
-        Operation(
+        record(
             name,
             "contractions",
-            functions,
             cross,
             "specified where the four entries that make the component are",
             "that of the difference of two products",
-            filler=0,
-            methods=methods,
+            functions=functions,
         )
-        for name, functions, methods in (
-            ("cross", functions_named("cross")[0], ("cross",)),
-            ("linalg.cross", (torch.linalg.cross,), ()),
-        )
+        for name, functions in (("cross", None), ("linalg.cross", (torch.linalg.cross,)))
     ),
-    Operation(
-        "trace",
+    of_rule(
+        trace,
         "contractions",
-        functions_named("trace")[0],
-        named(trace),
         "a plain number",
         "the incoming gradient at each specified entry of the diagonal",
-        identity=0,
-        methods=("trace",),
         number=Number(0, dim=None),
     ),
     *(
-        Operation(
+        record(
             name,
             "contractions",
-            (function,),
             vander,
             "that of the vector, for each of the powers",
             "that of the powers",
-            filler=1,
+            functions=(function,),
         )
         for name, function in (("vander", torch.vander), ("linalg.vander", torch.linalg.vander))
     ),

@@ -12,7 +12,7 @@ from maskgrad.semantics.dimensions import as_dim, drop
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amax, amin
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.norms import of_an_extreme, record, vector_norm
+from maskgrad.semantics.norms import norm_record, of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import REDUCED
 
 __all__ = ["OPERATIONS", "matrix_norm", "norm"]
@@ -88,9 +88,9 @@ def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
     return isinstance(order, (int, float)) and order < 0
 
 
+MATRIX = f"{REDUCED} (order below 0: masked)"
+ANY = f"{REDUCED} (order below 0, of vectors also inf: masked)"
 OPERATIONS: tuple[Operation, ...] = (
-    record(matrix_norm, "linalg.matrix_norm", f"{REDUCED} (order below 0: masked)", GRADIENT, _has_none),
-    record(
-        norm, "linalg.norm", f"{REDUCED} (order below 0, of vectors also inf: masked)", GRADIENT, _has_none
-    ),
+    norm_record(matrix_norm, "linalg.matrix_norm", MATRIX, GRADIENT, _has_none),
+    norm_record(norm, "linalg.norm", ANY, GRADIENT, _has_none),
 )

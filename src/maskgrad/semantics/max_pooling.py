@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.products import values_of
+from maskgrad.semantics.entries import Entries, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.windows import as_tuple, shared
 
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -168,36 +168,26 @@ ADAPTIVE_WITH_INDICES: dict[int, tuple[Any, ...]] = {
 }
 
 
-def _record(name: str, body: Callable[..., Any], functions: tuple[Any, ...], pattern: str) -> Operation:
-    gradient = "that of the entry that was chosen" if pattern == PATTERN else "moves back with the entries"
-    lowest = float("-inf") if pattern == PATTERN else 0
-    return Operation(f"nn.functional.{name}", "pooling", functions, body, pattern, gradient, filler=lowest)
-
-
 PATTERN = "specified where the window has a specified entry"
 WRITTEN = "zeros are specified; what is written keeps its mask"
 
+
+def _record(name: str, body: Callable[..., Any], *functions: Any, pattern: str = PATTERN) -> Operation:
+    gradient = "that of the entry that was chosen" if pattern == PATTERN else "moves back with the entries"
+    functions = (getattr(F, name), *functions)
+    return record(f"nn.functional.{name}", "pooling", body, pattern, gradient, functions=functions)
+
+
+RANKS = (1, 2, 3)
 OPERATIONS: tuple[Operation, ...] = (
-    _record("max_pool1d", _sliding(1), (F.max_pool1d, torch.max_pool1d, *WITH_INDICES[1]), PATTERN),
-    _record("max_pool2d", _sliding(2), (F.max_pool2d, torch.max_pool2d, *WITH_INDICES[2]), PATTERN),
-    _record("max_pool3d", _sliding(3), (F.max_pool3d, torch.max_pool3d, *WITH_INDICES[3]), PATTERN),
     *(
-        _record(f"adaptive_max_pool{n}d", _adaptive(n), (pool, *ADAPTIVE_WITH_INDICES[n]), PATTERN)
-        for n, pool in ((1, F.adaptive_max_pool1d), (2, F.adaptive_max_pool2d), (3, F.adaptive_max_pool3d))
+        _record(f"max_pool{n}d", _sliding(n), getattr(torch, f"max_pool{n}d"), *WITH_INDICES[n])
+        for n in RANKS
     ),
-    _record(
-        "fractional_max_pool2d",
-        _fractional(2),
-        (F.fractional_max_pool2d, F.fractional_max_pool2d_with_indices),
-        PATTERN,
-    ),
-    _record(
-        "fractional_max_pool3d",
-        _fractional(3),
-        (F.fractional_max_pool3d, F.fractional_max_pool3d_with_indices),
-        PATTERN,
-    ),
-    _record("max_unpool1d", _unpooling(1), (F.max_unpool1d,), WRITTEN),
-    _record("max_unpool2d", _unpooling(2), (F.max_unpool2d, NN.max_unpool2d), WRITTEN),
-    _record("max_unpool3d", _unpooling(3), (F.max_unpool3d, NN.max_unpool3d), WRITTEN),
+    *(_record(f"adaptive_max_pool{n}d", _adaptive(n), *ADAPTIVE_WITH_INDICES[n]) for n in RANKS),
+    _record("fractional_max_pool2d", _fractional(2), F.fractional_max_pool2d_with_indices),
+    _record("fractional_max_pool3d", _fractional(3), F.fractional_max_pool3d_with_indices),
+    _record("max_unpool1d", _unpooling(1), pattern=WRITTEN),
+    _record("max_unpool2d", _unpooling(2), NN.max_unpool2d, pattern=WRITTEN),
+    _record("max_unpool3d", _unpooling(3), NN.max_unpool3d, pattern=WRITTEN),
 )

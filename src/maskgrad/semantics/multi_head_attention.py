@@ -23,14 +23,14 @@ from maskgrad.semantics.attention import (
     weighted_sum,
 )
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.entries import Entries, as_entries, rearranged, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
-from maskgrad.semantics.products import values_of
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -57,7 +57,7 @@ def multi_head_attention_forward(
     masks = given.get("key_padding_mask"), given.get("attn_mask")
     batched = F._mha_shape_check(*map(values_of, (query, key, value)), *map(_plain, masks), heads)  # type: ignore[attr-defined]
     if not batched:
-        query, key, value = (_unsqueeze(x, 1) for x in (query, key, value))
+        query, key, value = (rearranged(x, lambda part: part.unsqueeze(1)) for x in (query, key, value))
     length, size, features = values_of(query).shape
     _check(given, features, values_of(key), values_of(value))
     bias = _bias(given, values_of(query).dtype, (size, heads, length, values_of(key).shape[0]))
@@ -102,12 +102,6 @@ def multi_head_attention_forward(
 
 def _plain(operand: Operand | None) -> Tensor | None:
     return None if operand is None else values_of(operand)
-
-
-def _unsqueeze(operand: Operand, dim: int) -> Operand:
-    if isinstance(operand, Entries):
-        return Entries(operand.values.unsqueeze(dim), operand.mask.unsqueeze(dim))
-    return operand.unsqueeze(dim)
 
 
 def _check(given: dict[str, Any], features: int, key: Tensor, value: Tensor) -> None:
@@ -229,10 +223,7 @@ def _static(given: Operand | None, projected: Entries) -> Operand:
         raise AssertionError(
             f"expecting static keys and values of shape ({size * heads}, S, {width}), but got {tuple(values.shape)}"
         )
-    if isinstance(given, Entries):
-        return Entries(*(part.unflatten(0, (size, heads)) for part in given))
-    outside: Tensor = given.unflatten(0, (size, heads))
-    return outside
+    return rearranged(given, lambda part: part.unflatten(0, (size, heads)))  # type: ignore[no-any-return]
 
 
 def _with_extra_keys(
@@ -287,21 +278,12 @@ def never_left_aligned(function: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+    record(
         "nn.functional.multi_head_attention_forward",
         "attention",
-        (F.multi_head_attention_forward,),
         multi_head_attention_forward,
         "specified where the query has a key that takes part in at least one head",
         "torch's, over the keys that take part",
-        identity=float("-inf"),
     ),
-    Operation(
-        "_nested_tensor_from_mask_left_aligned",
-        "attention",
-        (torch._nested_tensor_from_mask_left_aligned,),
-        never_left_aligned,
-        "no tensor: False",
-        "none",
-    ),
+    record("_nested_tensor_from_mask_left_aligned", "attention", never_left_aligned, "no tensor: False"),
 )

@@ -16,7 +16,7 @@ from maskgrad import kernels
 from maskgrad.kernels.smallest import is_one, smallest
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, as_entries, fill, widened
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.harmless import is_finite, is_moderate
 from maskgrad.semantics.norms import vector_norm
 from maskgrad.semantics.signatures import named
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = [
     "GRADIENT",
@@ -311,31 +313,14 @@ def renorm(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     return Entries(torch.renorm(torch.where(input.mask, input.values, 0), *rest, **kwargs), input.mask)
 
 
-def _record(name: str, rule: Callable[..., Any], public: str = "") -> Operation:
-    functions, in_place, methods = functions_named(name)
-    body = rule if rule is renorm else named(rule)
-    return Operation(
-        public + name,
-        "normalization",
-        functions,
-        body,
-        PATTERN,
-        GRADIENT,
-        filler=0,
-        in_place=in_place,
-        methods=methods,
-    )
-
-
 NN = "nn.functional."
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record("layer_norm", layer_norm, NN),
-    _record("native_layer_norm", native_layer_norm),
-    _record("rms_norm", rms_norm, NN),
-    _record("group_norm", group_norm, NN),
-    _record("native_group_norm", native_group_norm),
-    _record("local_response_norm", local_response_norm, NN),
-    _record("normalize", normalize, NN),
-    _record("renorm", renorm),
+    *(
+        record(NN + rule.__name__, "normalization", named(rule), PATTERN, GRADIENT)
+        for rule in (layer_norm, rms_norm, group_norm, local_response_norm, normalize)
+    ),
+    of_rule(native_layer_norm, "normalization", PATTERN, GRADIENT),
+    of_rule(native_group_norm, "normalization", PATTERN, GRADIENT),
+    record("renorm", "normalization", renorm, PATTERN, GRADIENT),
 )

@@ -12,14 +12,16 @@ from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amin
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPERATIONS", "of_an_extreme", "record", "vector_norm"]
+    from maskgrad.semantics.facts import Operation
+
+__all__ = ["OPERATIONS", "norm_record", "of_an_extreme", "vector_norm"]
 
 PATTERN = f"{REDUCED} (order inf or below 0: masked)"
 GRADIENT = "torch's, over the specified entries; 0 at a zero vector"
@@ -75,22 +77,16 @@ def of_an_extreme(*args: Any, ord: Any = 2, p: Any = 2, **kwargs: Any) -> bool:
     return any(isinstance(one, (int, float)) and (one < 0 or one == math.inf) for one in given)
 
 
-def record(
+def norm_record(
     rule: Callable[..., Entries], name: str, pattern: str, gradient: str, none: Callable[..., bool]
 ) -> Operation:
     """The record of a norm, of vectors or of matrices; ``none``: whether PyTorch has none of an empty tensor."""
-    if name.startswith("linalg."):
-        functions: Any = (getattr(torch.linalg, name.removeprefix("linalg.")),)
-        methods: tuple[str, ...] = ()
-    else:
-        functions, _, methods = functions_named(name)
+    functions = (getattr(torch.linalg, name.removeprefix("linalg.")),) if name != "norm" else None
     number = Number(0, dim=2, unless=none)
-    return Operation(
-        name, "reductions", functions, named(rule), pattern, gradient, identity=0, methods=methods, number=number
-    )  # fmt: skip
+    return record(name, "reductions", named(rule), pattern, gradient, functions=functions, number=number)
 
 
 OPERATIONS: tuple[Operation, ...] = tuple(
-    record(rule, name, PATTERN, GRADIENT, of_an_extreme)
+    norm_record(rule, name, PATTERN, GRADIENT, of_an_extreme)
     for rule, name in ((vector_norm, "linalg.vector_norm"), (norm, "norm"))
 )

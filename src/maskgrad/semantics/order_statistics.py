@@ -17,15 +17,14 @@ from maskgrad.semantics.compaction import positions_along, size_along
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import lowest
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
-from maskgrad.semantics.signatures import named
 from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "kthvalue", "median", "mode", "nanmedian"]
 
@@ -158,26 +157,12 @@ def _of_integers(input: Entries, *args: Any, **kwargs: Any) -> bool:
     return not input.values.is_floating_point()
 
 
-def _record(rule: Callable[..., Any], pattern: str, gradient: str, number: Number | None = None) -> Operation:
-    functions, _, methods = functions_named(rule.__name__)
-    return Operation(
-        rule.__name__,
-        "order_statistics",
-        functions,
-        named(rule),
-        pattern,
-        gradient,
-        methods=methods,
-        number=number,
-    )
-
-
 MEDIAN = f"{REDUCED} (integers: masked)"
 SHARED = f"{CHOSEN}; without dim shared by those equal to it"
+NUMBER = Number(torch.nan, unless=_of_integers)
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record(median, MEDIAN, SHARED, Number(torch.nan, unless=_of_integers)),
-    _record(nanmedian, MEDIAN, SHARED, Number(torch.nan, unless=_of_integers)),
-    _record(kthvalue, "specified where at least k entries were", CHOSEN),
-    _record(mode, PATTERN, CHOSEN),
+    *(of_rule(rule, "order_statistics", MEDIAN, SHARED, number=NUMBER) for rule in (median, nanmedian)),
+    of_rule(kthvalue, "order_statistics", "specified where at least k entries were", CHOSEN),
+    of_rule(mode, "order_statistics", PATTERN, CHOSEN),
 )

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.entries import Entries, safe
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.products import safe
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -41,21 +42,20 @@ def fold(
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+    record(
         "nn.functional.unfold",
         "convolutions",
-        (F.unfold, torch._C._nn.im2col),
         named(unfold),
         "moves with the values; zero padding is specified",
         "moves back with the values",
+        functions=(F.unfold, torch._C._nn.im2col),
     ),
-    Operation(
+    record(
         "nn.functional.fold",
         "convolutions",
-        (F.fold, torch._C._nn.col2im),
         named(fold),
         "specified where at least one entry that is added is, and in gaps",
         "the incoming gradient at each specified entry",
-        identity=0,
+        functions=(F.fold, torch._C._nn.col2im),
     ),
 )

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.semantics.entries import Entries, fill, widened
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.windows import adaptive_sizes, as_tuple, shared, sliding_sizes
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "adaptive_average"]
 
@@ -135,25 +137,18 @@ def power_average(rank: int) -> Callable[..., Any]:
 
 
 PATTERN = "specified where the window has a specified entry"
-
-
-def _record(name: str, body: Callable[..., Any], functions: tuple[Any, ...], gradient: str) -> Operation:
-    return Operation(
-        f"nn.functional.{name}", "pooling", tuple(dict.fromkeys(functions)), body, PATTERN, gradient, filler=0
-    )
-
-
 SHARE = "an equal share for each specified entry"
-NN: Any = torch._C._nn
+RANKS = (1, 2, 3)
+
+
+def _record(name: str, body: Callable[..., Any], gradient: str) -> Operation:
+    functions = [getattr(namespace, name, None) for namespace in (F, torch, torch._C._nn)]
+    known = tuple(dict.fromkeys(function for function in functions if function is not None))
+    return record(f"nn.functional.{name}", "pooling", body, PATTERN, gradient, functions=known)
+
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record("avg_pool1d", average(1), (F.avg_pool1d, torch.avg_pool1d), SHARE),
-    _record("avg_pool2d", average(2), (F.avg_pool2d, NN.avg_pool2d), SHARE),
-    _record("avg_pool3d", average(3), (F.avg_pool3d, NN.avg_pool3d), SHARE),
-    _record("adaptive_avg_pool1d", adaptive(1), (F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d), SHARE),
-    _record("adaptive_avg_pool2d", adaptive(2), (F.adaptive_avg_pool2d, NN.adaptive_avg_pool2d), SHARE),
-    _record("adaptive_avg_pool3d", adaptive(3), (F.adaptive_avg_pool3d, NN.adaptive_avg_pool3d), SHARE),
-    _record("lp_pool1d", power_average(1), (F.lp_pool1d,), "torch's, over the specified entries"),
-    _record("lp_pool2d", power_average(2), (F.lp_pool2d,), "torch's, over the specified entries"),
-    _record("lp_pool3d", power_average(3), (F.lp_pool3d,), "torch's, over the specified entries"),
+    *(_record(f"avg_pool{n}d", average(n), SHARE) for n in RANKS),
+    *(_record(f"adaptive_avg_pool{n}d", adaptive(n), SHARE) for n in RANKS),
+    *(_record(f"lp_pool{n}d", power_average(n), "torch's, over the specified entries") for n in RANKS),
 )

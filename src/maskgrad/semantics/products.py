@@ -6,13 +6,13 @@ the mask follows from the equation alone, the values come from torch's own funct
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from maskgrad.kernels.smallest import intersected, reduced, smallest
 from maskgrad.patterns.eager import can_read_values, is_eager, is_plain
-from maskgrad.semantics.entries import Entries, fill
+from maskgrad.semantics.entries import Entries, Operand, fill, safe, values_of
 from maskgrad.semantics.harmless import adds_up_to_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL, fix_nonfinite
 
@@ -23,19 +23,7 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.equations import Equation
 
-    Operand = Entries | Tensor
-
-__all__ = ["any_product", "bias_mask", "contracted", "indicator", "safe", "sum_of_products", "values_of"]
-
-
-def values_of(operand: Operand) -> Tensor:
-    """The values, whatever lies under the mask: for their shape and dtype only."""
-    return operand.values if isinstance(operand, Entries) else operand
-
-
-def safe(operand: Any) -> Any:
-    """Zero takes no part in a sum of products."""
-    return fill(operand, operand.mask, 0) if isinstance(operand, Entries) else operand
+__all__ = ["any_product", "bias_mask", "contracted", "indicator", "sum_of_products"]
 
 
 def indicator(operand: Operand) -> Tensor:

@@ -10,15 +10,14 @@ from maskgrad import kernels
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.sorting import read, sorted_positions
 from maskgrad.versions import is_before
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "nanquantile", "quantile"]
 
@@ -104,13 +103,9 @@ def nanquantile(
     return _quantile(input, q, dim, keepdim, interpolation, True)
 
 
-def _record(rule: Callable[..., Any]) -> Operation:
-    functions, _, methods = functions_named(rule.__name__)
-    pattern = "specified where at least one entry was, and q"
-    gradient = "to the one or two entries between which the quantile lies"
-    return Operation(
-        rule.__name__, "order_statistics", functions, named(rule), pattern, gradient, methods=methods
-    )
+PATTERN = "specified where at least one entry was, and q"
+GRADIENT = "to the one or two entries between which the quantile lies"
 
-
-OPERATIONS: tuple[Operation, ...] = (_record(quantile), _record(nanquantile))
+OPERATIONS: tuple[Operation, ...] = tuple(
+    of_rule(rule, "order_statistics", PATTERN, GRADIENT) for rule in (quantile, nanquantile)
+)

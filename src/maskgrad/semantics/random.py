@@ -14,11 +14,13 @@ import torch.nn.functional as F
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.elementwise import elementwise
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "multinomial"]
 
@@ -92,12 +94,6 @@ DROPOUTS = {
 REFILLS = "normal_ uniform_ exponential_ cauchy_ log_normal_ geometric_ random_"
 
 
-def _dropout(name: str, training: bool) -> Operation:
-    functions, in_place, _ = functions_named(name)
-    body = _dropping(name, training)
-    return Operation("nn.functional." + name, "random", functions, body, UNCHANGED, KEPT, in_place=in_place)
-
-
 def _rewriting(method: Callable[..., Any]) -> Callable[..., Any]:
     """The body of a method that rewrites all values in place: it works on a copy, which dispatch writes back."""
 
@@ -114,36 +110,24 @@ def _refill(name: str) -> Operation:
     """A method that exists in place only."""
     method = getattr(torch.Tensor, name)
     body = named(bernoulli_) if name == "bernoulli_" else _rewriting(method)
-    return Operation(name, "random", (method,), body, UNCHANGED, "zero", in_place=(method,))
+    return record(name, "random", body, UNCHANGED, "zero", functions=(method,), in_place=(method,))
 
 
-def _function(
-    name: str, body: Callable[..., Any], filler: float | None = None, gradient: str = "zero"
-) -> Operation:
-    functions, in_place, methods = functions_named(name, namespaces=(torch, torch.Tensor))
-    in_place = () if name == "bernoulli" else in_place
-    return Operation(
-        name,
-        "random",
-        functions,
-        body,
-        UNCHANGED,
-        gradient,
-        filler=filler,
-        in_place=in_place,
-        methods=methods,
-    )
+def _function(name: str, body: Callable[..., Any], gradient: str = "zero", **facts: Any) -> Operation:
+    return record(name, "random", body, UNCHANGED, gradient, namespaces=(torch, torch.Tensor), **facts)
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *(_dropout(name, training) for name, training in DROPOUTS.items()),
-    _function("feature_dropout", named(feature_dropout), gradient=KEPT),
-    _function("native_dropout", named(native_dropout), gradient=KEPT),
-    *(_refill(name) for name in REFILLS.split()),
-    _refill("bernoulli_"),
-    _function("bernoulli", named(bernoulli), filler=0),
-    _function("multinomial", named(multinomial), filler=0),
-    Operation("normal", "random", (torch.normal,), elementwise(1, looks=True), UNCHANGED, "zero", filler=1),
-    _function("poisson", elementwise(1, looks=True), filler=1),
-    _function("binomial", elementwise(1, looks=True), filler=1),
+    *(
+        record(f"nn.functional.{name}", "random", _dropping(name, training), UNCHANGED, KEPT)
+        for name, training in DROPOUTS.items()
+    ),
+    _function("feature_dropout", named(feature_dropout), KEPT),
+    _function("native_dropout", named(native_dropout), KEPT),
+    *(_refill(name) for name in (*REFILLS.split(), "bernoulli_")),
+    _function("bernoulli", named(bernoulli), in_place=()),
+    _function("multinomial", named(multinomial)),
+    _function("normal", elementwise(1, looks=True), functions=(torch.normal,), in_place=()),
+    _function("poisson", elementwise(1, looks=True)),
+    _function("binomial", elementwise(1, looks=True)),
 )

@@ -20,9 +20,8 @@ import torch
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.products import safe, values_of
+from maskgrad.semantics.entries import Entries, safe, specified, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
@@ -30,9 +29,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.products import Operand
+    from maskgrad.semantics.entries import Operand
+    from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "SIGNATURE", "Steps", "reversing", "run_layer", "taken"]
+__all__ = ["OPERATIONS", "SIGNATURE", "Steps", "in_layers", "reversing", "run_layer", "taken"]
 
 SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 
@@ -128,20 +128,39 @@ def _layers(
     function: Callable[..., Any], given: dict[str, Any], x: Tensor, steps: Steps, initial: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """All layers (T, N, features), one direction at a time, and the final states (layers * directions, N, H)."""
+    backwards = reversing(steps)
+
+    def run(
+        x: Tensor, states: list[Tensor], weights: list[Tensor], is_reversed: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        ahead = taken(x, backwards) if is_reversed else x
+        output, final = run_layer(function, ahead, states, weights, given["has_biases"], steps)
+        return taken(output, backwards) if is_reversed else output, final
+
+    return in_layers(given, x, initial, run)
+
+
+def in_layers(
+    given: dict[str, Any],
+    x: Tensor,
+    initial: list[Tensor],
+    run: Callable[[Tensor, list[Tensor], list[Tensor], bool], tuple[Tensor, list[Tensor]]],
+) -> tuple[Tensor, list[Tensor]]:
+    """The last output, and the final states of all layers and directions.
+
+    ``run`` takes an input, the states and weights of one layer in one direction, and whether it runs backwards.
+    """
     directions = 2 if given["bidirectional"] else 1
     params = list(given["params"])
     per_run = len(params) // (given["num_layers"] * directions)
-    backwards = reversing(steps)
     finals: list[list[Tensor]] = []
     for layer in range(given["num_layers"]):
         outputs = []
         for direction in range(directions):
-            run = layer * directions + direction
-            weights = params[run * per_run : (run + 1) * per_run]
-            states = [state[run : run + 1] for state in initial]
-            ahead = x if direction == 0 else taken(x, backwards)
-            output, final = run_layer(function, ahead, states, weights, given["has_biases"], steps)
-            outputs.append(output if direction == 0 else taken(output, backwards))
+            number = layer * directions + direction
+            weights = params[number * per_run : (number + 1) * per_run]
+            output, final = run(x, [state[number : number + 1] for state in initial], weights, direction == 1)
+            outputs.append(output)
             finals.append(final)
         x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
         if given["dropout"] and layer + 1 < given["num_layers"]:
@@ -215,7 +234,7 @@ def cell(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if name != "lstm_cell":
         return Entries(result, mask.expand(result.shape))
     new, cell_state = result
-    return _lstm_masks(new, cell_state, mask)
+    return specified((new, cell_state), mask)
 
 
 def _some(operand: Operand) -> Tensor:
@@ -224,19 +243,12 @@ def _some(operand: Operand) -> Tensor:
     return torch.ones((), dtype=torch.bool, device=operand.device).expand(*operand.shape[:-1], 1)
 
 
-def _lstm_masks(new: Tensor, cell_state: Tensor, mask: Tensor) -> tuple[Entries, Entries]:
-    return Entries(new, mask.expand(new.shape)), Entries(cell_state, mask.expand(cell_state.shape))
-
-
-def _record(name: str, body: Callable[..., Any], pattern: str) -> Operation:
-    return Operation(name, "recurrence", (getattr(torch, name),), body, pattern, GRADIENT, filler=0)
-
-
 SEQUENCE = "that of the steps; a final state is specified"
 STEP = "specified where input and state have a specified entry, and the old cell state is specified"
 GRADIENT = "as if each sequence were alone"
 
-OPERATIONS: tuple[Operation, ...] = (
-    *(_record(name, recurrence, SEQUENCE) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
-    *(_record(name, cell, STEP) for name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")),
+OPERATIONS: tuple[Operation, ...] = tuple(
+    record(name + suffix, "recurrence", body, pattern, GRADIENT, functions=(getattr(torch, name + suffix),))
+    for suffix, body, pattern in (("", recurrence, SEQUENCE), ("_cell", cell, STEP))
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 )

@@ -1,11 +1,12 @@
 """Reductions: PyTorch's result on the entries that are specified; along a dimension unspecified where there are none.
 
-Each function has torch's signature and works on :class:`Entries`. The identity element of an
-operation is what an unspecified entry is replaced by so that it takes no part.
+Each function has torch's signature and works on :class:`Entries`. An unspecified entry is replaced by the identity
+element of the operation, so that it takes no part.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,15 @@ from maskgrad.kernels.selection import can_read_values, runs_compiled
 from maskgrad.kernels.smallest import any_of, repeats, smallest
 from maskgrad.semantics.dimensions import as_dims, reduce_each
 from maskgrad.semantics.entries import HALVES, Entries, filler_as
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number, note
-from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "over_all"]
 
@@ -135,59 +137,38 @@ def hash_tensor(input: Entries, dim: Any = (), *, keepdim: bool = False, mode: i
     )
 
 
-def _record(
-    rule: Callable[..., Any],
-    identity: float | str | None,
-    gradient: str,
-    number: Number | None,
-    pattern: str = REDUCED,
-    is_total: bool = False,
-    also: str = "",
-) -> Operation:
-    functions, _, methods = functions_named(f"{rule.__name__} {also}")
-    body = named(rule)
+def _total(operation: Operation, average: bool) -> Operation:
+    """The same record, in the fewest calls for the sum or the mean of all entries of a small tensor."""
+    body = operation.body
 
     def total(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and not kwargs and type(args[0]) is Entries:
-            number = over_all(args[0], rule is mean)
+            number = over_all(args[0], average)
             if number is not None:
                 return number
         return body(function, args, kwargs)
 
-    return Operation(
-        name=rule.__name__,
-        family="reductions",
-        functions=functions,
-        body=total if is_total else body,
-        pattern=pattern,
-        gradient=gradient,
-        identity=identity,
-        methods=methods,
-        number=number,
-    )
+    return dataclasses.replace(operation, body=total)
+
+
+def _record(rule: Callable[..., Any], gradient: str, nothing: float, also: str = "") -> Operation:
+    return of_rule(rule, "reductions", REDUCED, gradient, also=also, number=Number(nothing))
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record(sum, 0, "the incoming gradient at each specified entry", Number(0), is_total=True),
-    _record(
-        mean,
-        0,
-        "the incoming gradient divided by the number of specified entries",
-        Number(nan),
-        is_total=True,
+    _total(_record(sum, "the incoming gradient at each specified entry", 0), average=False),
+    _total(
+        _record(mean, "the incoming gradient divided by the number of specified entries", nan), average=True
     ),
-    _record(nansum, 0, "the incoming gradient at each specified entry that is not NaN", Number(0)),
+    _record(nansum, "the incoming gradient at each specified entry that is not NaN", 0),
     _record(
-        nanmean,
-        0,
-        "the incoming gradient divided by the number of specified entries that are not NaN",
-        Number(nan),
+        nanmean, "the incoming gradient divided by the number of specified entries that are not NaN", nan
     ),
-    _record(prod, 1, "the product of the other specified entries", Number(1)),
-    _record(any, False, "none", Number(0), also="_is_any_true"),
+    _record(prod, "the product of the other specified entries", 1),
+    _record(any, "none", 0, also="_is_any_true"),
     # torch.distributions asks under that name whether arguments are valid
-    _record(all, True, "none", Number(1), also="_is_all_true"),
-    _record(count_nonzero, 0, "none", Number(0)),
+    _record(all, "none", 1, also="_is_all_true"),
+    _record(count_nonzero, "none", 0),
     # of an empty tensor PyTorch has no hash
-    _record(hash_tensor, 0, "none", None, "specified where at least one entry was"),
+    of_rule(hash_tensor, "reductions", "specified where at least one entry was"),
 )

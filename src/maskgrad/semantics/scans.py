@@ -15,17 +15,14 @@ from maskgrad.semantics.compaction import specified_last
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
 from maskgrad.semantics.extrema import lowest
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
-__all__ = ["OPERATIONS", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
+    from maskgrad.semantics.facts import Operation
 
-PATTERN = "unchanged"
+__all__ = ["OPERATIONS", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
 
 def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
@@ -154,25 +151,13 @@ def logcumsumexp(input: Entries, dim: int) -> Entries:
     return Entries(result, mask)
 
 
-def _record(rule: Callable[..., Any], identity: float | str, gradient: str) -> Operation:
-    functions, in_place, methods = functions_named(rule.__name__)
-    return Operation(
-        rule.__name__,
-        "scans",
-        functions,
-        named(rule),
-        PATTERN,
-        gradient,
-        identity=identity,
-        in_place=in_place,
-        methods=methods,
-    )
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    _record(cumsum, 0, "the sum of the gradients from there on"),
-    _record(cumprod, 1, "torch's on the specified entries"),
-    _record(cummax, "-inf", "to the entry that attains the maximum"),
-    _record(cummin, "inf", "to the entry that attains the minimum"),
-    _record(logcumsumexp, "-inf", "the gradients from there on, weighted by exp(x - result)"),
+GRADIENTS = {
+    cumsum: "the sum of the gradients from there on",
+    cumprod: "torch's on the specified entries",
+    cummax: "to the entry that attains the maximum",
+    cummin: "to the entry that attains the minimum",
+    logcumsumexp: "the gradients from there on, weighted by exp(x - result)",
+}
+OPERATIONS: tuple[Operation, ...] = tuple(
+    of_rule(rule, "scans", "unchanged", gradient) for rule, gradient in GRADIENTS.items()
 )

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.accumulation import add_up, combine
-from maskgrad.semantics.entries import Entries, fill, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.entries import Entries, Operand, as_entries, mask_of, rearranged, safe, values_of
+from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
 
@@ -37,36 +39,22 @@ WRITES: dict[str, tuple[str, str]] = {
 ONE_EACH = ("index", "src", "source")
 
 
-def plain(argument: Any) -> Any:
-    """The values of a masked argument."""
-    return argument.values if isinstance(argument, Entries) else argument
-
-
 def _mask(argument: Any) -> Any:
     return mask_of(argument) if isinstance(argument, (Entries, Tensor)) else True
 
 
-def _entries(x: Any) -> Entries:
-    return x if isinstance(x, Entries) else Entries(x, mask_of(x))
-
-
-def _safe(x: Any) -> Any:
-    return fill(x, x.mask, 0) if isinstance(x, Entries) else x
-
-
 def _vector(x: Any) -> Any:
     """A tensor without dimensions as one with a single entry."""
-    if isinstance(x, Entries):
-        return Entries(x.values.reshape(1), x.mask.reshape(1)) if x.values.ndim == 0 else x
-    return x.reshape(1) if isinstance(x, Tensor) and x.ndim == 0 else x
+    is_number = isinstance(x, (Entries, Tensor)) and not values_of(x).ndim
+    return rearranged(x, lambda part: part.reshape(1)) if is_number else x
 
 
 def _with_spare_slice(
     x: Any, dim: int, index: Entries, write: Callable[[Entries, Tensor], Entries]
 ) -> Entries:
     """Send unspecified positions to one more slice, which is cut off again afterwards."""
-    shape = plain(x).shape
-    values, mask = _entries(_vector(x))
+    shape = values_of(x).shape
+    values, mask = as_entries(_vector(x))
     size = values.shape[dim]
     extra = list(values.shape)
     extra[dim] = 1
@@ -89,7 +77,7 @@ def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 
 #: Functions called in place of torch's.
-MENDED = {"select_scatter": _select_scatter}
+MENDED: dict[str, Callable[..., Tensor]] = {"select_scatter": _select_scatter}
 
 
 def _write(name: str) -> Callable[..., Any]:
@@ -121,7 +109,7 @@ def _write(name: str) -> Callable[..., Any]:
                 lambda x, positions: body(function, (), {**arguments, "input": x, "index": positions}),
             )
         # where two write to one place torch sends the gradient to both, specified or not
-        values = {k: plain(v) if k == "input" else _safe(v) for k, v in arguments.items()}
+        values = {k: values_of(v) if k == "input" else safe(v) for k, v in arguments.items()}
         masks = {k: _mask(v) if k in bringing.split() else v for k, v in values.items()}
         masks |= {k: _mask(v) for k, v in arguments.items() if k in bringing.split()}
         return Entries(torch_function(**values), torch_function(**masks))
@@ -134,8 +122,8 @@ def _accumulate(function: Callable[..., Any], arguments: dict[str, Any], names: 
     source = "values" if "values" in names.split() else "source"
     rest = {k: v for k, v in arguments.items() if k not in ("input", source)}
     return add_up(
-        _entries(arguments["input"]),
-        _entries(arguments[source]),
+        as_entries(arguments["input"]),
+        as_entries(arguments[source]),
         lambda old, new: function(**{"input": old, source: new, "accumulate": True}, **rest),
     )
 
@@ -145,7 +133,7 @@ def _legacy_scatter(arguments: dict[str, Any]) -> Entries:
     source = arguments.get("src", arguments.get("value"))
     index = arguments["index"]
     if not isinstance(source, (Entries, Tensor)):
-        source = torch.full_like(plain(index), source, dtype=plain(arguments["input"]).dtype)  # type: ignore[arg-type]
+        source = torch.full_like(values_of(index), source, dtype=values_of(arguments["input"]).dtype)  # type: ignore[arg-type]
     reduce = {"add": "sum", "multiply": "prod"}[arguments["reduce"]]
     return _combine(arguments["input"], arguments["dim"], index, source, reduce)
 
@@ -158,52 +146,50 @@ def _combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_sel
             dim,
             _vector(index),
             lambda wider, positions: combine(
-                wider, dim, positions, _entries(_vector(source)), reduce, include_self
+                wider, dim, positions, as_entries(_vector(source)), reduce, include_self
             ),
         )
-    return combine(_entries(x), dim, index, _entries(source), reduce, include_self)
+    return combine(as_entries(x), dim, index, as_entries(source), reduce, include_self)
 
 
-def scatter_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def scatter_reduce(
+    input: Operand, dim: int, index: Operand, src: Operand, reduce: str, *, include_self: bool = True
+) -> Entries:
     """``scatter_reduce`` with all five reductions."""
-    a = bound("input dim index src reduce", args, kwargs)
-    return _combine(a["input"], a["dim"], a["index"], a["src"], a["reduce"], a.get("include_self", True))
+    return _combine(input, dim, index, src, reduce, include_self)
 
 
-def scatter_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def scatter_add(input: Operand, dim: int, index: Operand, src: Operand) -> Entries:
     """``scatter_add``: the sum of the specified contributions and, if specified, the old entry."""
-    a = bound("input dim index src", args, kwargs)
-    return _combine(a["input"], a["dim"], a["index"], a["src"], "sum")
+    return _combine(input, dim, index, src, "sum")
 
 
-def index_add(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def index_add(input: Operand, dim: int, index: Operand, source: Operand, **scale: Any) -> Entries:
     """``index_add``: ``alpha`` times the specified slices of the source are added."""
-    a = bound("input dim index source", args, kwargs)
-    dim, index, source = a["dim"], a["index"], _entries(a["source"])
-    scale = {"alpha": a["alpha"]} if "alpha" in a else {}
+    brought = as_entries(source)
 
     def add(x: Entries, positions: Tensor) -> Entries:
         return add_up(
-            x, source, lambda old, new, **scale: torch.index_add(old, dim, positions, new, **scale), **scale
+            x, brought, lambda old, new, **scale: torch.index_add(old, dim, positions, new, **scale), **scale
         )
 
     if isinstance(index, Entries):
-        source = _vector(source)
-        return _with_spare_slice(a["input"], dim, _vector(index), add)
-    return add(_entries(a["input"]), index)
+        brought = _vector(brought)
+        return _with_spare_slice(input, dim, _vector(index), add)
+    return add(as_entries(input), index)
 
 
-def index_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def index_reduce(
+    input: Operand, dim: int, index: Operand, source: Operand, reduce: str, *, include_self: bool = True
+) -> Entries:
     """``index_reduce`` with its four reductions."""
-    a = bound("input dim index source reduce", args, kwargs)
-    shape, dim, index = plain(a["input"]).shape, a["dim"], a["index"]
-    x, source = _vector(a["input"]), _vector(a["source"])
-    wanted = list(plain(x).shape)
-    wanted[dim] = plain(index).numel()
-    if list(plain(source).shape) != wanted or plain(index).ndim > 1:
+    shape, x, source = values_of(input).shape, _vector(input), _vector(source)
+    wanted = list(values_of(x).shape)
+    wanted[dim] = values_of(index).numel()
+    if list(values_of(source).shape) != wanted or values_of(index).ndim > 1:
         raise IndexError(
             f"index_reduce needs a vector of positions and a source of one slice for each, of shape {wanted}; found "
-            f"positions of shape {list(plain(index).shape)} and a source of shape {list(plain(source).shape)}"
+            f"positions of shape {list(values_of(index).shape)} and a source of shape {list(values_of(source).shape)}"
         )
     one_each = [1] * len(wanted)
     one_each[dim] = -1
@@ -212,35 +198,20 @@ def index_reduce(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
         """A position for each entry of the source."""
         return positions.reshape(one_each).expand(wanted)
 
-    everywhere = (
-        Entries(spelt(index.values.long()), spelt(index.mask))
-        if isinstance(index, Entries)
-        else spelt(index.long())
-    )
-    result = _combine(x, dim, everywhere, source, a["reduce"], a.get("include_self", True))
+    everywhere = rearranged(index, lambda part: spelt(part if part.dtype == torch.bool else part.long()))
+    result = _combine(x, dim, everywhere, source, reduce, include_self)
     return Entries(result.values.reshape(shape), result.mask.reshape(shape))
 
 
-def _record(
-    name: str, body: Callable[..., Any], pattern: str, gradient: str, family: str = "accumulation"
-) -> Operation:
-    functions, in_place, methods = functions_named(name)
-    return Operation(name, family, functions, body, pattern, gradient, in_place=in_place, methods=methods)
-
-
 WRITTEN = "as the source where written, else as before"
+KEPT = "to the source where written, else to the entries kept"
 COMBINED = "specified where a specified contribution arrives or was"
+REDUCED = "that of the reduction, to its specified contributions"
+
 OPERATIONS: tuple[Operation, ...] = (
-    *(
-        _record(
-            name, _write(name), WRITTEN, "to the source where written, else to the entries kept", "indexing"
-        )
-        for name in WRITES
-    ),
-    _record(
-        "scatter_reduce", scatter_reduce, COMBINED, "that of the reduction, to its specified contributions"
-    ),
-    _record("scatter_add", scatter_add, COMBINED, "to every specified contribution"),
-    _record("index_add", index_add, COMBINED, "alpha to every specified contribution"),
-    _record("index_reduce", index_reduce, COMBINED, "that of the reduction, to its specified contributions"),
+    *(record(name, "indexing", _write(name), WRITTEN, KEPT) for name in WRITES),
+    of_rule(scatter_reduce, "accumulation", COMBINED, REDUCED),
+    of_rule(scatter_add, "accumulation", COMBINED, "to every specified contribution"),
+    of_rule(index_add, "accumulation", COMBINED, "alpha to every specified contribution"),
+    of_rule(index_reduce, "accumulation", COMBINED, REDUCED),
 )

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.compaction import positions_along, specified_first
-from maskgrad.semantics.entries import Entries, filler_as, mask_of
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.entries import Entries, filler_as, mask_of, values_of
+from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "bucketize", "searchsorted"]
 
@@ -50,9 +49,7 @@ def searchsorted(sorted_sequence: Any, input: Any, *, sorter: Any = None, **opti
         # a value above the last entry is above its repetitions too
         found = torch.minimum(found, (count if sequence.ndim > 1 else count.squeeze(-1)).to(found.dtype))
     else:
-        sequence = sorted_sequence.values if isinstance(sorted_sequence, Entries) else sorted_sequence
-        sorter = sorter.values if isinstance(sorter, Entries) else sorter
-        found = torch.searchsorted(sequence, wanted, sorter=sorter, **options)
+        found = torch.searchsorted(values_of(sorted_sequence), wanted, sorter=values_of(sorter), **options)
     return Entries(found, input.mask if isinstance(input, Entries) else mask_of(found))
 
 
@@ -61,11 +58,6 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
-def _record(rule: Callable[..., Any]) -> Operation:
-    functions, _, methods = functions_named(rule.__name__)
-    return Operation(
-        rule.__name__, "sorting", functions, named(rule), "that of the values", "none", methods=methods
-    )
-
-
-OPERATIONS: tuple[Operation, ...] = (_record(searchsorted), _record(bucketize))
+OPERATIONS: tuple[Operation, ...] = tuple(
+    of_rule(rule, "sorting", "that of the values") for rule in (searchsorted, bucketize)
+)

@@ -11,12 +11,14 @@ from maskgrad import kernels
 from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import SYNONYMS, named, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "log_softmax", "logsumexp", "softmax", "softmin"]
 
@@ -101,45 +103,32 @@ def gumbel_softmax(
     return Entries(one_hot - soft.detach() + soft, mask)
 
 
-def _record(name: str, rule: Callable[..., Entries], functions: tuple[Any, ...] | None = None) -> Operation:
-    found, _, methods = functions_named(name)
-    return Operation(
-        name,
-        "softmax",
-        found if functions is None else functions,
-        _with_dim(rule),
-        PATTERN,
-        GRADIENT,
-        identity=float("-inf"),
-        methods=methods,
-    )
-
-
 SAFE_SOFTMAX = torch.ops.aten._safe_softmax
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record("softmax", softmax),
-    _record("log_softmax", log_softmax),
-    _record("nn.functional.softmin", softmin, (F.softmin,)),
-    _record("_safe_softmax", safe_softmax, (SAFE_SOFTMAX, SAFE_SOFTMAX.default, torch._safe_softmax)),
-    Operation(
-        "logsumexp",
+    record("softmax", "softmax", _with_dim(softmax), PATTERN, GRADIENT),
+    record("log_softmax", "softmax", _with_dim(log_softmax), PATTERN, GRADIENT),
+    record("nn.functional.softmin", "softmax", _with_dim(softmin), PATTERN, GRADIENT),
+    record(
+        "_safe_softmax",
+        "softmax",
+        _with_dim(safe_softmax),
+        PATTERN,
+        GRADIENT,
+        functions=(SAFE_SOFTMAX, SAFE_SOFTMAX.default, torch._safe_softmax),
+    ),
+    of_rule(
+        logsumexp,
         "reductions",
-        functions_named("logsumexp")[0],
-        named(logsumexp),
         REDUCED,
         "the softmax of the specified entries",
-        identity=float("-inf"),
-        methods=("logsumexp",),
         number=Number(float("-inf")),
     ),
-    Operation(
+    record(
         "nn.functional.gumbel_softmax",
         "softmax",
-        (F.gumbel_softmax,),
         named(gumbel_softmax),
         PATTERN,
         "that of the softmax, also for hard=True",
-        identity=float("-inf"),
     ),
 )

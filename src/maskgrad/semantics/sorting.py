@@ -15,13 +15,12 @@ from maskgrad.semantics.compaction import positions_along, size_along, specified
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries, filler_as
 from maskgrad.semantics.extrema import lowest
-from maskgrad.semantics.facts import Operation, functions_named
-from maskgrad.semantics.signatures import named
+from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "extreme", "read", "same", "sorted_positions"]
 
@@ -113,17 +112,12 @@ def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bo
     return kind([Entries(read(input, dim, index), known), Entries(index, known)])
 
 
-def _record(rule: Callable[..., Any], pattern: str, gradient: str) -> Operation:
-    functions, _, methods = functions_named(rule.__name__)
-    return Operation(rule.__name__, "sorting", functions, named(rule), pattern, gradient, methods=methods)
-
-
 LAST = "moves with the values, unspecified entries last"
 BACK = "moves back with the values"
 
 OPERATIONS: tuple[Operation, ...] = (
-    _record(sort, LAST, BACK),
-    _record(argsort, LAST, "none"),
-    _record(msort, LAST, BACK),
-    _record(topk, "specified as far as there were specified entries", BACK),
+    of_rule(sort, "sorting", LAST, BACK),
+    of_rule(argsort, "sorting", LAST),
+    of_rule(msort, "sorting", LAST, BACK),
+    of_rule(topk, "sorting", "specified as far as there were specified entries", BACK),
 )

@@ -16,12 +16,14 @@ from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.compaction import positions_along, previous_specified
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import HALVES, Entries, as_entries, filler_as, widened
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "cumulative_trapezoid", "trapezoid"]
 
@@ -131,8 +133,7 @@ def _record(names: str, rule: Callable[..., Entries], pattern: str) -> Operation
         # not signatures.named: x is a name of its own here
         return rule(*args, **kwargs)
 
-    functions, _, _ = functions_named(names, namespaces=(torch,))
-    return Operation(names.split()[0], "scans", functions, body, pattern, "torch's on the specified points")
+    return record(names, "scans", body, pattern, "torch's on the specified points")
 
 
 OPERATIONS: tuple[Operation, ...] = (

@@ -14,12 +14,11 @@ import torch
 from maskgrad import kernels
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import Number
-from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "std", "std_mean", "var", "var_mean"]
 
@@ -68,16 +67,9 @@ def root(variance: Entries) -> Entries:
     return Entries(torch.where(flat, 0, torch.where(flat, 1, values).sqrt()), variance.mask)
 
 
-def std(
-    input: Entries,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Entries:
-    """Standard deviation of the specified entries."""
-    return root(var(input, dim, unbiased, keepdim, correction=correction))
+def std(input: Entries, *args: Any, **kwargs: Any) -> Entries:
+    """Standard deviation of the specified entries; the arguments are those of :func:`var`."""
+    return root(var(input, *args, **kwargs))
 
 
 def _mean(input: Entries, dim: Any, keepdim: bool) -> Entries:
@@ -98,37 +90,18 @@ def var_mean(
     return variance, _mean(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
-def std_mean(
-    input: Entries,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Entries, Entries]:
-    """Standard deviation and mean of the specified entries."""
-    variance, average = var_mean(input, dim, unbiased, keepdim, correction=correction)
+def std_mean(input: Entries, *args: Any, **kwargs: Any) -> tuple[Entries, Entries]:
+    """Standard deviation and mean of the specified entries; the arguments are those of :func:`var`."""
+    variance, average = var_mean(input, *args, **kwargs)
     return root(variance), average
 
 
-def _record(rule: Callable[..., Any], gradient: str) -> Operation:
-    functions, _, methods = functions_named(rule.__name__)
-    return Operation(
-        rule.__name__,
-        "reductions",
-        functions,
-        named(rule),
-        PATTERN,
-        gradient,
-        identity="the mean",
-        methods=methods,
-        number=Number(nan),
-    )
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    _record(var, "2 (x - mean) / (count - correction) at specified entries"),
-    _record(std, "(x - mean) / (std (count - correction)) at specified entries, 0 where std is 0"),
-    _record(var_mean, "that of var and of mean"),
-    _record(std_mean, "that of std and of mean"),
+GRADIENTS = {
+    var: "2 (x - mean) / (count - correction) at specified entries",
+    std: "(x - mean) / (std (count - correction)) at specified entries, 0 where std is 0",
+    var_mean: "that of var and of mean",
+    std_mean: "that of std and of mean",
+}
+OPERATIONS: tuple[Operation, ...] = tuple(
+    of_rule(rule, "reductions", PATTERN, gradient, number=Number(nan)) for rule, gradient in GRADIENTS.items()
 )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import Operation, functions_named
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.signatures import bound
 
@@ -100,23 +100,8 @@ def complex_view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     return Entries(values, x.mask.unsqueeze(-1).expand(values.shape))
 
 
-def _record(
-    name: str, body: Callable[..., Any] = rearrange, extra: tuple[Any, ...] = (), is_property: bool = False
-) -> Operation:
-    functions, in_place, methods = functions_named(name, extra)
-    if is_property:
-        functions, methods = extra, (name,)
-    return Operation(
-        name.split()[0],
-        "views",
-        functions,
-        body,
-        PATTERN,
-        GRADIENT,
-        in_place=in_place,
-        methods=methods,
-        is_property=is_property,
-    )
+def _record(name: str, body: Callable[..., Any] = rearrange, **facts: Any) -> Operation:
+    return record(name, "views", body, PATTERN, GRADIENT, **facts)
 
 
 #: One operation a row, with its synonyms.
@@ -134,35 +119,23 @@ REARRANGEMENTS = """
     pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
 """
 
-#: Properties without parentheses.
-PROPERTIES = ("T", "H", "mT", "mH")
-
 OPERATIONS: tuple[Operation, ...] = (
-    *(record for row in REARRANGEMENTS.split() if (record := _record(row.replace("|", " "))).functions),
-    *(_record(name, extra=(getattr(Tensor, name).__get__,), is_property=True) for name in PROPERTIES),
+    *(found for row in REARRANGEMENTS.split() if (found := _record(row.replace("|", " "))).functions),
+    *(
+        _record(name, functions=(getattr(Tensor, name).__get__,), methods=(name,), is_property=True)
+        for name in ("T", "H", "mT", "mH")
+    ),
     *(
         # torch.functional asks the latter for a sequence
-        _record(name, at_least, (getattr(torch, name), getattr(torch._C._VariableFunctions, name)))
+        _record(name, at_least, extra=(getattr(torch._C._VariableFunctions, name),))
         for name in ("atleast_1d", "atleast_2d", "atleast_3d")
     ),
     _record("repeat_interleave", repeat_interleave),
     _record("view", view),
     _record("view_as_real", complex_view),
     _record("view_as_complex", complex_view),
-    Operation("unfold", "views", (Tensor.unfold,), rearrange, PATTERN, GRADIENT, methods=("unfold",)),
-    *(
-        Operation(
-            f"fft.{function.__name__.removeprefix('fft_')}",
-            "views",
-            (function,),
-            rearrange,
-            PATTERN,
-            GRADIENT,
-        )
-        for function in (torch.fft.fftshift, torch.fft.ifftshift)
-    ),
-    Operation(
-        "slice", "views", (torch.ops.aten.slice, torch.ops.aten.slice.Tensor), rearrange, PATTERN, GRADIENT
-    ),
-    Operation("linalg.diagonal", "views", (torch.linalg.diagonal,), rearrange, PATTERN, GRADIENT),
+    _record("unfold", functions=(Tensor.unfold,)),
+    *(_record(f"fft.{name}", functions=(getattr(torch.fft, name),)) for name in ("fftshift", "ifftshift")),
+    _record("slice", functions=(torch.ops.aten.slice, torch.ops.aten.slice.Tensor)),
+    _record("linalg.diagonal", functions=(torch.linalg.diagonal,)),
 )

@@ -11,8 +11,9 @@ from torch import Tensor
 from maskgrad.distributed.sharding.initialization import Initializer
 from maskgrad.distributed.sharding.look_up import look_up
 from maskgrad.distributed.sharding.placement import Arrangement
-from maskgrad.distributed.sharding.table import Gradients, ShardedTable, require_rows_and_columns
+from maskgrad.distributed.sharding.table import Gradients, ShardedTable
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.nn.lookup import rows_and_columns
 
 __all__ = ["ShardedEmbedding"]
 
@@ -163,7 +164,7 @@ class ShardedEmbedding(ShardedTable):
         Raises:
             ValueError: ``embeddings`` is not two-dimensional.
         """
-        rows, columns = require_rows_and_columns(embeddings)
+        rows, columns = rows_and_columns(embeddings)
         table = cls(
             rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, placement=placement,
             gradients=gradients, process_group=process_group, device="meta", dtype=embeddings.dtype,

@@ -11,8 +11,9 @@ from torch import Tensor
 from maskgrad.distributed.sharding.initialization import Initializer
 from maskgrad.distributed.sharding.look_up import look_up
 from maskgrad.distributed.sharding.placement import Arrangement
-from maskgrad.distributed.sharding.table import Gradients, ShardedTable, require_rows_and_columns
+from maskgrad.distributed.sharding.table import Gradients, ShardedTable
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.nn.lookup import rows_and_columns
 
 __all__ = ["ShardedEmbeddingBag"]
 
@@ -167,7 +168,7 @@ class ShardedEmbeddingBag(ShardedTable):
         Raises:
             ValueError: ``embeddings`` is not two-dimensional.
         """
-        rows, columns = require_rows_and_columns(embeddings)
+        rows, columns = rows_and_columns(embeddings)
         bag = cls(
             rows, columns, max_norm, norm_type, scale_grad_by_freq, mode, sparse,
             include_last_offset=include_last_offset, padding_idx=padding_idx, placement=placement, gradients=gradients,

@@ -16,7 +16,7 @@ from maskgrad.distributed.sharding.shards import mark_sharded
 from maskgrad.distributed.sharding.stored_shards import shard_of_loaded, shard_to_save
 from maskgrad.nn.lookup import LookupTable
 
-__all__ = ["Gradients", "ShardedTable", "require_rows_and_columns"]
+__all__ = ["Gradients", "ShardedTable"]
 
 Gradients = Literal["average", "sum"]
 
@@ -191,12 +191,3 @@ def _inside(padding_idx: int | None, rows: int) -> int | None:
     if not -rows <= padding_idx < rows:
         raise ValueError(f"padding_idx must be one of the {rows} rows; got {padding_idx}")
     return padding_idx % rows
-
-
-def require_rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
-    """The shape of a whole table; ValueError if it is none."""
-    if embeddings.dim() != 2:
-        raise ValueError(
-            f"embeddings must have two dimensions, rows and columns; got shape {tuple(embeddings.shape)}"
-        )
-    return embeddings.shape[0], embeddings.shape[1]

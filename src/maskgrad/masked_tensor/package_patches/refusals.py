@@ -19,10 +19,8 @@ def _refusals(
         path = f"{module}.{name}"
         yield Patch(
             target=path,
-            how="replaced",
             reason=reason,
             without=f"{path} may be wrong on a MaskedTensor: {reason}. {remedy}",
-            versions="all",
             test=f"tests/ecosystem/{test}",
             needs={path: None},
             install=refuse(path, reason, remedy, only_with),

@@ -23,27 +23,27 @@ class Patch:
 
     Attributes:
         target: what is replaced, completed or registered, by its dotted path.
-        how: ``"replaced"``, ``"replaced while exporting"``, ``"completed"`` (a table of PyTorch's gets an entry) or
-            ``"registered"``.
         reason: what PyTorch does by itself.
         without: what happens where the patch cannot be applied, and what to do; the words of the warning.
-        versions: of PyTorch that need it.
         test: fails without the patch.
         needs: dotted paths that must exist, each with the parameters that it must have (None: not looked at).
         install: touches PyTorch; called once, after all of ``needs`` were found.
+        how: ``"replaced"``, ``"replaced while exporting"``, ``"completed"`` (a table of PyTorch's gets an entry) or
+            ``"registered"``.
+        versions: of PyTorch that need it.
         after: the module of PyTorch after whose import it is installed; empty if ``import torch`` imports it.
         known: whether this PyTorch needs no patch; asked after ``needs`` were found.
         state: one of :data:`HOLDS`, :data:`WAITS`, :data:`UNNECESSARY`, or what was not found.
     """
 
     target: str
-    how: str
     reason: str
     without: str
-    versions: str
     test: str
-    needs: Mapping[str, tuple[str, ...] | None]
+    needs: Mapping[str, str | None]
     install: Callable[[], None]
+    how: str = "replaced"
+    versions: str = "all"
     after: str = ""
     known: Callable[[], bool] = field(default=lambda: False)
     state: str = WAITS
@@ -67,7 +67,7 @@ class Patch:
         return self.state not in (HOLDS, WAITS, UNNECESSARY)
 
 
-def look_for(path: str, parameters: tuple[str, ...] | None = None) -> str:
+def look_for(path: str, parameters: str | None = None) -> str:
     """What is wrong with ``path`` (``torch.nn.Module._get_backward_hooks``) in words; empty if it is as expected."""
     found: Any = None
     parts = path.split(".")
@@ -82,8 +82,9 @@ def look_for(path: str, parameters: tuple[str, ...] | None = None) -> str:
             names = tuple(inspect.signature(found).parameters)
         except (TypeError, ValueError):
             return f"{path} does not say what it takes"
-        if names[: len(parameters)] != parameters:
-            return f"{path} takes ({', '.join(names)}), not ({', '.join(parameters)})"
+        expected = tuple(parameters.split())
+        if names[: len(expected)] != expected:
+            return f"{path} takes ({', '.join(names)}), not ({', '.join(expected)})"
     return ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -283,41 +283,46 @@ def pairs(signature: str, default: int) -> Callable[..., Any]:
     return made
 
 
-#: Name: what PyTorch calls the arguments, the default of ``dim``, and whether ``dim`` is gone afterwards.
-ALONG: dict[str, tuple[str, Any, bool]] = {
+class Along(NamedTuple):
+    """What PyTorch calls the arguments, the default of ``dim``, and whether this dimension is gone afterwards."""
+
+    signature: str
+    default: int | None = None
+    reduces: bool = False
+
+
+#: Functions with an argument ``dim``.
+ALONG: dict[str, Along] = {
     **dict.fromkeys(
         ("sum", "mean", "nansum", "nanmean", "prod", "amax", "amin", "argmax", "argmin", "max", "min", "any", "all",
-         "logsumexp"),
-        ("input dim keepdim", None, True),
+         "logsumexp", "count_nonzero", "median", "nanmedian"),
+        Along("input dim keepdim", reduces=True),
     ),
-    "count_nonzero": ("input dim", None, True),
-    **dict.fromkeys(("median", "nanmedian"), ("input dim keepdim", None, True)),
-    "mode": ("input dim keepdim", -1, True),
-    "kthvalue": ("input k dim keepdim", -1, True),
-    **dict.fromkeys(("quantile", "nanquantile"), ("input q dim keepdim", None, True)),
-    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), ("input dim unbiased keepdim", None, True)),
-    "norm": ("input p dim keepdim", None, True),
-    **dict.fromkeys(("linalg.norm", "linalg.vector_norm"), ("input ord dim keepdim", None, True)),
-    **dict.fromkeys(("softmax", "log_softmax", "_safe_softmax"), ("input dim", None, False)),
-    "nn.functional.softmin": ("input dim", None, False),
-    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), ("input dim", None, False)),
-    **dict.fromkeys(("sort", "argsort"), ("input dim", -1, False)),
-    "topk": ("input k dim", -1, False),
-    "nn.functional.normalize": ("input p dim", 1, False),
-    "nn.functional.glu": ("input dim", -1, False),
-    "roll": ("input shifts dim", None, False),
-    "flip": ("input dim", None, False),
-    **dict.fromkeys(("chunk", "unsafe_chunk"), ("input chunks dim", 0, False)),
+    "mode": Along("input dim keepdim", -1, reduces=True),
+    "kthvalue": Along("input k dim keepdim", -1, reduces=True),
+    **dict.fromkeys(("quantile", "nanquantile"), Along("input q dim keepdim", reduces=True)),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean"), Along("input dim unbiased keepdim", reduces=True)),
+    "norm": Along("input p dim keepdim", reduces=True),
+    **dict.fromkeys(("linalg.norm", "linalg.vector_norm"), Along("input ord dim keepdim", reduces=True)),
     **dict.fromkeys(
-        ("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes"), ("input sizes dim", 0, False)
+        ("softmax", "log_softmax", "_safe_softmax", "nn.functional.softmin", "cumsum", "cumprod", "logcumsumexp",
+         "cummax", "cummin", "flip", "narrow"),
+        Along("input dim"),
     ),
-    "tensor_split": ("input indices_or_sections dim", 0, False),
-    "unbind": ("input dim", 0, True),
-    "select": ("input dim", None, True),
-    "narrow": ("input dim", None, False),
-    "index_select": ("input dim index", None, False),
-    "take_along_dim": ("input indices dim", None, False),
-    "diff": ("input n dim", -1, False),
+    **dict.fromkeys(("sort", "argsort", "nn.functional.glu"), Along("input dim", -1)),
+    "topk": Along("input k dim", -1),
+    "nn.functional.normalize": Along("input p dim", 1),
+    "roll": Along("input shifts dim"),
+    **dict.fromkeys(("chunk", "unsafe_chunk"), Along("input chunks dim", 0)),
+    **dict.fromkeys(
+        ("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes"), Along("input sizes dim", 0)
+    ),
+    "tensor_split": Along("input indices_or_sections dim", 0),
+    "unbind": Along("input dim", 0, reduces=True),
+    "select": Along("input dim", reduces=True),
+    "index_select": Along("input dim index"),
+    "take_along_dim": Along("input indices dim"),
+    "diff": Along("input n dim", -1),
 }  # fmt: skip
 
 RULES: dict[str, Callable[..., Callable[..., Any]]] = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, rearranged
 from maskgrad.semantics.jagged.rows import aligned, everywhere, in_frame, is_jagged, out_of_frame, padded
 from maskgrad.semantics.losses.regression import forgotten_weight
 from maskgrad.semantics.stored.entries import Stored, shape_of
@@ -100,6 +100,4 @@ def _with_class(target: Any) -> Any:
         at = tuple([place + (place >= 1) for place in target.pattern.at])
         before = len([d for d in range(1) if d not in target.pattern.at])
         return Stored(target.values.unsqueeze(before + 1), target.pattern.moved(at))
-    if isinstance(target, Entries):
-        return Entries(*(part.unsqueeze(1) for part in target))
-    return target.unsqueeze(1)
+    return rearranged(target, lambda part: part.unsqueeze(1))

@@ -20,7 +20,7 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import everywhere, from_padded, is_jagged
-from maskgrad.semantics.recurrence import SIGNATURE, Steps, reversing, run_layer, taken
+from maskgrad.semantics.recurrence import SIGNATURE, Steps, in_layers, reversing, run_layer, taken
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored.entries import Stored, is_masked
 
@@ -182,26 +182,15 @@ def _layers(
     function: Callable[..., Any], given: dict[str, Any], data: Tensor, found: Schedule, initial: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """All layers, block by block and one direction at a time."""
-    directions = 2 if given["bidirectional"] else 1
-    params = list(given["params"])
-    per_run = len(params) // (given["num_layers"] * directions)
     sizes = [block.steps * block.sequences for block in found.blocks]
-    finals: list[list[Tensor]] = []
-    for layer in range(given["num_layers"]):
-        parts = data.split(sizes)
-        outputs = []
-        for direction in range(directions):
-            number = layer * directions + direction
-            weights = params[number * per_run : (number + 1) * per_run]
-            states = [state[number : number + 1] for state in initial]
-            walk = _backwards if direction else _forwards
-            output, final = walk(function, parts, found.blocks, states, weights, given["has_biases"])
-            outputs.append(output)
-            finals.append(final)
-        data = torch.cat(outputs, -1) if directions == 2 else outputs[0]
-        if given["dropout"] and layer + 1 < given["num_layers"]:
-            data = torch.dropout(data, given["dropout"], given["train"])
-    return data, [torch.cat(parts) for parts in zip(*finals, strict=True)]
+
+    def run(
+        x: Tensor, states: list[Tensor], weights: list[Tensor], is_reversed: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        walk = _backwards if is_reversed else _forwards
+        return walk(function, x.split(sizes), found.blocks, states, weights, given["has_biases"])
+
+    return in_layers(given, data, initial, run)
 
 
 def _forwards(

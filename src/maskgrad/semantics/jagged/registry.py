@@ -16,6 +16,7 @@ from maskgrad.semantics.jagged import attention, features, indexing, joins, loss
 from maskgrad.semantics.jagged.elementwise import elementwise
 from maskgrad.semantics.jagged.rows import from_padded, is_jagged, padded
 from maskgrad.semantics.jagged.sequences import over_sequences, totals, within_sequences
+from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored import conversion
 from maskgrad.semantics.stored import registry as stored
@@ -67,21 +68,8 @@ SAME_ROWS = frozenset(_SAME_ROWS.split())
 #: Those that move entries, which stay the first positions of each sequence along the ragged dimension only.
 SORTED = frozenset(("sort", "argsort"))
 
-_REDUCTIONS = """
-    sum mean nansum nanmean prod any all count_nonzero logsumexp amax amin max min var std var_mean std_mean norm
-    linalg.norm linalg.vector_norm median
-"""
-#: Reductions along the ragged dimension for which stored entries have a rule by segments.
-BY_SEGMENTS = frozenset((*_REDUCTIONS.split(), "argmax", "argmin"))
-#: Reductions of everything in which the places of the entries do not matter.
-WITHOUT_PLACES = frozenset((*_REDUCTIONS.split(), "aminmax", "nanmedian", "quantile", "nanquantile"))
-
-#: Losses entry by entry.
-BY_POSITION = tuple(f"nn.functional.{name}" for name in (
-    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
-    "soft_margin_loss", "poisson_nll_loss", "kl_div", "hinge_embedding_loss", "margin_ranking_loss",
-    "gaussian_nll_loss",
-))  # fmt: skip
+#: Reductions of everything in which the places of the entries do not matter, beside those that give a number.
+WITHOUT_PLACES = frozenset(("amax", "amin", "aminmax", "max", "min", "quantile", "nanquantile"))
 
 #: Each entry by itself, though of another family.
 PER_ENTRY = frozenset(("nn.functional.dropout", "nn.functional.alpha_dropout", "native_dropout"))
@@ -168,7 +156,7 @@ def _rule_for(operation: Operation) -> Body | None:
         return elementwise(operation)
     if name in ("max", "min"):
         return _either(elementwise(operation), _along(operation, through_padded(operation)))
-    if name in BY_POSITION:
+    if operation.pattern == POSITION_BY_POSITION:
         return losses.by_position(operation)
     if name in ("nn.functional.cross_entropy", "nn.functional.nll_loss"):
         return losses.by_class(operation)
@@ -203,13 +191,13 @@ def _along(operation: Operation, fallback: Body) -> Body:
         return attention.scaled_dot_product_attention(fallback)
     if name == "nn.functional.multi_head_attention_forward":
         return attention.multi_head_attention_forward(fallback)
-    if name in WITHOUT_PLACES:
+    if name in WITHOUT_PLACES or (operation.number is not None and operation.number.dim is not None):
         fallback = features.over_everything(operation, fallback)
-    if name in BY_SEGMENTS and name in stored.BY_NAME:
-        fallback = over_sequences(name, stored.BY_NAME[name], fallback)
+    if name in stored.REDUCTIONS and name in features.ALONG and features.ALONG[name].reduces:
+        fallback = over_sequences(name, stored.REDUCTIONS[name], fallback)
     if name in ("sum", "mean"):
         fallback = totals(name, fallback)
-    if name in ("softmax", "log_softmax", "nn.functional.softmin") and name in stored.BY_NAME:
+    if name in ("softmax", "log_softmax", "nn.functional.softmin"):
         fallback = within_sequences(name, stored.BY_NAME[name], fallback)
     if name in indexing.DIVIDED:
         fallback = indexing.divided(operation, fallback)
@@ -217,8 +205,8 @@ def _along(operation: Operation, fallback: Body) -> Body:
         return features.along(operation, fallback)
     if name in features.RULES:
         return features.RULES[name](operation, fallback)
-    if name in views.RULES:
-        return views.rule(views.RULES[name], fallback)
+    if name in views.RULES or name in views.BY_SHAPE:
+        return views.rule(name, fallback)
     joined: dict[str, Callable[..., Body]] = {
         "cat": joins.cat,
         "stack": joins.stack,

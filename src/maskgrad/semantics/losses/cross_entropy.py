@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, mask_of
+from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
 from maskgrad.semantics.losses.fused import fused_cross_entropy
-from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
-from maskgrad.semantics.products import values_of
+from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, weighted_mean
 from maskgrad.semantics.reductions import sum
 from maskgrad.semantics.softmax import log_softmax
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS", "cross_entropy", "nll_loss"]
-
-Operand = Entries | torch.Tensor
 
 
 class Labels(NamedTuple):
@@ -127,14 +124,11 @@ def reduce_labelled(loss: Tensor, labels: Labels, reduction: str) -> Operand:
 def nll_loss(
     input: Operand,
     target: Operand,
+    reduction: str,
     weight: Operand | None = None,
-    size_average: bool | None = None,
     ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
 ) -> Operand:
     """Minus the log-probability that each label points at."""
-    reduction = reduction_named(size_average, reduce, reduction)
     labels = read_labels(input, target, weight, ignore_index)
     return reduce_labelled(label_loss(input, labels, weight, ignore_index), labels, reduction)
 
@@ -142,15 +136,12 @@ def nll_loss(
 def cross_entropy(
     input: Operand,
     target: Operand,
+    reduction: str,
     weight: Operand | None = None,
-    size_average: bool | None = None,
     ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Operand:
     """Minus the log-probability of each label, or the expected one under given probabilities."""
-    reduction = reduction_named(size_average, reduce, reduction)
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if values_of(input).shape == values_of(target).shape:
@@ -241,7 +232,6 @@ OPERATIONS: tuple[Operation, ...] = (
         F.cross_entropy,
         cross_entropy,
         "(softmax - target) / count over the specified classes",
-        identity=float("-inf"),
         pattern=PATTERN,
         widens=False,  # its bodies do
     ),

@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.compaction import specified_first
-from maskgrad.semantics.entries import Entries, mask_of
-from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
-from maskgrad.semantics.products import values_of
+from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
+from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
 
 __all__ = ["OPERATIONS"]
-
-Operand = Entries | torch.Tensor
 
 #: The log-probability of an absent class. Its exponential is 0; unlike -inf, it has differences.
 ABSENT = -1e30
@@ -38,12 +35,11 @@ def ctc_loss(
     targets: Operand,
     input_lengths: Any,
     target_lengths: Any,
+    reduction: str,
     blank: int = 0,
-    reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Operand:
     """The negative log-likelihood of each target; the mean first divides each by the length of what is left of it."""
-    reduction = reduction_named(None, None, reduction)
     values, classes = values_of(log_probs), mask_of(log_probs)
     single = values.ndim == 2
     if single:
@@ -118,12 +114,6 @@ OPERATIONS: tuple[Operation, ...] = (
         ctc_loss,
         "torch's, over the remaining time steps, classes and labels",
         widens=False,
-        identity=ABSENT,
         pattern="per sequence: a time step, a label and an alignment are left; reduced: a plain number",
-        twin=(
-            torch.ctc_loss,
-            "log_probs targets input_lengths target_lengths blank reduction zero_infinity",
-            ctc_loss,
-        ),
     ),
 )

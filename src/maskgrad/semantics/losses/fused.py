@@ -9,10 +9,9 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import runs_compiled
-from maskgrad.semantics.entries import Entries, intersection, mask_of
+from maskgrad.semantics.entries import Entries, Operand, intersection, mask_of, values_of
 from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.numbers import number
-from maskgrad.semantics.products import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,19 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ABSOLUTE", "SQUARED", "fused", "fused_cross_entropy", "huber", "smooth"]
 
-Operand = Entries | torch.Tensor
-
 #: The numbers of a distance: see ``maskgrad/kernels/losses/__init__.py``.
 SQUARED = (1.0, math.inf, 1.0, 0.0)
 ABSOLUTE = (0.0, 0.0, 1.0, 0.0)
 
 
-def huber(delta: float) -> tuple[float, ...] | None:
+def huber(delta: float = 1.0) -> tuple[float, ...] | None:
     """Half the square up to ``delta``, then a line; None where torch must say what is wrong with it."""
     return (0.5, delta, delta, delta * delta / 2) if 0 < delta < math.inf else None
 
 
-def smooth(beta: float) -> tuple[float, ...] | None:
+def smooth(beta: float = 1.0) -> tuple[float, ...] | None:
     """Huber's divided by ``beta``; the absolute distance if that is 0."""
     if not 0 < beta < math.inf:
         return ABSOLUTE if beta == 0 else None

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, mask_of
+from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, values_of
 from maskgrad.semantics.losses.cross_entropy import PATTERN, Labels, cross_entropy, reduce_labelled
-from maskgrad.semantics.losses.reduction import loss_record, reduction_named
-from maskgrad.semantics.products import values_of
+from maskgrad.semantics.losses.reduction import loss_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,17 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
-Operand = Entries | torch.Tensor
-
 
 def linear_cross_entropy(
     input: Operand,
     linear_weight: Operand,
     target: Operand,
     *,
+    reduction: str,
     linear_bias: Operand | None = None,
     weight: Operand | None = None,
-    reduction: str = "mean",
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     options: Any = None,
@@ -41,7 +38,6 @@ def linear_cross_entropy(
     With ``options`` the logits are made in chunks as long as every class is specified; else they are made at once,
     which takes more memory and gives the same result.
     """
-    reduction = reduction_named(None, None, reduction)
     shape = shape_of_logits(input, linear_weight, linear_bias)
     labelled = values_of(target).shape != shape
     if not labelled and ignore_index is not None:
@@ -66,9 +62,7 @@ def linear_cross_entropy(
     bias = None if linear_bias is None else reshaped(linear_bias, (outputs,))
     masked = any(isinstance(operand, Entries) for operand in (input, rows, bias))
     logits = (linear if masked else _plain_linear)(F.linear, (input, rows, bias), {})
-    return cross_entropy(
-        reshaped(logits, shape), target, weight, None, ignored, None, reduction, label_smoothing
-    )
+    return cross_entropy(reshaped(logits, shape), target, reduction, weight, ignored, label_smoothing)
 
 
 def in_chunks(
@@ -113,9 +107,7 @@ def shape_of_logits(input: Operand, linear_weight: Operand, linear_bias: Operand
 
 def reshaped(operand: Any, shape: tuple[int, ...]) -> Any:
     """An operand, masked or not, in another shape."""
-    if isinstance(operand, Entries):
-        return Entries(operand.values.reshape(shape), operand.mask.reshape(shape))
-    return operand.reshape(shape)
+    return rearranged(operand, lambda part: part.reshape(shape))
 
 
 def _plain_linear(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

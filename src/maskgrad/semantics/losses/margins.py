@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad.semantics.compaction import specified_first
-from maskgrad.semantics.entries import Entries, mask_of
+from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, values_of
 from maskgrad.semantics.losses.cross_entropy import class_dim, read_labels
-from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
-from maskgrad.semantics.products import values_of
+from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
-Operand = Entries | torch.Tensor
-
 #: No label is ever this number, so none is ignored.
 NONE_IGNORED = -(2**63)
 
@@ -29,18 +26,15 @@ NONE_IGNORED = -(2**63)
 def multi_margin_loss(
     input: Operand,
     target: Operand,
+    reduction: str,
     p: int = 1,
     margin: float = 1.0,
     weight: Operand | None = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
 ) -> Operand:
     """``weight[y] max(0, margin - x[y] + x[i])^p`` summed over the other classes, divided by the number of all.
 
     Classes are the specified ones; a label that points at another leaves its sample unspecified.
     """
-    reduction = reduction_named(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and values_of(weight).ndim != 1:
@@ -71,24 +65,15 @@ def _at_least_one_class(input: Operand) -> Operand:
 
 def _like(target: Operand, shape: torch.Size) -> Operand:
     """The operand in another shape: PyTorch takes a single label with or without its dimension."""
-    if isinstance(target, Entries):
-        return Entries(target.values.reshape(shape), target.mask.reshape(shape))
-    return target.reshape(shape)
+    return rearranged(target, lambda part: part.reshape(shape))  # type: ignore[no-any-return]
 
 
-def multilabel_margin_loss(
-    input: Operand,
-    target: Operand,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Operand:
+def multilabel_margin_loss(input: Operand, target: Operand, reduction: str) -> Operand:
     """``max(0, 1 - x[y] + x[i])`` summed over labels ``y`` and other classes ``i``, divided by the number of classes.
 
     ``target`` lists the labels of each sample, up to the first -1. An unspecified label is deleted from the list, and
     so is one whose class is unspecified.
     """
-    reduction = reduction_named(size_average, reduce, reduction)
     input, target = _at_least_one_class(input), _at_least_one_class(target)
     values, labels = values_of(input), values_of(target)
     if labels.shape != values.shape or labels.dtype != torch.int64 or not values.ndim or not values.shape[-1]:
@@ -135,7 +120,6 @@ OPERATIONS: tuple[Operation, ...] = (
         F.multilabel_margin_loss,
         multilabel_margin_loss,
         "torch's, over the specified classes and labels",
-        identity=float("-inf"),
         pattern="per sample: a class and a label are specified; reduced: a plain number",
     ),
 )

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 
 from maskgrad.semantics.callbacks import call_back
 from maskgrad.semantics.distances import pairwise_distance
-from maskgrad.semantics.entries import Entries, fill, intersection, mask_of
-from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named
-from maskgrad.semantics.losses.regression import each_position
-from maskgrad.semantics.products import values_of
+from maskgrad.semantics.entries import Entries, Operand, fill, intersection, mask_of, values_of
+from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
+from maskgrad.semantics.losses.regression import pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,55 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS"]
 
-Operand = Entries | torch.Tensor
+
+MARGIN_RANKING = pointwise(F.margin_ranking_loss, "input1 input2 target")
 
 
-def margin_ranking_loss(
-    input1: Operand,
-    input2: Operand,
-    target: Operand,
-    margin: float = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Operand:
+def margin_ranking_loss(reduction: str, **given: Any) -> Operand:
     """``max(0, margin - target (input1 - input2))``."""
-    reduction = reduction_named(size_average, reduce, reduction)
-    sizes = [values_of(operand).shape for operand in (input1, input2, target)]
+    sizes = [values_of(given[name]).shape for name in ("input1", "input2", "target")]
     if len({len(size) for size in sizes}) > 1:
         raise RuntimeError(
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
             f"input1: {sizes[0]}, input2: {sizes[1]}, target: {sizes[2]} "
         )
-    return reduce_loss(
-        each_position(F.margin_ranking_loss, (input1, input2, target), 1, margin=margin), reduction
-    )
-
-
-def hinge_embedding_loss(
-    input: Operand,
-    target: Operand,
-    margin: float = 1.0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Operand:
-    """``input`` where the target is 1, ``max(0, margin - input)`` where it is -1."""
-    reduction = reduction_named(size_average, reduce, reduction)
-    return reduce_loss(each_position(F.hinge_embedding_loss, (input, target), 1, margin=margin), reduction)
+    return MARGIN_RANKING(reduction, **given)
 
 
 def cosine_embedding_loss(
-    input1: Operand,
-    input2: Operand,
-    target: Operand,
-    margin: float = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
+    input1: Operand, input2: Operand, target: Operand, reduction: str, margin: float = 0
 ) -> Operand:
     """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1; over the features both sides have."""
-    reduction = reduction_named(size_average, reduce, reduction)
     labels, known = values_of(target), mask_of(target)
     # A feature of zero adds nothing to a product or a length.
     first, second, features = _common(input1, input2, 0)
@@ -102,40 +71,33 @@ def distance(first: Operand, second: Operand, p: float = 2, eps: float = 1e-6) -
     """The p-norm of ``first - second + eps`` over the last dimension, of the features that both sides have."""
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         return F.pairwise_distance(first, second, p, eps)
-    return pairwise_distance(F.pairwise_distance, (first, second, p, eps), {})
+    return pairwise_distance(first, second, p, eps)
 
 
 def triplet_margin_loss(
     anchor: Operand,
     positive: Operand,
     negative: Operand,
+    reduction: str,
     margin: float = 1.0,
-    p: float = 2,
-    eps: float = 1e-6,
     swap: bool = False,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
+    **norm: float,
 ) -> Operand:
     """``max(0, margin + |anchor - positive| - |anchor - negative|)``, over the features that both sides have."""
-    reduction = reduction_named(size_average, reduce, reduction)
-    return reduce_loss(
-        _triplet(anchor, positive, negative, margin, swap, lambda x, y: distance(x, y, p, eps)), reduction
-    )
+    loss = _triplet(anchor, positive, negative, margin, swap, lambda x, y: distance(x, y, **norm))
+    return reduce_loss(loss, reduction)
 
 
 def triplet_margin_with_distance_loss(
     anchor: Operand,
     positive: Operand,
     negative: Operand,
-    *,
+    reduction: str,
     distance_function: Callable[[Any, Any], Any] | None = None,
     margin: float = 1.0,
     swap: bool = False,
-    reduction: str = "mean",
 ) -> Operand:
     """The same with a distance of the user, who gets MaskedTensors where the operands are masked."""
-    reduction = reduction_named(None, None, reduction)
     measure = distance if distance_function is None else lambda x, y: call_back(distance_function, x, y)
     return reduce_loss(_triplet(anchor, positive, negative, margin, swap, measure), reduction)
 
@@ -171,44 +133,26 @@ def _triplet(
 
 DISTANCES = "per pair: each distance has a feature that both sides have; reduced: a plain number"
 GRADIENT = "torch's, over the specified features and pairs"
-TRIPLET = "anchor positive negative margin p eps swap reduction"
 
 OPERATIONS: tuple[Operation, ...] = (
     loss_record(
         F.margin_ranking_loss,
         margin_ranking_loss,
         "-target / count and target / count where the margin is violated",
-        filler=1,
-        twin=(torch.margin_ranking_loss, "input1 input2 target margin reduction", margin_ranking_loss),
     ),
     loss_record(
         F.hinge_embedding_loss,
-        hinge_embedding_loss,
+        pointwise(F.hinge_embedding_loss, "input target"),
         "torch's, divided by the count, where both are specified",
-        filler=1,
         widens=False,  # nothing cancels in an entry, and its rounding is PyTorch's
-        twin=(torch.hinge_embedding_loss, "input target margin reduction", hinge_embedding_loss),
     ),
-    loss_record(
-        F.cosine_embedding_loss,
-        cosine_embedding_loss,
-        GRADIENT,
-        identity=0,
-        pattern=DISTANCES,
-        twin=(torch.cosine_embedding_loss, "input1 input2 target margin reduction", cosine_embedding_loss),
-    ),
-    loss_record(
-        F.triplet_margin_loss,
-        triplet_margin_loss,
-        GRADIENT,
-        pattern=DISTANCES,
-        twin=(torch.triplet_margin_loss, TRIPLET, triplet_margin_loss),
-    ),
+    loss_record(F.cosine_embedding_loss, cosine_embedding_loss, GRADIENT, DISTANCES),
+    loss_record(F.triplet_margin_loss, triplet_margin_loss, GRADIENT, DISTANCES),
     loss_record(
         F.triplet_margin_with_distance_loss,
         triplet_margin_with_distance_loss,
         GRADIENT,
-        pattern=DISTANCES,
+        DISTANCES,
         widens=False,  # the function that measures is the user's
     ),
 )

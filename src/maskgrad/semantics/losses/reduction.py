@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +12,19 @@ from torch.nn import _reduction as _Reduction
 from maskgrad import kernels
 from maskgrad.kernels.selection import runs_compiled
 from maskgrad.semantics.autocasting import wide
-from maskgrad.semantics.entries import HALVES, Entries
-from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.entries import HALVES, Entries, values_of
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.numbers import number
-from maskgrad.semantics.products import values_of
 from maskgrad.semantics.reductions import mean, over_all, sum
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.signatures import paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from maskgrad.semantics.facts import Operation
 
 __all__ = ["loss_record", "reduce_loss", "reduction_named", "weighted_mean"]
 
@@ -30,11 +32,14 @@ PATTERN = "intersection; reduced: a plain number"
 
 #: PyTorch's numbers for the reductions, in order.
 REDUCTIONS = ("none", "mean", "sum")
+LEGACY = ("size_average", "reduce")
 
 
-def reduction_named(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+def reduction_named(
+    size_average: bool | None, reduce: bool | None, reduction: str, known: tuple[str, ...] = REDUCTIONS
+) -> str:
     """The reduction meant, with its two legacy arguments taken into account; PyTorch judges what is none."""
-    if size_average is None and reduce is None and reduction in REDUCTIONS:
+    if size_average is None and reduce is None and reduction in known:
         return reduction
     if size_average is not None or reduce is not None:
         reduction = _Reduction.legacy_get_string(size_average, reduce)
@@ -86,44 +91,58 @@ def loss_record(
     function: Callable[..., Any],
     rule: Callable[..., Any],
     gradient: str,
-    filler: float | None = None,
-    identity: float | None = None,
     pattern: str = PATTERN,
-    twin: tuple[Callable[..., Any], str, Callable[..., Any]] | None = None,
+    *,
+    prepare: Callable[[dict[str, Any]], None] | None = None,
+    reductions: tuple[str, ...] = REDUCTIONS,
+    order: str = "",
     has_body: bool = False,
     widens: bool = True,
 ) -> Operation:
-    """The record of one loss. With ``widens``, halves are computed in float32, as the compiled bodies do it.
+    """The record of one loss, under its names in ``torch.nn.functional`` and, if it is there, in ``torch``.
 
-    ``twin`` is the function of the namespace ``torch`` that ``torch.nn.functional`` calls, with the names of its
-    arguments and the rule: it takes the arguments in an order of its own, and the reduction as a number.
+    Args:
+        function: that of ``torch.nn.functional``.
+        rule: takes the arguments of ``function`` by name, the reduction as one of ``reductions``, and neither of the
+            two legacy ones.
+        gradient: what reaches the operands, in words.
+        pattern: which entries are specified, in words.
+        prepare: looks at the arguments of ``function``, and may complete them.
+        reductions: the names of reductions that ``rule`` knows.
+        order: the arguments of the function in ``torch``, which takes the reduction as a number, if theirs is another
+            order than that of ``function``.
+        has_body: whether a compiled kernel computes it, halves too.
+        widens: compute halves in float32, as the compiled bodies do it.
     """
+    names = tuple(inspect.signature(function).parameters)
+    twin = getattr(torch, function.__name__, None)
+    names_of_twin = order.split() or [name for name in names if name not in LEGACY]
 
     def body(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         wanted = _half(args, kwargs, has_body) if widens else None
         if wanted is not None:
             args, kwargs = wide(args), wide(kwargs)
-        if twin is None or called is not twin[0]:
-            result = rule(*args, **kwargs)
-        else:
-            arguments = bound(twin[1], args, kwargs)
+        if called is twin:
+            arguments = paired(names_of_twin, args) | kwargs
             arguments["reduction"] = REDUCTIONS[arguments.get("reduction", 1)]
-            result = twin[2](**arguments)
+        else:
+            arguments = paired(names, args)
+            arguments.update(kwargs)
+            if prepare is not None:
+                prepare(arguments)
+            size_average, reduce = arguments.pop("size_average", None), arguments.pop("reduce", None)
+            reduction = arguments.get("reduction", "mean")
+            arguments["reduction"] = reduction_named(size_average, reduce, reduction, reductions)
+        result = rule(**arguments)
         if wanted is None:
             return result
         if isinstance(result, Entries):
             return Entries(result.values.to(wanted), result.mask)
         return result.to(wanted)
 
-    return Operation(
-        f"nn.functional.{function.__name__}",
-        "losses",
-        (function,) if twin is None else (function, twin[0]),
-        body,
-        pattern,
-        gradient,
-        filler=filler,
-        identity=identity,
+    functions = (function,) if twin is None else (function, twin)
+    return record(
+        f"nn.functional.{function.__name__}", "losses", body, pattern, gradient, functions=functions
     )
 
 

@@ -13,13 +13,21 @@ import torch.nn.functional as F
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, is_eager
 from maskgrad.semantics.callbacks import as_entries
-from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified
+from maskgrad.semantics.entries import (
+    Entries,
+    Operand,
+    fill,
+    intersection,
+    mask_of,
+    rearranged,
+    specified,
+    values_of,
+)
 from maskgrad.semantics.harmless import is_moderate
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.losses.fused import ABSOLUTE, SQUARED, fused, huber, smooth
-from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, reduction_named, weighted_mean
+from maskgrad.semantics.losses.reduction import LEGACY, REDUCTIONS, loss_record, reduce_loss, weighted_mean
 from maskgrad.semantics.numbers import number
-from maskgrad.semantics.products import values_of
 from maskgrad.semantics.reductions import over_all, sum
 
 if TYPE_CHECKING:
@@ -30,14 +38,12 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "each_position"]
-
-Operand = Entries | torch.Tensor
+__all__ = ["OPERATIONS", "each_position", "forgotten_weight", "pointwise"]
 
 
 def each_position(
     function: Callable[..., Tensor],
-    operands: tuple[Operand, ...],
+    operands: dict[str, Operand],
     filler: float,
     tame: bool = False,
     **options: Any,
@@ -46,13 +52,25 @@ def each_position(
 
     Those of a ``tame`` function are safe if they are moderate.
     """
-    mask = intersection(operands)
+    mask = intersection(operands.values())
     assert mask is not None  # dispatch calls a rule only with masked arguments
-    filled = [values_of(operand) for operand in operands]
-    if not (tame and is_moderate(*filled)):
-        filled = [fill(operand, mask, filler) for operand in operands]
-    loss = function(*filled, reduction="none", **options)
+    if tame and is_moderate(*map(values_of, operands.values())):
+        filled = {name: values_of(operand) for name, operand in operands.items()}
+    else:
+        filled = {name: fill(operand, mask, filler) for name, operand in operands.items()}
+    loss = function(**filled, reduction="none", **options)
     return Entries(loss, mask.expand(loss.shape))
+
+
+def pointwise(function: Callable[..., Tensor], operands: str, filler: float = 1) -> Callable[..., Operand]:
+    """The rule of a loss that PyTorch computes position by position; ``operands`` has an entry for each of them."""
+    names = operands.split()
+
+    def rule(reduction: str, **given: Any) -> Operand:
+        found = {name: x for name in names if (x := given.pop(name, None)) is not None}
+        return reduce_loss(each_position(function, found, filler, **given), reduction)
+
+    return rule
 
 
 def _broadcast(*operands: Operand) -> tuple[Operand, ...]:
@@ -67,37 +85,49 @@ def _broadcast(*operands: Operand) -> tuple[Operand, ...]:
             stacklevel=2,
         )
     shape = torch.broadcast_shapes(*shapes)
-    return tuple(
-        Entries(operand.values.expand(shape), operand.mask.expand(shape))
-        if isinstance(operand, Entries)
-        else operand.expand(shape)
-        for operand in operands
-    )
+    return tuple(rearranged(operand, lambda part: part.expand(shape)) for operand in operands)
+
+
+def of_difference(
+    function: Callable[..., Tensor], numbers: Callable[..., tuple[float, ...] | None], by_weight: bool = False
+) -> Callable[..., Operand]:
+    """The rule of a loss that is a function of the difference, times a ``weight`` of each entry.
+
+    Args:
+        function: PyTorch's.
+        numbers: of the options those with which a compiled kernel computes the loss without weights, or None.
+        by_weight: the weighted mean divides by the sum of the weights, and not by the number of entries.
+    """
+
+    def rule(
+        input: Operand, target: Operand, reduction: str, weight: Operand | None = None, **options: Any
+    ) -> Operand:
+        if weight is not None:
+            return _weighted(function, input, target, weight, reduction, by_weight, **options)
+        input, target = _broadcast(input, target)
+        distance = numbers(**options)
+        found = fused("distance", input, target, reduction, distance)
+        if found is None and reduction != "none" and distance in POWERS:
+            found = _power_of_differences(input, target, reduction == "mean", POWERS[distance])
+        if found is not None:
+            return found
+        operands = {"input": input, "target": target}
+        return reduce_loss(
+            each_position(function, operands, 1, tame=distance is not None, **options), reduction
+        )
+
+    return rule
 
 
 def _weighted(
     function: Callable[..., Tensor],
     input: Operand,
     target: Operand,
-    weight: Operand | None,
+    weight: Operand,
     reduction: str,
     by_weight: bool,
-    distance: tuple[float, ...] | None,
     **options: Any,
 ) -> Operand:
-    """A loss with a weight for each entry; ``by_weight``: the mean divides by the sum of the weights.
-
-    ``distance`` holds the numbers with which a compiled kernel computes it without weights.
-    """
-    if weight is None:
-        input, target = _broadcast(input, target)
-        found = fused("distance", input, target, reduction, distance)
-        if found is None and reduction != "none" and distance in POWERS:
-            found = _power_of_differences(input, target, reduction == "mean", POWERS[distance])
-        if found is not None:
-            return found
-        loss = each_position(function, (input, target), 1, tame=distance is not None, **options)
-        return reduce_loss(loss, reduction)
     size = values_of(weight).shape
     if size != values_of(input).shape:
         raise ValueError("Weights and input must have the same size.")
@@ -128,33 +158,6 @@ def _power_of_differences(
     return over_all(Entries(values_of(input) - values_of(target), mask), average, power)
 
 
-def mse_loss(
-    input: Operand,
-    target: Operand,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    weight: Operand | None = None,
-) -> Operand:
-    """``(input - target)²``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
-    reduction = reduction_named(size_average, reduce, reduction)
-    return _weighted(F.mse_loss, input, target, weight, reduction, by_weight=True, distance=SQUARED)
-
-
-def l1_loss(
-    input: Operand,
-    target: Operand,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    weight: Operand | None = None,
-) -> Operand:
-    """``|input - target|``, times ``weight``; the mean is then the weighted sum over the sum of the weights."""
-    weight = forgotten_weight() if weight is None else weight
-    reduction = reduction_named(size_average, reduce, reduction)
-    return _weighted(F.l1_loss, input, target, weight, reduction, by_weight=True, distance=ABSOLUTE)
-
-
 def forgotten_weight() -> Operand | None:
     """The weight given to ``F.l1_loss``, which torch 2.13 forgets when it hands the call over to another type.
 
@@ -168,61 +171,20 @@ def forgotten_weight() -> Operand | None:
     return None if frame is None else as_entries(frame.f_locals["weight"])
 
 
-def smooth_l1_loss(
-    input: Operand,
-    target: Operand,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    beta: float = 1.0,
-) -> Operand:
-    """Squared below ``beta``, absolute above."""
-    reduction = reduction_named(size_average, reduce, reduction)
-    return _weighted(
-        F.smooth_l1_loss, input, target, None, reduction, by_weight=False, distance=smooth(beta), beta=beta
-    )
-
-
-def huber_loss(
-    input: Operand,
-    target: Operand,
-    reduction: str = "mean",
-    delta: float = 1.0,
-    weight: Operand | None = None,
-) -> Operand:
-    """``delta`` times the smooth L1 loss; with weights, the mean still divides by the number of entries."""
-    reduction = reduction_named(None, None, reduction)
-    return _weighted(
-        F.huber_loss, input, target, weight, reduction, by_weight=False, distance=huber(delta), delta=delta
-    )
-
-
-def poisson_nll_loss(
-    input: Operand,
-    target: Operand,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: bool | None = None,
-    eps: float = 1e-8,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Operand:
-    """The negative log-likelihood of counts."""
-    reduction = reduction_named(size_average, reduce, reduction)
-    options: dict[str, Any] = {"log_input": log_input, "full": full, "eps": eps}
-    return reduce_loss(each_position(F.poisson_nll_loss, (input, target), 1, **options), reduction)
+def _remember_weight(arguments: dict[str, Any]) -> None:
+    if arguments.get("weight") is None:
+        arguments["weight"] = forgotten_weight()
 
 
 def gaussian_nll_loss(
     input: Operand,
     target: Operand,
     var: Operand | float,
+    reduction: str,
     full: bool = False,
     eps: float = 1e-6,
-    reduction: str = "mean",
 ) -> Operand:
     """The negative log-likelihood of normal variables, each with its variance."""
-    reduction = reduction_named(None, None, reduction)
     variance = _variance(var, values_of(input))
     mask = intersection((input, target, variance))
     assert mask is not None  # dispatch calls a rule only with masked arguments
@@ -247,11 +209,7 @@ def _variance(var: Operand | float, input: Tensor) -> Operand:
     if values.shape == input.shape:
         return var
     if input.shape[:-1] == values.shape:
-        return (
-            Entries(values.unsqueeze(-1), var.mask.unsqueeze(-1))
-            if isinstance(var, Entries)
-            else values[..., None]
-        )
+        return rearranged(var, lambda part: part.unsqueeze(-1))  # type: ignore[no-any-return]
     different = [
         i for i, size in enumerate(input.shape) if values.ndim == input.ndim and values.shape[i] != size
     ]
@@ -260,26 +218,11 @@ def _variance(var: Operand | float, input: Tensor) -> Operand:
     return var
 
 
-def kl_div(
-    input: Operand,
-    target: Operand,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    log_target: bool = False,
-) -> Operand:
+def kl_div(input: Operand, target: Operand, reduction: str, log_target: bool = False) -> Operand:
     """``target (log(target) - input)``; ``"batchmean"`` divides by the number of rows that have such a product."""
-    legacy = size_average is not None or reduce is not None
-    if reduction == "mean" and not legacy:
-        warnings.warn(
-            "reduction: 'mean' divides the total loss by both the batch size and the support size."
-            "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
-            "'mean' will be changed to behave the same as 'batchmean' in the next major release.",
-            stacklevel=2,
-        )
-    loss = each_position(F.kl_div, (input, target), 1, log_target=log_target)
-    if legacy or reduction != "batchmean":
-        return reduce_loss(loss, reduction_named(size_average, reduce, reduction))
+    loss = each_position(F.kl_div, {"input": input, "target": target}, 1, log_target=log_target)
+    if reduction != "batchmean":
+        return reduce_loss(loss, reduction)
     total, shape = sum(loss), values_of(input).shape
     if not shape:
         return reduce_loss(loss, "sum")
@@ -291,40 +234,38 @@ def kl_div(
     return number(Entries(summed / rows.clamp(min=1), known > 0), math.nan)
 
 
-def kl_div_by_number(input: Operand, target: Operand, reduction: str, log_target: bool = False) -> Operand:
-    """``torch.kl_div``, which knows no ``"batchmean"`` and warns of nothing."""
-    return reduce_loss(each_position(F.kl_div, (input, target), 1, log_target=log_target), reduction)
+def _warn_of_mean(arguments: dict[str, Any]) -> None:
+    legacy = any(arguments.get(name) is not None for name in LEGACY)
+    if not legacy and arguments.get("reduction", "mean") == "mean":
+        warnings.warn(
+            "reduction: 'mean' divides the total loss by both the batch size and the support size."
+            "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
+            "'mean' will be changed to behave the same as 'batchmean' in the next major release.",
+            stacklevel=2,
+        )
 
 
 DIFFERENCE = "torch's, divided by the count, where both are specified"
 
 OPERATIONS: tuple[Operation, ...] = (
     loss_record(
-        F.mse_loss, mse_loss, "2 (input - target) / count where both are specified", filler=1, has_body=True
+        F.mse_loss,
+        of_difference(F.mse_loss, lambda: SQUARED, by_weight=True),
+        "2 (input - target) / count where both are specified",
+        has_body=True,
     ),
     loss_record(
-        F.l1_loss, l1_loss, "sign(input - target) / count where both are specified", filler=1, has_body=True
+        F.l1_loss,
+        of_difference(F.l1_loss, lambda: ABSOLUTE, by_weight=True),
+        "sign(input - target) / count where both are specified",
+        prepare=_remember_weight,
+        has_body=True,
     ),
-    loss_record(F.smooth_l1_loss, smooth_l1_loss, DIFFERENCE, filler=1, has_body=True),
-    loss_record(F.huber_loss, huber_loss, DIFFERENCE, filler=1, has_body=True),
+    loss_record(F.smooth_l1_loss, of_difference(F.smooth_l1_loss, smooth), DIFFERENCE, has_body=True),
+    loss_record(F.huber_loss, of_difference(F.huber_loss, huber), DIFFERENCE, has_body=True),
+    loss_record(F.poisson_nll_loss, pointwise(F.poisson_nll_loss, "input target"), DIFFERENCE),
     loss_record(
-        F.poisson_nll_loss,
-        poisson_nll_loss,
-        DIFFERENCE,
-        filler=1,
-        twin=(torch.poisson_nll_loss, "input target log_input full eps reduction", poisson_nll_loss),
+        F.gaussian_nll_loss, gaussian_nll_loss, "torch's, divided by the count, where all are specified"
     ),
-    loss_record(
-        F.gaussian_nll_loss,
-        gaussian_nll_loss,
-        "torch's, divided by the count, where all are specified",
-        filler=1,
-    ),
-    loss_record(
-        F.kl_div,
-        kl_div,
-        DIFFERENCE,
-        filler=1,
-        twin=(torch.kl_div, "input target reduction log_target", kl_div_by_number),
-    ),
+    loss_record(F.kl_div, kl_div, DIFFERENCE, prepare=_warn_of_mean, reductions=(*REDUCTIONS, "batchmean")),
 )

@@ -15,7 +15,7 @@ from torch import Tensor
 from maskgrad.patterns import CoordinatePattern
 from maskgrad.patterns.stored import keys_of, places_of
 from maskgrad.semantics.contractions import multiply
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, rearranged
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.stored.elementwise import apply
 from maskgrad.semantics.stored.entries import (
@@ -75,7 +75,7 @@ def _check(left: Any, right: Any) -> None:
 
 
 def _turned(x: Entries | Tensor) -> Any:
-    return Entries(x.values.mT, x.mask.mT) if isinstance(x, Entries) else x.mT
+    return rearranged(x, lambda part: part.mT)
 
 
 def _without(x: Stored | Entries, dim: int) -> Stored | Entries:
@@ -89,10 +89,10 @@ def _times_dense(left: Stored, right: Entries | Tensor) -> Entries:
     """(…, n, k) stored times (…, k, p) dense: each entry scales one row of the partner."""
     values, mask = right if isinstance(right, Entries) else (right, None)
     if values.ndim == 1:
-        return _without(_times_dense(left, _mapped(right, lambda t: t.unsqueeze(1))), -1)  # type: ignore[return-value]
+        return _without(_times_dense(left, rearranged(right, lambda t: t.unsqueeze(1))), -1)  # type: ignore[return-value]
     batches, outer = left.sizes[:-2], torch.broadcast_shapes(left.sizes[:-2], values.shape[:-2])
     if not batches and outer:  # the matrix meets every batch: their columns stand side by side
-        side = _times_dense(left, _mapped(right, lambda t: t.movedim(-2, 0).flatten(1)))
+        side = _times_dense(left, rearranged(right, lambda t: t.movedim(-2, 0).flatten(1)))
         shape = (left.sizes[0], *outer, values.shape[-1])
         return Entries(*[t.reshape(shape).movedim(0, -2) for t in side])
     if tuple(outer) != tuple(batches):
@@ -118,10 +118,6 @@ def _times_dense(left: Stored, right: Entries | Tensor) -> Entries:
     added = products.new_zeros((number, values.shape[-1])).index_add(0, place, products).to(values.dtype)
     shape = (*left.sizes[:-1], values.shape[-1])
     return Entries(added.reshape(shape), covered.reshape(shape))
-
-
-def _mapped(x: Entries | Tensor, move: Callable[[Tensor], Tensor]) -> Any:
-    return Entries(move(x.values), move(x.mask)) if isinstance(x, Entries) else move(x)
 
 
 def _both(left: Stored, right: Stored) -> Stored:
@@ -202,7 +198,7 @@ def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
-    return reshape(x, shape) if isinstance(x, Stored) else _mapped(x, lambda t: t.reshape(shape))
+    return reshape(x, shape) if isinstance(x, Stored) else rearranged(x, lambda t: t.reshape(shape))
 
 
 def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

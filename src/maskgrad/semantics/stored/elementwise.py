@@ -24,7 +24,7 @@ from maskgrad.semantics.stored.views import expand
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["apply", "elementwise", "lookup", "prelu", "same_pattern"]
+__all__ = ["aligned", "apply", "elementwise", "lookup", "prelu", "same_pattern"]
 
 
 def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -40,10 +40,15 @@ def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     """``run`` on aligned values, and the result with its pattern."""
+    values, wrap = aligned(operands)
+    return _attach(run(values), wrap)
+
+
+def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], Stored]]:
+    """Values of all operands at the entries that they have in common, and what puts a result there."""
     common = _common_pattern(operands)
     if common is not None:
-        result = run([o.values if type(o) is Stored else o for o in operands])
-        return _attach(result, lambda values: Stored(values, common))
+        return [o.values if type(o) is Stored else o for o in operands], lambda v: Stored(v, common)
     alive = True  # an unspecified number leaves nothing specified
     for operand in operands:
         if isinstance(operand, Entries) and not operand.mask.ndim:
@@ -52,8 +57,8 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     tensors = [o for o in operands if len(shape_of(o))]
     stored = [o for o in tensors if isinstance(o, Stored)]
     if alive and len(stored) == len(tensors) and same_pattern(stored):
-        result = run([o.values if isinstance(o, Stored) else o for o in operands])
-        return _attach(result, lambda values: Stored(values, stored[0].pattern))
+        same = stored[0].pattern
+        return [o.values if isinstance(o, Stored) else o for o in operands], lambda v: Stored(v, same)
     shape = torch.broadcast_shapes(*[shape_of(o) for o in tensors])
     if _divided_differently(tensors, shape):
         operands = [flat(o) if isinstance(o, Stored) else o for o in operands]
@@ -76,10 +81,10 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     if kept is not None and not torch.compiler.is_compiling() and bool(kept.all()):
         kept = None
     if kept is None:  # the others have all that the leader has: its pattern stands
-        return _attach(run(values), lambda v: Stored(pattern.gathered(v), pattern))
+        return values, lambda v: Stored(pattern.gathered(v), pattern)
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
-    return _attach(run(values), lambda v: from_places(places, v, pattern.sizes, pattern))
+    return values, lambda v: from_places(places, v, pattern.sizes, pattern)
 
 
 def _common_pattern(operands: list[Any]) -> StoredPattern | None:

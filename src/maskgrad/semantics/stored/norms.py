@@ -1,4 +1,4 @@
-"""Vector norms of stored values, group by group, and division by them."""
+"""Norms and softmax of stored values: among the entries of one group; what divides by them keeps the pattern."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError
-from maskgrad.semantics.dimensions import as_dims
+from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.stored.entries import Stored
-from maskgrad.semantics.stored.groups import Groups, grouped
+from maskgrad.semantics.stored.groups import Groups, group_of, grouped
 from maskgrad.semantics.stored.reductions import is_inexact, over_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RULES", "norm"]
+__all__ = ["NORMALIZED", "RULES", "norm"]
 
 
 def norm(entries: Tensor, groups: Groups, ord: float = 2) -> Tensor:
@@ -85,9 +85,55 @@ def normalize(input: Stored, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -
     return Stored(input.pattern.gathered(result), input.pattern)
 
 
+def _probabilities(entries: Tensor, groups: Groups) -> Tensor:
+    return groups.softmax(entries, logarithm=False)
+
+
+def _logarithms(entries: Tensor, groups: Groups) -> Tensor:
+    return groups.softmax(entries, logarithm=True)
+
+
+def _along(
+    among_groups: Callable[[Tensor, Groups], Tensor], complete: Callable[[Tensor, int], Tensor]
+) -> Callable[..., Stored]:
+    """A rule from the formula for groups, and torch's own function for dense dimensions."""
+
+    def body(input: Stored, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3) -> Stored:
+        for extra in rest:  # F.softmax(x, dim, _stacklevel, dtype)
+            dtype = extra if isinstance(extra, torch.dtype) else dtype
+        axis, sparse = as_dim(dim, len(input.shape)), len(input.sizes)
+        entries = input.entries if dtype is None else input.entries.to(dtype)
+        if not entries.is_floating_point():
+            complete(entries, 0)  # torch says why not
+        if axis >= sparse:  # every vector is complete
+            result = complete(entries, axis - sparse + 1)
+        else:
+            wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
+            groups = group_of(input.pattern, (axis,))
+            result = among_groups(wide, groups).to(entries.dtype)
+        return Stored(input.pattern.gathered(result), input.pattern)
+
+    return body
+
+
+softmax = _along(_probabilities, torch.softmax)
+log_softmax = _along(_logarithms, torch.log_softmax)
+
+
+def softmin(input: Stored, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3) -> Stored:
+    """The softmax of the negated entries."""
+    return softmax(Stored(-input.values, input.pattern), dim, *rest, dtype=dtype)
+
+
+#: Reductions; the others keep the pattern of the input.
 RULES: dict[str, Callable[..., Any]] = {
     "linalg.vector_norm": named(vector_norm),
     "norm": named(any_norm),
     "linalg.norm": named(linalg_norm),
+}
+NORMALIZED: dict[str, Callable[..., Any]] = {
     "nn.functional.normalize": named(normalize),
+    "softmax": named(softmax),
+    "log_softmax": named(log_softmax),
+    "nn.functional.softmin": named(softmin),
 }

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
 from maskgrad.semantics.stored import (
-    choices,
     contractions,
     conversion,
-    equality,
     extrema,
     indexing,
     joins,
-    losses,
     norms,
     reductions,
-    softmax,
     variance,
     views,
 )
 from maskgrad.semantics.stored.elementwise import elementwise, prelu
+from maskgrad.semantics.stored.losses import by_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +35,13 @@ SYNONYMS = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "self": "input"}
 
 def rule_for(operation: Operation) -> Callable[..., Any] | None:
     """The body for stored values, None where there is none."""
+    if operation.name not in _KNOWN:
+        _KNOWN[operation.name] = BY_NAME.get(operation.name) or _rule_of_family(operation)
+    return _KNOWN[operation.name]
+
+
+def _rule_of_family(operation: Operation) -> Callable[..., Any] | None:
     name, family = operation.name, operation.family
-    if name in BY_NAME:
-        return BY_NAME[name]
     if family == "elementwise":
         return elementwise
     if family == "metadata" and name not in UNKNOWN_TO_STORED:
@@ -48,6 +50,8 @@ def rule_for(operation: Operation) -> Callable[..., Any] | None:
         return conversion.convert
     if family == "differentiation":  # its rules read every layout
         return operation.body
+    if operation.pattern == POSITION_BY_POSITION:
+        return by_position(operation)
     return None
 
 
@@ -62,18 +66,30 @@ def _first_positional(rule: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
+def _asking(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A body of a rule that asks the function itself, with its own names for the arguments."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        options = dict(kwargs)
+        first = args if args else (options.pop("input" if "input" in options else "self"),)
+        return rule(function, *first, **options)
+
+    return body
+
+
+_KNOWN: dict[str, Callable[..., Any] | None] = {}
+
+#: Reductions, group by group.
+REDUCTIONS = reductions.RULES | variance.RULES | extrema.RULES | norms.RULES
+
 BY_NAME: dict[str, Callable[..., Any]] = {
-    **reductions.RULES,
-    **variance.RULES,
-    **extrema.RULES,
-    **norms.RULES,
-    **softmax.RULES,
+    **REDUCTIONS,
+    **norms.NORMALIZED,
     **contractions.RULES,
-    **losses.RULES,
-    **choices.RULES,
-    **equality.RULES,
+    **joins.BETWEEN,
     **conversion.RULES,
     **{name: _first_positional(rule) for name, rule in (views.RULES | indexing.RULES | joins.RULES).items()},
+    **{name: _asking(rule) for name, rule in views.BY_SHAPE.items()},
     "prelu": prelu,
     # each entry is dropped or scaled by itself, whatever else there is
     **dict.fromkeys(("nn.functional.dropout", "nn.functional.alpha_dropout"), elementwise),

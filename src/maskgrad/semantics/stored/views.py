@@ -16,14 +16,25 @@ from maskgrad.patterns import BlockPattern, CompressedPattern, CoordinatePattern
 from maskgrad.patterns.stored import keys_of, places_of
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.stored.entries import Stored, exploded, flat, from_places, shape_of, undivided
+from maskgrad.semantics.shapes import order_after, shape_after
+from maskgrad.semantics.stored.entries import Stored, exploded, flat, from_places, undivided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-__all__ = ["RULES", "expand", "on_dense", "permute", "reshape", "squeeze", "transpose", "unsqueeze"]
+__all__ = [
+    "BY_SHAPE",
+    "RULES",
+    "expand",
+    "on_dense",
+    "permute",
+    "reshape",
+    "squeeze",
+    "transpose",
+    "unsqueeze",
+]
 
 TURNED = {
     torch.sparse_csr: torch.sparse_csc,
@@ -54,13 +65,9 @@ def _turned(x: Stored) -> Stored:
     )
 
 
-def permute(x: Stored, dims: Sequence[int]) -> Stored:
+def permute(x: Stored, order: Sequence[int]) -> Stored:
     """Exchange dimensions; sparse ones among themselves, or all of them once dense ones are spelled out."""
-    order = [as_dim(d, len(x.shape)) for d in dims]
-    if sorted(order) != list(range(len(x.shape))):
-        raise RuntimeError(
-            f"permute(dims): must name each of {len(x.shape)} dimensions once, found {tuple(dims)}"
-        )
+    order = list(order)
     if order == sorted(order):
         return x
     sparse = len(x.sizes)
@@ -86,66 +93,29 @@ def transpose(x: Stored, dim0: int, dim1: int) -> Stored:
     return permute(x, order)
 
 
-def matrix_transpose(x: Stored) -> Stored:
-    """``x.mT``."""
-    return transpose(x, -2, -1)
+def rearranged(function: Callable[..., Any], x: Stored, *args: Any, **kwargs: Any) -> Stored:
+    """``transpose``, ``movedim``, ``x.T``, …: dimensions in another order."""
+    return permute(x, order_after(function, len(x.shape), *args, **kwargs))
 
 
-def reversed_dims(x: Stored) -> Stored:
-    """``x.T``."""
-    return permute(x, list(reversed(range(len(x.shape)))))
-
-
-def t(x: Stored) -> Stored:
-    """``x.t()``."""
-    if len(x.shape) > 2:
-        raise RuntimeError(
-            f"t() expects a tensor with <= 2 dimensions, but self is {len(x.shape)}D; use x.mT"
-        )
-    return reversed_dims(x)
-
-
-def conjugate_transpose(x: Stored) -> Stored:
+def conjugate_transpose(function: Callable[..., Any], x: Stored) -> Stored:
     """``x.mH``, ``x.H`` and ``x.adjoint()``."""
-    turned = matrix_transpose(x)
+    turned = rearranged(function, x)
     return Stored(turned.values.conj(), turned.pattern)
 
 
-def movedim(x: Stored, source: Any, destination: Any) -> Stored:
-    """Move dimensions to other places; the others keep their order."""
-    rank = len(x.shape)
-    start = [as_dim(d, rank) for d in ([source] if isinstance(source, int) else source)]
-    end = [as_dim(d, rank) for d in ([destination] if isinstance(destination, int) else destination)]
-    if len(set(start)) != len(start) or len(set(end)) != len(end) or len(start) != len(end):
-        raise RuntimeError(f"movedim: repeated or unequal dimensions, found {source} and {destination}")
-    rest = iter([d for d in range(rank) if d not in start])
-    placed = dict(zip(end, start, strict=True))
-    return permute(x, [placed[d] if d in placed else next(rest) for d in range(rank)])
+def reshaped(function: Callable[..., Any], x: Stored, *args: Any, **kwargs: Any) -> Stored:
+    """``flatten``, ``unflatten``, ``view_as``, …: other sizes for the same row-major numbers."""
+    return reshape(x, shape_after(function, x.shape, *args, **kwargs))
 
 
-def reshape(x: Stored, *shape: Any) -> Stored:
-    """Other sizes for the same row-major numbers: COO."""
-    sizes = list(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else list(shape)
-    total = math.prod(x.shape)
-    if sizes.count(-1) == 1:
-        known = math.prod(s for s in sizes if s != -1)
-        sizes[sizes.index(-1)] = total // max(known, 1)
-    if math.prod(sizes) != total or min(sizes, default=0) < 0:
-        raise RuntimeError(f"shape {tuple(sizes)} is invalid for input of size {total}")
-    if not sizes:
-        raise UnsupportedLayoutError("making a number of a tensor", x.pattern.layout, tuple(x.shape))
-    if tuple(sizes) == tuple(x.shape):
-        return x
-    coordinates, entries, old = exploded(x)
-    # COO, because a line for each of 10^10 rows of size 1 costs more than the entries
-    return from_places(places_of(keys_of(coordinates, old), tuple(sizes)), entries, tuple(sizes))
-
-
-def view(x: Stored, *shape: Any, dtype: torch.dtype | None = None) -> Stored:
+def view(
+    function: Callable[..., Any], x: Stored, *args: Any, dtype: torch.dtype | None = None, **named: Any
+) -> Stored:
     """``view`` to another shape, or to another dtype of the same size."""
-    kind = shape[0] if shape and isinstance(shape[0], torch.dtype) else dtype
+    kind = args[0] if args and isinstance(args[0], torch.dtype) else dtype
     if kind is None:
-        return reshape(x, *shape)
+        return reshaped(function, x, *args, **named)
     if kind.itemsize != x.values.dtype.itemsize:
         raise TypeError(
             f"view(dtype) of a MaskedTensor needs a dtype of the same size, {x.values.element_size()} bytes, "
@@ -154,24 +124,21 @@ def view(x: Stored, *shape: Any, dtype: torch.dtype | None = None) -> Stored:
     return Stored(x.values.view(kind), x.pattern)
 
 
-def view_as(x: Stored, other: Any) -> Stored:
-    """The shape of another tensor."""
-    return reshape(x, tuple(shape_of(other)))
+def repeated(function: Callable[..., Any], x: Stored, *args: Any, **kwargs: Any) -> Stored:
+    """``expand``, ``expand_as`` and ``broadcast_to``."""
+    return expand(x, shape_after(function, x.shape, *args, **kwargs))
 
 
-def flatten(x: Stored, start_dim: int = 0, end_dim: int = -1) -> Stored:
-    """Merge neighbouring dimensions."""
-    start, end = as_dim(start_dim, len(x.shape)), as_dim(end_dim, len(x.shape))
-    if start > end:
-        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
-    return reshape(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
-
-
-def unflatten(x: Stored, dim: int, sizes: Sequence[int]) -> Stored:
-    """Split a dimension."""
-    at = as_dim(dim, len(x.shape))
-    inner = torch.empty(x.shape[at], device="meta").unflatten(0, list(sizes)).shape
-    return reshape(x, (*x.shape[:at], *inner, *x.shape[at + 1 :]))
+def reshape(x: Stored, shape: Sequence[int]) -> Stored:
+    """Other sizes for the same row-major numbers: COO."""
+    sizes = shape_after(torch.reshape, x.shape, shape)
+    if not sizes:
+        raise UnsupportedLayoutError("making a number of a tensor", x.pattern.layout, tuple(x.shape))
+    if sizes == x.shape:
+        return x
+    coordinates, entries, old = exploded(x)
+    # COO, because a line for each of 10^10 rows of size 1 costs more than the entries
+    return from_places(places_of(keys_of(coordinates, old), tuple(sizes)), entries, tuple(sizes))
 
 
 def unsqueeze(x: Stored, dim: int) -> Stored:
@@ -208,17 +175,11 @@ def _in_order(x: Stored, coordinates: Tensor, sizes: tuple[int, ...]) -> Stored:
     return from_places(coordinates, x.entries, sizes, x.pattern)
 
 
-def expand(x: Stored, *shape: Any) -> Stored:
+def expand(x: Stored, shape: Sequence[int]) -> Stored:
     """Repeat along dimensions of size 1, and along new ones in front: every repeated entry is stored."""
-    sizes = list(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else list(shape)
-    added = len(sizes) - len(x.shape)
-    if added < 0:
-        raise RuntimeError(f"expand: the number of sizes ({len(sizes)}) must be at least {len(x.shape)}")
-    for _ in range(added):
+    wanted = list(shape)
+    for _ in range(len(wanted) - len(x.shape)):
         x = unsqueeze(x, 0)
-    wanted = [old if new == -1 else new for new, old in zip(sizes, x.shape, strict=True)]
-    if any(old not in (1, new) for new, old in zip(wanted, x.shape, strict=True)):
-        raise RuntimeError(f"expand: sizes {tuple(sizes)} do not fit the shape {tuple(x.shape)}")
     sparse = len(x.sizes)
     if wanted[sparse:] != list(x.shape[sparse:]):
         x = on_dense(x, lambda entries: entries.expand(-1, *wanted[sparse:]).contiguous())
@@ -235,11 +196,6 @@ def expand(x: Stored, *shape: Any) -> Stored:
     return from_places(places, entries.repeat_interleave(times, dim=0), new, x.pattern)
 
 
-def expand_as(x: Stored, other: Any) -> Stored:
-    """Repeat to the shape of another tensor."""
-    return expand(x, tuple(shape_of(other)))
-
-
 def flip(x: Stored, *dims: Any) -> Stored:
     """Reverse the order along dimensions."""
     given = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
@@ -254,7 +210,7 @@ def flip(x: Stored, *dims: Any) -> Stored:
 def roll(x: Stored, shifts: Any, dims: Any = None) -> Stored:
     """Move entries along dimensions, round and round."""
     if dims is None or dims == ():
-        return reshape(roll(reshape(x, -1), shifts, 0), tuple(x.shape))
+        return reshape(roll(reshape(x, (-1,)), shifts, 0), x.shape)
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
     along = [as_dim(d, len(x.shape)) for d in ([dims] if isinstance(dims, int) else dims)]
     x = x if all(d < len(x.sizes) for d in along) else flat(x)
@@ -278,38 +234,25 @@ def diagonal(x: Stored, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Stored
     return from_places(places, entries[on], (*(sizes[d] for d in rest), length), x.pattern)
 
 
-def _with_dims(rule: Callable[..., Stored]) -> Callable[..., Stored]:
-    """``x.permute(1, 0)`` and ``torch.permute(x, (1, 0))``."""
-
-    def body(x: Stored, *dims: Any, **named: Any) -> Stored:
-        if named:
-            dims = tuple(named.values())
-        return rule(x, dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)
-
-    return body
-
-
 def _same(x: Stored, *_: Any, **__: Any) -> Stored:
     return x
 
 
-RULES: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("permute", "permute_copy"), _with_dims(permute)),
-    **dict.fromkeys(("transpose", "transpose_copy"), transpose),
-    **dict.fromkeys(("t", "t_copy"), t),
-    "T": reversed_dims,
-    "mT": matrix_transpose,
+#: Rules that ask PyTorch what the function that was called makes of the shape.
+BY_SHAPE: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(
+        ("permute", "permute_copy", "transpose", "transpose_copy", "t", "t_copy", "T", "mT", "movedim"),
+        rearranged,
+    ),
     **dict.fromkeys(("adjoint", "mH", "H"), conjugate_transpose),
-    "movedim": movedim,
-    "reshape": reshape,
+    **dict.fromkeys(("reshape", "view_as", "reshape_as", "flatten", "ravel", "unflatten"), reshaped),
     **dict.fromkeys(("view", "view_copy"), view),
-    **dict.fromkeys(("view_as", "reshape_as"), view_as),
-    **dict.fromkeys(("flatten", "ravel"), flatten),
-    "unflatten": unflatten,
+    **dict.fromkeys(("expand", "expand_copy", "broadcast_to", "expand_as"), repeated),
+}
+#: Rules that read the arguments themselves.
+RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("unsqueeze", "unsqueeze_copy"), unsqueeze),
     **dict.fromkeys(("squeeze", "squeeze_copy"), squeeze),
-    **dict.fromkeys(("expand", "expand_copy", "broadcast_to"), expand),
-    "expand_as": expand_as,
     "flip": flip,
     "fliplr": lambda x: flip(x, 1),
     "flipud": lambda x: flip(x, 0),

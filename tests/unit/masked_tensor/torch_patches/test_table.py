@@ -50,32 +50,22 @@ def test_it_says_what_to_do_without_it(patch: Patch) -> None:
 
 
 def test_looking_for_a_path_in_words() -> None:
-    assert look_for("torch.nn.Module._get_backward_hooks", ("self",)) == ""
+    assert look_for("torch.nn.Module._get_backward_hooks", "self") == ""
     assert look_for("torch.nn.Module.none_such") == "torch.nn.Module.none_such is not there"
     assert look_for("torch.none_such.deeper") == "torch.none_such is not there"
     assert (
-        look_for("torch.nn.functional.relu", ("x",))
+        look_for("torch.nn.functional.relu", "x")
         == "torch.nn.functional.relu takes (input, inplace), not (x)"
     )
-    assert look_for("torch.nn.functional.relu", ("input",)) == ""
+    assert look_for("torch.nn.functional.relu", "input") == ""
     assert (
-        look_for("torch._C._get_tracing_state", ("x",))
+        look_for("torch._C._get_tracing_state", "x")
         == "torch._C._get_tracing_state does not say what it takes"
     )
 
 
 def patch_that_needs(path: str, touched: list[str], known: bool = False) -> Patch:
-    return Patch(
-        "torch.x",
-        "replaced",
-        "r",
-        "w",
-        "all",
-        "t",
-        {path: None},
-        lambda: touched.append("x"),
-        known=lambda: known,
-    )
+    return Patch("torch.x", "r", "w", "t", {path: None}, lambda: touched.append("x"), known=lambda: known)
 
 
 def test_a_patch_touches_nothing_unless_all_is_there() -> None:
