@@ -64,14 +64,7 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
             without="the auxiliary loss of experts counts unspecified tokens; give inputs_embeds=x.filled(0.) and "
             "attention_mask",
             test=f"{_TESTS}/test_transformers.py::test_balance_of_experts",
-            needs={
-                f"{module}.load_balancing_loss_func": (
-                    "gate_logits",
-                    "num_experts",
-                    "top_k",
-                    "attention_mask",
-                )
-            },
+            needs={f"{module}.load_balancing_loss_func": "gate_logits num_experts top_k attention_mask"},
             install=expert_rows.balance(f"{module}.load_balancing_loss_func"),
             after=module,
         )
@@ -82,7 +75,7 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         reason="metrics divide by the number of all entries",
         without="metrics of torchmetrics count unspecified entries; use mg.metrics.wrap(metric)",
         test=f"{_TESTS}/test_torchmetrics.py::test_metrics_that_are_not_wrapped_refuse",
-        needs={"torchmetrics.metric.Metric._wrap_update": ("self", "update")},
+        needs={"torchmetrics.metric.Metric._wrap_update": "self update"},
         install=metric_updates.guard_torchmetrics,
         after="torchmetrics.metric",
     ),
@@ -91,7 +84,7 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         reason="metrics divide by the number of all entries, and weigh batches by it",
         without="metrics of ignite count unspecified entries; use mg.metrics.wrap(metric)",
         test=f"{_TESTS}/test_ignite.py::test_metrics_that_are_not_wrapped_refuse",
-        needs={"ignite.metrics.metric.Metric.update": ("self", "output")},
+        needs={"ignite.metrics.metric.Metric.update": "self output"},
         install=metric_updates.guard_ignite,
         after="ignite.metrics.metric",
     ),
