@@ -126,3 +126,20 @@ def test_states_that_were_walked_one_by_one_are_a_sequence_again() -> None:
 
     assert mg.doctor.examine(of_padding, given, quick=True).findings[0].code == "return head(states).mean()"
     assert mg.doctor.examine(of_real, given, quick=True).ok
+
+
+def test_a_norm_is_taken_over_its_dimension_and_a_distance_is_of_two_real_points() -> None:
+    layer, given = nn.Linear(3, 4), batch()
+
+    def lengths(b: dict[str, Tensor]) -> Tensor:
+        sizes = torch.linalg.vector_norm(layer(b["x"]), 1, -1)
+        return sizes.mean(1).square().mean()
+
+    def pairs(b: dict[str, Tensor]) -> Tensor:
+        h = layer(b["x"])
+        distances = torch.cdist(h, h)
+        counted = distances * b["mask"][:, :, None]
+        return counted.sum()
+
+    for step, code in ((lengths, "return sizes.mean(1).square().mean()"), (pairs, "return counted.sum()")):
+        assert [f.code for f in mg.doctor.examine(step, given, quick=True).findings] == [code]
