@@ -46,8 +46,8 @@ def outside(mode: Any) -> Iterator[None]:
             setattr(Tensor, name, boxes.leaving(name, way))
             stack.callback(*((setattr, Tensor, name, way) if own else (delattr, Tensor, name)))
         for kind, name, part in _functions(len(torch.autograd.Function.__subclasses__())):
-            setattr(kind, name, staticmethod(getattr(boxes, name)(kind, part)))
-            stack.callback(setattr, kind, name, staticmethod(part))
+            setattr(kind, name, staticmethod(getattr(boxes, name)(kind, part.__func__)))
+            stack.callback(setattr, kind, name, part)
         yield
 
 
@@ -63,7 +63,7 @@ def _launchers() -> Iterator[Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _functions(number: int) -> list[tuple[type, str, Callable[..., Any]]]:
+def _functions(number: int) -> list[tuple[type, str, Any]]:
     """Forward and backward passes that neither PyTorch nor we have written; asked anew if there are more functions."""
     found, waiting = [], list[Any](torch.autograd.Function.__subclasses__())
     while waiting:
@@ -71,7 +71,7 @@ def _functions(number: int) -> list[tuple[type, str, Callable[..., Any]]]:
         waiting += kind.__subclasses__()
         if kind.__module__.partition(".")[0] not in ("torch", "maskgrad"):
             own = [(name, kind.__dict__[name]) for name in _PARTS if name in kind.__dict__]
-            found += [(kind, name, part.__func__) for name, part in own if isinstance(part, staticmethod)]
+            found += [(kind, name, part) for name, part in own if isinstance(part, staticmethod)]
     return found
 
 

@@ -21,7 +21,7 @@ from maskgrad.doctor.trees import exchanged, flat, mapped, tensors_in
 __all__ = ["Guarded", "Twins", "key_of"]
 
 #: bytes; a few twins that nobody needs any more may wait when they are no larger than this
-_SMALL = 2**18
+_SMALL = 2**14
 
 
 class Twins(Guarded):

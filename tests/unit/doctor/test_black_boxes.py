@@ -235,6 +235,13 @@ def test_data_that_leaves_and_does_not_depend_on_padding_is_no_note() -> None:
 
 
 def test_nothing_stays_wrapped() -> None:
+    kinds = (_Sums, _Squared, _ByPointer)
+    own = {
+        (kind, name): part
+        for kind in kinds
+        for name, part in vars(kind).items()
+        if name in ("forward", "backward")
+    }
     before = [
         Tensor.numpy,
         Tensor.data_ptr,
@@ -254,3 +261,4 @@ def test_nothing_stays_wrapped() -> None:
     ]
     assert all(one is other for one, other in zip(before, after, strict=True))
     assert not {"numpy", "data_ptr", "tolist"} & vars(Tensor).keys()
+    assert all(vars(kind)[name] is part for (kind, name), part in own.items())
