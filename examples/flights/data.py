@@ -14,12 +14,18 @@ import maskgrad as mg
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NUMBERS", "PLACES", "TARGETS", "Flights", "Split", "join", "load_tables", "split"]
+__all__ = [
+    "NUMBERS", "PLACES", "TARGETS", "WEATHER", "Flights", "Split", "join", "load_tables", "split", "without_weather",
+]  # fmt: skip
 
 #: what has a size; of many nobody knows it at the time
 NUMBERS = (
     "hour_sin", "hour_cos", "weekday_sin", "weekday_cos", "distance", "temp", "dewp", "humid", "wind_x", "wind_y",
     "wind_speed", "wind_gust", "precip", "pressure", "visib", "plane_age", "seats", "engines", "cruising_speed",
+)  # fmt: skip
+#: what the weather station tells
+WEATHER = (
+    "temp", "dewp", "humid", "wind_x", "wind_y", "wind_speed", "wind_gust", "precip", "pressure", "visib",
 )  # fmt: skip
 #: what has a row in a table
 PLACES = ("carrier", "tailnum", "origin", "dest")
@@ -52,6 +58,8 @@ class Split:
     test: Flights
     #: how many rows each table has
     rows: dict[str, int]
+    #: which flights of the test are of its last month (N,)
+    last_month: Tensor
 
 
 def load_tables() -> dict[str, pd.DataFrame]:
@@ -117,7 +125,19 @@ def split(frame: pd.DataFrame) -> Split:
         for x, part in zip(standard, parts, strict=True)
     ]
     training, validation, test = flights
-    return Split(training, validation, test, rows={name: len(values) for name, values in known.items()})
+    return Split(
+        training,
+        validation,
+        test,
+        rows={name: len(values) for name, values in known.items()},
+        last_month=torch.tensor((parts[2]["month"] == TEST[-1]).to_numpy()),
+    )
+
+
+def without_weather(numbers: mg.MaskedTensor) -> mg.MaskedTensor:
+    """The stations are silent: of the weather nothing is known."""
+    remains = torch.tensor([name not in WEATHER for name in NUMBERS])
+    return mg.masked(numbers.filled(0.0), numbers.mask & remains)
 
 
 def _where_known(part: pd.DataFrame, known: dict[str, list[Any]]) -> pd.DataFrame:

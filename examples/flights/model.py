@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 
-__all__ = ["Delays", "filled_with_means", "with_indicators"]
+__all__ = ["Delays"]
 
 WIDTH, ROW, HIDDEN = 32, 8, 64
 
@@ -21,8 +21,8 @@ WIDTH, ROW, HIDDEN = 32, 8, 64
 class Delays(nn.Module):
     """Predicts departure and arrival delay (B, 2), in units of 40 minutes.
 
-    A number x becomes the token ``relu(x * weight + bias)``, with weight and bias of its own; the mean of the tokens
-    enters the network. With a MaskedTensor a missing number has no token, and the mean is over those that are there.
+    A number x becomes the token ``relu(x * weight + bias)``, with weight and bias of its own; the tokens are added up.
+    With a MaskedTensor a missing number has no token and adds nothing.
     """
 
     def __init__(self, num_numbers: int, rows: Iterable[int]) -> None:
@@ -41,20 +41,11 @@ class Delays(nn.Module):
     def forward(self, numbers_BF: Any, codes_BP: mg.MaskedTensor) -> Tensor:
         """``numbers_BF`` is a MaskedTensor, or a Tensor in which something stands for what is missing."""
         tokens_BFW = (numbers_BF.unsqueeze(-1) * self.weight_FW + self.bias_FW).relu()
-        summary_BW = tokens_BFW.mean(dim=1)
+        # not their mean, in which the tokens that remain would weigh more when others are missing
+        summary_BW = tokens_BFW.sum(dim=1) / tokens_BFW.shape[1]
         # no row for an unknown plane, and no gradient
         rows = [table(codes_BP[:, i]).filled(0.0) for i, table in enumerate(self.tables)]
         if isinstance(summary_BW, mg.MaskedTensor):
             summary_BW = summary_BW.filled(0.0)  # of a flight of which nothing is known
         delays: Tensor = self.head(torch.cat([summary_BW, *rows], dim=1))
         return delays
-
-
-def filled_with_means(numbers: mg.MaskedTensor) -> Tensor:
-    """The usual way: standardised numbers have the mean 0."""
-    return numbers.filled(0.0)
-
-
-def with_indicators(numbers: mg.MaskedTensor) -> Tensor:
-    """The careful way: a column that says what was missing, beside each one in which something was."""
-    return torch.cat([numbers.filled(0.0), (~numbers.mask).float()], dim=1)

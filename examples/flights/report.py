@@ -1,83 +1,130 @@
-"""What came out: a table, numbers for programs, and two pictures."""
+"""What came out: tables, sentences and numbers for programs. All of them are made from ``metrics.json``."""
 
 from __future__ import annotations
 
+import functools
 import json
-from dataclasses import asdict, dataclass, field
+import operator
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-import maskgrad as mg
+from .data import Flights
+from .pictures import draw
 
-from .data import NUMBERS, Flights, Split
-from .training import Errors, History
-
-__all__ = ["Report", "calibration"]
+__all__ = ["Spread", "calibration", "calibration_error", "rows", "show", "spread", "write"]
 
 BINS = 10
+PLAIN, WITH_OUTAGES = False, True
 
 
-@dataclass
-class Report:
-    """Errors on the test months by model, and how the networks came there."""
+@dataclass(frozen=True)
+class Spread:
+    """Of several seeds: mean and standard deviation; of one, no deviation."""
 
-    errors: dict[str, Errors] = field(default_factory=dict)
-    histories: dict[str, History] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    calibrated: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    mean: float
+    deviation: float | None
 
-    def show(self, console: Console) -> None:
-        """The errors as a table; the best of each column is bold."""
-        table = Table("model", "RMSE (minutes)", "MAE (minutes)", "epoch kept", "seconds")
-        for name, found in self.errors.items():
-            cells = [
-                f"[bold]{value:.2f}[/]" if value == min(column) else f"{value:.2f}"
-                for value, column in (
-                    (found.rmse, [e.rmse for e in self.errors.values()]),
-                    (found.mae, [e.mae for e in self.errors.values()]),
-                )
-            ]
-            kept = str(self.histories[name].best_epoch) if name in self.histories else ""
-            table.add_row(name, *cells, kept, f"{self.seconds[name]:.0f}" if name in self.seconds else "")
-        console.print(table)
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + ("" if self.deviation is None else f" ± {self.deviation:.2f}")
 
-    def write(self, out: Path, parts: Split) -> list[Path]:
-        """``metrics.json`` and the pictures."""
-        metrics = out / "metrics.json"
-        content = {
-            "test": {name: asdict(found) for name, found in self.errors.items()},
-            "epochs": {name: asdict(history) for name, history in self.histories.items()},
-            "calibration": self.calibrated,
-            "seconds": self.seconds,
-            "flights": {name: len(part) for name, part in vars(parts).items() if isinstance(part, Flights)},
-            "versions": {"torch": str(torch.__version__), "maskgrad": mg.__version__},
-        }
-        metrics.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        return [
-            metrics,
-            _draw_holes(parts, out / "holes.png"),
-            self._draw_calibration(out / "calibration.png"),
+
+def spread(content: dict[str, Any], model: str, outages: bool, *names: str) -> Spread:
+    """Over the seeds: the number found under ``names`` in each run of ``model``."""
+    found = [
+        float(functools.reduce(operator.getitem, names, one))
+        for one in content["runs"]
+        if one["model"] == model and (one["outages"] > 0) == outages
+    ]
+    return Spread(statistics.mean(found), statistics.stdev(found) if len(found) > 1 else None)
+
+
+def models(content: dict[str, Any]) -> list[str]:
+    """In the order of the program."""
+    return list(dict.fromkeys(one["model"] for one in content["runs"]))
+
+
+#: tables: title, whether the mean of training has a row, and columns with what they show and how it was trained
+TABLES = (
+    (
+        "November and December",
+        (
+            ("RMSE (minutes)", PLAIN, ("test", "rmse")),
+            ("MAE (minutes)", PLAIN, ("test", "mae")),
+            ("calibration error (minutes)", PLAIN, ("calibration error",)),
+        ),
+    ),
+    (
+        "December, RMSE (minutes)",
+        (
+            ("as it was", PLAIN, ("December", "rmse")),
+            ("without weather", PLAIN, ("December without weather", "rmse")),
+            ("trained with outages: as it was", WITH_OUTAGES, ("December", "rmse")),
+            ("trained with outages: without weather", WITH_OUTAGES, ("December without weather", "rmse")),
+        ),
+    ),
+)
+
+
+def rows(content: dict[str, Any], number: int) -> tuple[list[str], list[list[str]], list[list[bool]]]:
+    """Header, cells and which are the best of their columns (to what is shown), of the first or the second table."""
+    title, columns = TABLES[number]
+    header = [title, *(name for name, _, _ in columns)]
+    names = models(content)
+    found: list[list[Spread | None]] = [
+        [
+            None if model == "mean of training" and outages else spread(content, model, outages, *path)
+            for _, outages, path in columns
         ]
+        for model in names
+    ]
+    least = [min(cell.mean for cell in column if cell is not None) for column in zip(*found, strict=True)]
+    cells = [["" if cell is None else str(cell) for cell in line] for line in found]
+    best = [
+        [
+            cell is not None and f"{cell.mean:.2f}" == f"{low:.2f}"
+            for cell, low in zip(line, least, strict=True)
+        ]
+        for line in found
+    ]
+    if number == 0:
+        header.append("step (ms)")
+        times = content["milliseconds per step"]
+        for model, line, marks in zip(names, cells, best, strict=True):
+            line.append(f"{times[model]:.1f}" if model in times else "")
+            marks.append(model in times and times[model] == min(times.values()))
+    return header, [[name, *line] for name, line in zip(names, cells, strict=True)], best
 
-    def _draw_calibration(self, path: Path) -> Path:
-        figure = Figure(figsize=(6, 5), dpi=150, layout="constrained")
-        axes = figure.subplots()
-        for marker, (name, points) in zip("osD^v", self.calibrated.items(), strict=False):
-            axes.plot(*zip(*points, strict=True), marker=marker, label=name)
-        axes.axline((0, 0), slope=1, color="#333333", linewidth=0.8)
-        axes.set(
-            title="Tenths of the test flights: predicted and real delay",
-            xlabel="mean of the predicted arrival delays (minutes)",
-            ylabel="mean of the real ones (minutes)",
-        )
-        axes.legend(frameon=False)
-        figure.savefig(path)
-        return path
+
+def show(content: dict[str, Any], console: Console) -> None:
+    """Both tables; the best of each column is bold."""
+    for number in range(len(TABLES)):
+        header, lines, best = rows(content, number)
+        table = Table(*header)
+        for line, marks in zip(lines, best, strict=True):
+            cells = [f"[bold]{cell}[/]" if mark else cell for cell, mark in zip(line[1:], marks, strict=True)]
+            table.add_row(line[0], *cells)
+        console.print(table)
+    console.print(f"Means and standard deviations of {content['settings']['seeds']} seeds.")
+
+
+def write(content: dict[str, Any], out: Path) -> list[Path]:
+    """``metrics.json`` and the pictures."""
+    metrics = out / "metrics.json"
+    metrics.write_text(_one_run_a_line(content), encoding="utf-8")
+    return [metrics, *draw(content, out)]
+
+
+def _one_run_a_line(content: dict[str, Any]) -> str:
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items() if name != "runs"]
+    runs = ",\n".join(f"  {json.dumps(one)}" for one in content["runs"])
+    return "{\n" + ",\n".join([*lines, f' "runs": [\n{runs}\n ]']) + "\n}\n"
 
 
 def calibration(predicted: Tensor, flights: Flights) -> list[tuple[float, float]]:
@@ -90,15 +137,6 @@ def calibration(predicted: Tensor, flights: Flights) -> list[tuple[float, float]
     return points
 
 
-def _draw_holes(parts: Split, path: Path) -> Path:
-    missing = 1 - parts.training.numbers.mask.float().mean(0)
-    order = missing.argsort()
-    figure = Figure(figsize=(7, 5), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    bars = axes.barh([NUMBERS[i] for i in order.tolist()], (100 * missing[order]).tolist(), color="#0072B2")
-    axes.bar_label(bars, fmt="%.1f", padding=3)
-    axes.set(
-        title="What is not known of a flight (% of the training months)", xlabel="missing (%)", xlim=(0, 110)
-    )
-    figure.savefig(path)
-    return path
+def calibration_error(points: Sequence[Sequence[float]]) -> float:
+    """How far the mean prediction of a tenth is from what came, on average."""
+    return statistics.mean(abs(predicted - real) for predicted, real in points)
