@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,8 @@ def finetune(
     try:
         require("rich", "the example", "cli")
         require("transformers", "the example", "ecosystem")
+        if importlib.util.find_spec("accelerate") is None:  # or the Trainer says so after the training
+            raise MissingDependencyError("accelerate", "ecosystem", "the Trainer of Hugging Face")
         from .run import QUICK, Settings, run
 
         run(replace(QUICK if quick else Settings(), seed=seed), out)
