@@ -10,6 +10,8 @@ __all__ = ["differing", "same"]
 
 def same(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal entry for entry; NaN equals NaN."""
+    if a.layout is torch.jagged:
+        return same(a.values(), b.values())
     if a.layout is not torch.strided:
         if a.layout is torch.sparse_coo:
             a, b = a.coalesce(), b.coalesce()
@@ -24,6 +26,8 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 def differing(a: Tensor, b: Tensor) -> Tensor:
     """Boolean tensor: True where entries differ; NaN equals NaN."""
+    if a.layout is torch.jagged:
+        a, b = a.values(), b.values()
     if a.layout is not torch.strided:
         a, b = a.to_dense(), b.to_dense()
     unequal = a != b

@@ -23,7 +23,7 @@ _WRITES = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batc
 _WORKSPACES = {
     "mkldnn_rnn_layer": (3,), "_cudnn_rnn": (3,), "miopen_rnn": (4,), "cudnn_batch_norm": (3,),
     "_embedding_bag": (1, 2, 3), "_embedding_bag_forward_only": (1, 2, 3), "_thnn_fused_lstm_cell": (2,),
-    "_thnn_fused_gru_cell": (1,),
+    "_thnn_fused_gru_cell": (1,), "_ctc_loss": (1,), "_cudnn_ctc_loss": (1,),
 }  # fmt: skip
 #: what tests a marker (a label of -100, the id of a padding token) for what it is
 COMPARISONS = {

@@ -156,7 +156,8 @@ def _by_mask(key: Key, field: Tensor | MaskedTensor, masks: dict[Key, tuple[Tens
 
 def _likeness(mask: str, key: str) -> int:
     """How many letters the names begin with in common: `decoder_attention_mask` is for `decoder_input_ids`."""
-    return next((place for place, (a, b) in enumerate(zip(mask, key, strict=False)) if a != b), 0)
+    shorter = min(len(mask), len(key))
+    return next((place for place, (a, b) in enumerate(zip(mask, key, strict=False)) if a != b), shorter)
 
 
 def _is_lengths(key: Key, field: Tensor | MaskedTensor, inside: dict[Key, Tensor | MaskedTensor]) -> bool:

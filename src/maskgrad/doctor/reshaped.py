@@ -169,7 +169,7 @@ def _in_pairs(case: Examination, count: int) -> bool:
 def splits(case: Examination, count: int) -> bool:
     """Whether the step gives its model parts of the batch, one after the other."""
     rows = case.trial.rows
-    return len(rows) > 1 and 0 < max(rows) < count
+    return len(rows) > 1 and 1 < max(rows) < count  # the order of single samples changes no part
 
 
 def _report_split(case: Examination, rows: Tensor, batch: Any, difference: Difference) -> None:

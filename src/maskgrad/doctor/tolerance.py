@@ -13,7 +13,7 @@ __all__ = ["RELATIVE", "apart", "between"]
 #: relative to the largest entry
 RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2}
 #: entries of a gradient that are this much smaller than the largest gradient of the step may be rounding
-_SMALL = 1e-3
+_SMALL = 1e-1
 
 
 def apart(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
