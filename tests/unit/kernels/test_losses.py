@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
-from maskgrad.kernels.losses import cpu as losses_cpu
 from tests.effort import examples
 from tests.unit.kernels import oracles
 from tests.unit.kernels.bodies import cpu, reference
@@ -296,15 +295,3 @@ def test_the_logarithms(dtype):
         wanted = exact.clamp(max=100)
         bound = torch.finfo(dtype).eps
         assert ((found.double() - wanted).abs() <= 3 * bound * wanted + bound * 0.5).all()
-
-
-def test_loops_that_are_made_for_two_formulas_have_two_names_on_disk():
-    """Under one name, one would load what was compiled for the other."""
-    loops = [
-        loop for made in (losses_cpu._ADD, losses_cpu._WRITE) for kind in made.values() for loop in _all(kind)
-    ]
-    assert len({loop.py_func.__qualname__ for loop in loops}) == len(loops) == 9
-
-
-def _all(made):
-    return made if isinstance(made, tuple) else (made,)

@@ -55,17 +55,13 @@ class _Cache(caching.FunctionCache):
         return sig, codegen.magic_tuple()
 
 
-def _named(function: Any) -> Any:
-    """Functions that are made for others have one line in one file: on disk, these others tell them apart."""
+def _cached(function: Any, **options: Any) -> Any:
+    """Functions that are made for others have one line in one file: these others tell them apart."""
     others = [getattr(cell.cell_contents, "py_func", None) for cell in function.__closure__ or ()]
     names = [f"{x.__module__}.{x.__qualname__}" for x in others if x is not None]
     if names:
         function.__qualname__ += "_" + hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
-    return function
-
-
-def _cached(function: Any, **options: Any) -> Any:
-    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **options)(_named(function))
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
     dispatcher._cache = _Cache(function)
     return dispatcher
 
@@ -82,7 +78,7 @@ def inlined(function: F) -> F:
 
 def formula(function: F) -> F:
     """What a loop is made for (``loops.py``): part of it, so that it becomes vector code."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(_named(function))  # type: ignore[return-value]
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)  # type: ignore[return-value]
 
 
 def reordered(function: F) -> F:

@@ -69,7 +69,7 @@ def segment_squares(
     """The sum of the squared distances of each segment from its ``center`` (from 0), not rounded (halves: float32)."""
     apart = widened(values)
     if center is not None:
-        apart = apart - segment_expand.reference(center.to(apart.dtype), pointers, order, len(values))
+        apart = apart - segment_expand.reference(center, pointers, order, len(values))
     squares = (apart * apart.conj()).real if apart.is_complex() else apart * apart
     return segment_sum.reference(squares, pointers, order)
 

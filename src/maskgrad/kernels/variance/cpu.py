@@ -89,7 +89,7 @@ def _of_columns(
         found = masked_variance(values, mask, last, False, correction)
         return found[0].view(count.shape), found[1].view(count.shape), found[2].view(count.shape)
     variance = (squares - rest * rest / n).clamp(min=0)
-    variance = variance / torch.where(count > max(correction, 0), count.double() - correction, 1)
+    variance = variance / torch.where(count > max(correction, 0), count - correction, 1)
     return variance, center + rest / n, count
 
 
