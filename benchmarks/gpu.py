@@ -46,6 +46,7 @@ def cases(size: int, device: str) -> Iterator[tuple[str, tuple[Any, ...], int]]:
     yield "masked_extremum", (x, mask, (1,), False, True), read
     yield "masked_softmax", (x, mask, 1, False), read + written
     yield "masked_layer_norm", (x, mask, 1, x[0], x[1], 1e-5, True), read + written
+    yield "masked_filling", (x, mask, 0.0), read + written
     yield "masked_expand", (x[:, :1], mask, x.dtype), mask.nbytes + written
     yield (
         "masked_loss_sum",
@@ -57,6 +58,8 @@ def cases(size: int, device: str) -> Iterator[tuple[str, tuple[Any, ...], int]]:
     indices = torch.randint(rows, (4 * size,), generator=generator).to(device)
     values = torch.randn(4 * size, 64, generator=generator).to(device)
     yield "merge_rows", (indices, values, rows, "sum"), 2 * values.nbytes
+    table = torch.randn(rows, 64, generator=generator).to(device)
+    yield "lookup_rows", (table, indices), 2 * values.nbytes
 
 
 def measured(

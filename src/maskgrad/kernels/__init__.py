@@ -22,7 +22,9 @@ from maskgrad.kernels.lookup import lookup_rows
 from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
 from maskgrad.kernels.normalization import masked_layer_norm
 from maskgrad.kernels.norms import masked_norm
+from maskgrad.kernels.norms.segments import segment_norm
 from maskgrad.kernels.prod import product
+from maskgrad.kernels.prod.segments import segment_product
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
 from maskgrad.kernels.segments import (
     segment_expand,
@@ -32,15 +34,9 @@ from maskgrad.kernels.segments import (
     segment_sum,
     sort_rows,
 )
-from maskgrad.kernels.segments.statistics import (
-    segment_logsumexp,
-    segment_mean,
-    segment_norm,
-    segment_product,
-    segment_variance,
-)
 from maskgrad.kernels.selection import KERNELS, explain, kernels_in_use, use_kernels
 from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax
+from maskgrad.kernels.softmax.segments import segment_logsumexp
 from maskgrad.kernels.updates import (
     adagrad_rows_,
     adam_rows_,
@@ -50,6 +46,7 @@ from maskgrad.kernels.updates import (
     update_tables_,
 )
 from maskgrad.kernels.variance import masked_variance
+from maskgrad.kernels.variance.segments import segment_mean, segment_variance
 
 __all__ = [
     "KERNELS",

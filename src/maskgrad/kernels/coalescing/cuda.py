@@ -1,5 +1,7 @@
 r"""Merging rows that share an index: PyTorch sorts the indices, then each run of equal ones is reduced where it lies.
 
+.. math:: \text{merged}_k = \operatorname{reduce}\{\, v_i : \text{indices}_i = r_k \,\}
+
 The number of results depends on the data, so the host waits for the sort; it learns of an index outside the table on
 the same occasion. A run is added in float64 (integers in int64) and rounded once, in the same way every time: one
 program owns it, and the sort is stable.

@@ -21,6 +21,8 @@ from torch import Tensor
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.layout import Axis, axes, nest
 
+__all__ = ["Partition", "Walk", "like", "partition", "walk", "walkable"]
+
 PIECE = 16384  # entries of a long row that make one task
 MIN_TASKS = 32
 

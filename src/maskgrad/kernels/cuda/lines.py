@@ -18,18 +18,10 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels.cuda.compiler import compiled, precision
-from maskgrad.kernels.cuda.tiles import (
-    entrywise,
-    fetch,
-    place,
-    position,
-    reduction,
-    restored,
-    table,
-    tile,
-    tile_place,
-)
+from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
+
+__all__ = ["blend", "line", "pair_sums", "spread_over"]
 
 
 def spread_over(x: Tensor | None, values: Tensor) -> Tensor:
@@ -75,9 +67,9 @@ def pair_sums(
     values: Tensor,
     mask: Tensor,
     center: Tensor,
+    factor: Tensor | None,
     dim: Sequence[int],
-    factor: Tensor | None = None,
-    both: bool = False,
+    both: bool,
 ) -> tuple[Tensor, Tensor]:
     """The sums of ``g`` (times ``f``, for ``both``) and of ``g f (v - c)`` over ``dim``, which are kept.
 
@@ -86,15 +78,17 @@ def pair_sums(
     few = (spread_over(x, values) for x in (center, factor))
     tensors = values.detach(), spread_over(grad, values), mask.view(torch.int8), *few
     view = table(tensors, dim)
-    pieces = view.tile.pieces
+    kept, reduced, tile = view.kept, view.reduced, view.tile
     sums, products = (
-        torch.empty(view.kept.number * pieces, dtype=torch.float64, device=values.device) for _ in range(2)
+        torch.empty(kept.number * tile.pieces, dtype=torch.float64, device=values.device) for _ in range(2)
     )
-    reduction(
-        _pair_sums, view, tensors, (sums, products), FACTORED=factor is not None,
-        BOTH=both and factor is not None, ACC=precision(values.dtype),
+    launch(
+        _pair_sums, -(-kept.number // tile.kept) * tile.pieces, *tensors, sums, products, kept.number, kept.sizes,
+        *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece, tile.pieces,
+        FACTORED=factor is not None, BOTH=both and factor is not None, ACC=precision(values.dtype),
+        INDEX=index_type(*tensors), KEPT=tile.kept, REDUCED=tile.reduced,
     )  # fmt: skip
-    found = (x.view(-1, pieces).sum(1) if pieces > 1 else x for x in (sums, products))
+    found = (x.view(-1, tile.pieces).sum(1) if tile.pieces > 1 else x for x in (sums, products))
     first, second = (restored(x.to(center.dtype), view, True) for x in found)
     return first, second
 
@@ -102,77 +96,99 @@ def pair_sums(
 @compiled
 def _line(
     out: tl.tensor, values: tl.tensor, mask: tl.tensor, center: tl.tensor, scale: tl.tensor, weight: tl.tensor,
-    bias: tl.tensor, rows: tl.tensor, row_sizes: tl.tensor, row_strides: tl.tensor, length: tl.tensor, sizes: tl.tensor,
-    strides: tl.tensor, pieces: tl.tensor, WEIGHTED: tl.constexpr, BIASED: tl.constexpr, ACC: tl.constexpr,
-    INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    bias: tl.tensor, rows: tl.tensor, row_sizes: tl.tensor, o_rows: tl.tensor, v_rows: tl.tensor, m_rows: tl.tensor,
+    c_rows: tl.tensor, s_rows: tl.tensor, w_rows: tl.tensor, b_rows: tl.tensor, length: tl.tensor, sizes: tl.tensor,
+    o_steps: tl.tensor, v_steps: tl.tensor, m_steps: tl.tensor, c_steps: tl.tensor, s_steps: tl.tensor,
+    w_steps: tl.tensor, b_steps: tl.tensor, pieces: tl.tensor, WEIGHTED: tl.constexpr, BIASED: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
-    m = fetch(mask, 2, row, row_sizes, row_strides, column, sizes, strides, inside) != 0
-    v = fetch(values, 1, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    c = fetch(center, 3, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    y = (v - c) * fetch(scale, 4, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    c_place = tile_place(row, row_sizes, c_rows, column, sizes, c_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
+    m = tl.load(mask + m_place, mask=inside, other=0) != 0
+    v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
+    c = tl.load(center + c_place, mask=inside, other=0).to(ACC)
+    y = (v - c) * tl.load(scale + s_place, mask=inside, other=0).to(ACC)
     if WEIGHTED:
-        y = y * fetch(weight, 5, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
+        w_place = tile_place(row, row_sizes, w_rows, column, sizes, w_steps)
+        y = y * tl.load(weight + w_place, mask=inside, other=0).to(ACC)
     if BIASED:
-        y = y + fetch(bias, 6, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    place = tile_place(0, row, row_sizes, row_strides, column, sizes, strides)
-    tl.store(out + place, tl.where(m, y, 0).to(out.dtype.element_ty), mask=inside)
+        b_place = tile_place(row, row_sizes, b_rows, column, sizes, b_steps)
+        y = y + tl.load(bias + b_place, mask=inside, other=0).to(ACC)
+    tl.store(out + o_place, tl.where(m, y, 0).to(out.dtype.element_ty), mask=inside)
 
 
 @compiled
 def _blend(
     out: tl.tensor, grad: tl.tensor, values: tl.tensor, mask: tl.tensor, center: tl.tensor, scale: tl.tensor,
-    weight: tl.tensor, slope: tl.tensor, offset: tl.tensor, rows: tl.tensor, row_sizes: tl.tensor,
-    row_strides: tl.tensor, length: tl.tensor, sizes: tl.tensor, strides: tl.tensor, pieces: tl.tensor,
-    WEIGHTED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    weight: tl.tensor, slope: tl.tensor, offset: tl.tensor, rows: tl.tensor, row_sizes: tl.tensor, o_rows: tl.tensor,
+    g_rows: tl.tensor, v_rows: tl.tensor, m_rows: tl.tensor, c_rows: tl.tensor, s_rows: tl.tensor, w_rows: tl.tensor,
+    d_rows: tl.tensor, e_rows: tl.tensor, length: tl.tensor, sizes: tl.tensor, o_steps: tl.tensor, g_steps: tl.tensor,
+    v_steps: tl.tensor, m_steps: tl.tensor, c_steps: tl.tensor, s_steps: tl.tensor, w_steps: tl.tensor,
+    d_steps: tl.tensor, e_steps: tl.tensor, pieces: tl.tensor, WEIGHTED: tl.constexpr, ACC: tl.constexpr,
+    INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
-    m = fetch(mask, 3, row, row_sizes, row_strides, column, sizes, strides, inside) != 0
-    g = fetch(grad, 1, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    v = fetch(values, 2, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    c = fetch(center, 4, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    g_place = tile_place(row, row_sizes, g_rows, column, sizes, g_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    c_place = tile_place(row, row_sizes, c_rows, column, sizes, c_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
+    d_place = tile_place(row, row_sizes, d_rows, column, sizes, d_steps)
+    e_place = tile_place(row, row_sizes, e_rows, column, sizes, e_steps)
+    m = tl.load(mask + m_place, mask=inside, other=0) != 0
+    g = tl.load(grad + g_place, mask=inside, other=0).to(ACC)
+    v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
+    c = tl.load(center + c_place, mask=inside, other=0).to(ACC)
     if WEIGHTED:
-        g = g * fetch(weight, 6, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    g = g * fetch(scale, 5, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    d = fetch(slope, 7, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    result = (
-        g
-        + (v - c) * d
-        + fetch(offset, 8, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    )
-    place = tile_place(0, row, row_sizes, row_strides, column, sizes, strides)
-    tl.store(out + place, tl.where(m, result, 0).to(out.dtype.element_ty), mask=inside)
+        w_place = tile_place(row, row_sizes, w_rows, column, sizes, w_steps)
+        g = g * tl.load(weight + w_place, mask=inside, other=0).to(ACC)
+    g = g * tl.load(scale + s_place, mask=inside, other=0).to(ACC)
+    d = tl.load(slope + d_place, mask=inside, other=0).to(ACC)
+    result = g + (v - c) * d + tl.load(offset + e_place, mask=inside, other=0).to(ACC)
+    tl.store(out + o_place, tl.where(m, result, 0).to(out.dtype.element_ty), mask=inside)
 
 
 @compiled
 def _pair_sums(
     values: tl.tensor, grad: tl.tensor, mask: tl.tensor, center: tl.tensor, factor: tl.tensor, sums: tl.tensor,
-    products: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, kept_strides: tl.tensor, reduced: tl.tensor,
-    sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor, pieces: tl.tensor, FACTORED: tl.constexpr,
-    BOTH: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    products: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, v_kept: tl.tensor, g_kept: tl.tensor,
+    m_kept: tl.tensor, c_kept: tl.tensor, f_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, v_steps: tl.tensor,
+    g_steps: tl.tensor, m_steps: tl.tensor, c_steps: tl.tensor, f_steps: tl.tensor, piece: tl.tensor,
+    pieces: tl.tensor, FACTORED: tl.constexpr, BOTH: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
+    KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k, start, stop, to = position(reduced, piece, pieces, INDEX, KEPT)
-    v_row = place(k, kept_sizes, kept_strides, 0)[:, None]
-    g_row = place(k, kept_sizes, kept_strides, 1)[:, None]
-    m_row = place(k, kept_sizes, kept_strides, 2)[:, None]
-    c_row = place(k, kept_sizes, kept_strides, 3)[:, None]
-    f_row = place(k, kept_sizes, kept_strides, 4)[:, None]
+    """Program p adds piece p % pieces of the results KEPT * (p // pieces), ... ."""
+    program = tl.program_id(0).to(INDEX)
+    k = program // pieces * KEPT + tl.arange(0, KEPT)
+    start = program % pieces * piece
+    stop = tl.minimum(start + piece, reduced)
+    v_row = place(k, kept_sizes, v_kept)[:, None]
+    g_row = place(k, kept_sizes, g_kept)[:, None]
+    m_row = place(k, kept_sizes, m_kept)[:, None]
+    c_row = place(k, kept_sizes, c_kept)[:, None]
+    f_row = place(k, kept_sizes, f_kept)[:, None]
     total = tl.zeros((KEPT, REDUCED), ACC)
     product = tl.zeros((KEPT, REDUCED), ACC)
     for first in range(start, stop, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = (k < kept)[:, None] & (r < stop)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 2)[None, :], mask=inside, other=0) != 0
-        g = tl.load(grad + g_row + place(r, sizes, strides, 1)[None, :], mask=inside, other=0).to(ACC)
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
-        d = v - tl.load(center + c_row + place(r, sizes, strides, 3)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        g = tl.load(grad + g_row + place(r, sizes, g_steps)[None, :], mask=inside, other=0).to(ACC)
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
+        d = v - tl.load(center + c_row + place(r, sizes, c_steps)[None, :], mask=inside, other=0).to(ACC)
         if FACTORED:
-            f = tl.load(factor + f_row + place(r, sizes, strides, 4)[None, :], mask=inside, other=0).to(ACC)
+            f = tl.load(factor + f_row + place(r, sizes, f_steps)[None, :], mask=inside, other=0).to(ACC)
             if BOTH:
                 g = g * f
             else:
                 d = d * f
         total += tl.where(m, g, 0)
         product += tl.where(m, g * d, 0)
+    to = k * pieces + program % pieces
     tl.store(sums + to, tl.sum(total.to(tl.float64), axis=1), mask=k < kept)
     tl.store(products + to, tl.sum(product.to(tl.float64), axis=1), mask=k < kept)

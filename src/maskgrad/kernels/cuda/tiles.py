@@ -20,6 +20,8 @@ from torch import Tensor
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, power_of_two
 from maskgrad.kernels.layout import Axis, axes
 
+__all__ = ["Table", "Tile", "Walk", "entrywise", "place", "restored", "table", "tile", "tile_place"]
+
 ENTRIES = 2048  # of a tile: 16 for each of the 128 threads of a program
 WIDEST = 1024  # along the counter without gaps
 LINE = 128  # entries side by side that use memory well where the other counter must advance, too
@@ -27,11 +29,11 @@ PROGRAMS = 512  # that keep a large GPU busy; constant, so that results do not d
 
 
 class Walk(NamedTuple):
-    """One flat counter over some axes: ``sizes``, fastest first, and for each tensor as many strides."""
+    """One flat counter over some axes: ``sizes``, fastest first, and a stride for each in each tensor."""
 
     number: int
     sizes: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
 
 
 class Tile(NamedTuple):
@@ -60,7 +62,7 @@ def walk(merged: Sequence[Axis], tensors: int) -> Walk:
     return Walk(
         math.prod(axis.size for axis in fastest_first),
         tuple(axis.size for axis in fastest_first),
-        tuple(axis.strides[i] for i in range(tensors) for axis in fastest_first),
+        tuple(tuple(axis.strides[i] for axis in fastest_first) for i in range(tensors)),
     )
 
 
@@ -97,8 +99,7 @@ def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> N
     """Run ``kernel`` on tiles of ``out`` and ``tensors`` (all of one shape): for work on every entry by itself.
 
     Its arguments are the tensors; number, sizes and strides of the outer counter; the same of the inner one, which is
-    the innermost axis; and the number of tiles side by side in it. ``fetch`` and ``tile_place`` take the number of an
-    operand among the tensors.
+    the innermost axis; and the number of tiles side by side in it.
     """
     if not out.numel():
         return
@@ -108,24 +109,8 @@ def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> N
     side = power_of_two(inner.number, WIDEST)
     tall, pieces = power_of_two(rows.number, ENTRIES // side), -(-inner.number // side)
     launch(
-        kernel, -(-rows.number // tall) * pieces, *every, rows.number, rows.sizes, rows.strides, inner.number,
-        inner.sizes, inner.strides, pieces, INDEX=index_type(*every), TALL=tall, WIDE=side, **constants,
-    )  # fmt: skip
-
-
-def reduction(
-    kernel: Any, view: Table, tensors: Sequence[Tensor], results: Sequence[Tensor], **constants: Any
-) -> None:
-    """Run ``kernel`` on the tiles of ``view``, the table of ``tensors``; ``results`` have no place in the table.
-
-    Its arguments are these; number, sizes and strides of the kept counter; the same of the reduced one; the length
-    of a piece, and the number of pieces.
-    """
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    launch(
-        kernel, -(-kept.number // tile.kept) * tile.pieces, *tensors, *results, kept.number, kept.sizes, kept.strides,
-        reduced.number, reduced.sizes, reduced.strides, tile.piece, tile.pieces, INDEX=index_type(*tensors),
-        KEPT=tile.kept, REDUCED=tile.reduced, **constants,
+        kernel, -(-rows.number // tall) * pieces, *every, rows.number, rows.sizes, *rows.strides, inner.number,
+        inner.sizes, *inner.strides, pieces, INDEX=index_type(*every), TALL=tall, WIDE=side, **constants,
     )  # fmt: skip
 
 
@@ -138,27 +123,13 @@ def restored(x: Tensor, view: Table, keepdim: bool) -> Tensor:
 
 
 @compiled
-def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor, OPERAND: tl.constexpr) -> tl.tensor:
-    """Where the entries that a counter calls ``i`` lie in the memory of one operand."""
+def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor) -> tl.tensor:
+    """Where the entries that a counter calls ``i`` lie in memory."""
     offset = i * 0
     for axis in tl.static_range(len(sizes) - 1):
-        offset += i % sizes[axis] * strides[OPERAND * len(sizes) + axis]
+        offset += i % sizes[axis] * strides[axis]
         i = i // sizes[axis]
-    return offset + i * strides[OPERAND * len(sizes) + len(sizes) - 1]
-
-
-@compiled
-def position(
-    reduced: tl.tensor, piece: tl.tensor, pieces: tl.tensor, INDEX: tl.constexpr, KEPT: tl.constexpr
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Of this program of a reduction: the kept entries, where the piece starts and stops, and the places of results.
-
-    Program p treats piece p % pieces of the kept entries KEPT * (p // pieces), ... .
-    """
-    program = tl.program_id(0).to(INDEX)
-    k = program // pieces * KEPT + tl.arange(0, KEPT)
-    start = program % pieces * piece
-    return k, start, tl.minimum(start + piece, reduced), k * pieces + program % pieces
+    return offset + i * strides[len(sizes) - 1]
 
 
 @compiled
@@ -174,20 +145,8 @@ def tile(
 
 @compiled
 def tile_place(
-    OPERAND: tl.constexpr, row: tl.tensor, row_sizes: tl.tensor, row_strides: tl.tensor, column: tl.tensor,
-    sizes: tl.tensor, strides: tl.tensor,
+    row: tl.tensor, row_sizes: tl.tensor, row_strides: tl.tensor, column: tl.tensor, sizes: tl.tensor,
+    strides: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
     """Where the entries of a tile lie in the memory of one operand."""
-    return (
-        place(row, row_sizes, row_strides, OPERAND)[:, None] + place(column, sizes, strides, OPERAND)[None, :]
-    )
-
-
-@compiled
-def fetch(
-    tensor: tl.tensor, OPERAND: tl.constexpr, row: tl.tensor, row_sizes: tl.tensor, row_strides: tl.tensor,
-    column: tl.tensor, sizes: tl.tensor, strides: tl.tensor, inside: tl.tensor,
-) -> tl.tensor:  # fmt: skip
-    """The entries of a tile of one operand; 0 for those that are not inside the table."""
-    at = tile_place(OPERAND, row, row_sizes, row_strides, column, sizes, strides)
-    return tl.load(tensor + at, mask=inside, other=0)
+    return place(row, row_sizes, row_strides)[:, None] + place(column, sizes, strides)[None, :]

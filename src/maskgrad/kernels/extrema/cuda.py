@@ -12,35 +12,31 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels.cuda.compiler import compiled, precision
-from maskgrad.kernels.cuda.tiles import (
-    entrywise,
-    fetch,
-    place,
-    position,
-    reduction,
-    restored,
-    table,
-    tile,
-    tile_place,
-)
+from maskgrad.kernels import extrema as family
+from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 from maskgrad.kernels.extrema import lowest
 
 
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
+    if not values.numel() or not values.ndim or not dim:
+        return family.masked_extremum.reference(values.detach(), mask, tuple(dim), keepdim, largest)
     source, bits = _readable(values), mask.view(torch.int8)
     view = table((source, bits), dim)
-    pieces = view.tile.pieces
-    best = torch.empty(view.kept.number * pieces, dtype=source.dtype, device=values.device)
+    kept, reduced, tile = view.kept, view.reduced, view.tile
+    best = torch.empty(kept.number * tile.pieces, dtype=source.dtype, device=values.device)
     count = torch.empty(len(best), dtype=torch.int64, device=values.device)
-    reduction(
-        _extremum, view, (source, bits), (best, count), LARGEST=largest, NEUTRAL=_neutral(values.dtype, largest),
-        FLOAT=values.is_floating_point(), ACC=precision(source.dtype),
+    launch(
+        _extremum, -(-kept.number // tile.kept) * tile.pieces, source, bits, best, count, kept.number, kept.sizes,
+        *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece, tile.pieces, LARGEST=largest,
+        NEUTRAL=_neutral(values.dtype, largest),
+        FLOAT=values.is_floating_point(), ACC=precision(source.dtype), INDEX=index_type(source, bits),
+        KEPT=tile.kept, REDUCED=tile.reduced,
     )  # fmt: skip
-    if pieces > 1:
-        parts, counts = best.view(-1, pieces), count.view(-1, pieces)
+    if tile.pieces > 1:
+        parts, counts = best.view(-1, tile.pieces), count.view(-1, tile.pieces)
         best = parts.amax(1) if largest else parts.amin(1)
         attained = (parts == best[:, None]) | ((parts != parts) & (best != best)[:, None])
         count = torch.where(attained, counts, 0).sum(1)
@@ -57,15 +53,20 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
+    if not values.numel() or not values.ndim:
+        return family.masked_position.reference(values, mask, dim, keepdim, largest)
     source, bits = _readable(values), mask.view(torch.int8)
     view = table((source, bits), (dim,), whole=True)
-    first = torch.empty(view.kept.number, dtype=torch.int64, device=values.device)
-    present = torch.empty(view.kept.number, dtype=torch.bool, device=values.device)
-    reduction(
-        _position, view, (source, bits), (first, present.view(torch.int8)), LARGEST=largest,
-        NEUTRAL=_neutral(values.dtype, largest), ACC=precision(source.dtype),
+    kept, reduced, tile = view.kept, view.reduced, view.tile
+    position = torch.empty(kept.number, dtype=torch.int64, device=values.device)
+    present = torch.empty(kept.number, dtype=torch.bool, device=values.device)
+    launch(
+        _position, -(-kept.number // tile.kept), source, bits, position, present.view(torch.int8), kept.number,
+        kept.sizes, *kept.strides, reduced.number, reduced.sizes, *reduced.strides, LARGEST=largest,
+        NEUTRAL=_neutral(values.dtype, largest),
+        ACC=precision(source.dtype), INDEX=index_type(source, bits), KEPT=tile.kept, REDUCED=tile.reduced,
     )  # fmt: skip
-    return restored(first, view, keepdim), restored(present, view, keepdim)
+    return restored(position, view, keepdim), restored(present, view, keepdim)
 
 
 def _neutral(dtype: torch.dtype, largest: bool) -> float | int:
@@ -82,21 +83,24 @@ def _readable(values: Tensor) -> Tensor:
 @compiled
 def _extremum(
     values: tl.tensor, mask: tl.tensor, out: tl.tensor, count: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor,
-    kept_strides: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor,
-    pieces: tl.tensor, LARGEST: tl.constexpr, NEUTRAL: tl.constexpr, FLOAT: tl.constexpr, ACC: tl.constexpr,
-    INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    v_kept: tl.tensor, m_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, v_steps: tl.tensor,
+    m_steps: tl.tensor, piece: tl.tensor, pieces: tl.tensor, LARGEST: tl.constexpr, NEUTRAL: tl.constexpr,
+    FLOAT: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k, start, stop, to = position(reduced, piece, pieces, INDEX, KEPT)
-    v_row = place(k, kept_sizes, kept_strides, 0)[:, None]
-    m_row = place(k, kept_sizes, kept_strides, 1)[:, None]
+    program = tl.program_id(0).to(INDEX)
+    k = program // pieces * KEPT + tl.arange(0, KEPT)
+    start = program % pieces * piece
+    stop = tl.minimum(start + piece, reduced)
+    v_row = place(k, kept_sizes, v_kept)[:, None]
+    m_row = place(k, kept_sizes, m_kept)[:, None]
     best = tl.full((KEPT, REDUCED), NEUTRAL, ACC)
     ties = tl.zeros((KEPT, REDUCED), tl.int32)
     missing = tl.zeros((KEPT, REDUCED), tl.int32)
     for first in range(start, stop, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = (k < kept)[:, None] & (r < stop)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 1)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
         better = m & (v > best) if LARGEST else m & (v < best)
         ties = tl.where(better, 1, ties + (m & (v == best)).to(tl.int32))
         best = tl.where(better, v, best)
@@ -107,6 +111,7 @@ def _extremum(
         nans = tl.sum(missing.to(tl.int64), axis=1)
         result = tl.where(nans > 0, float("nan"), result)
         attained = tl.where(nans > 0, nans, attained)
+    to = k * pieces + program % pieces
     tl.store(out + to, result.to(out.dtype.element_ty), mask=k < kept)
     tl.store(count + to, attained, mask=k < kept)
 
@@ -114,14 +119,14 @@ def _extremum(
 @compiled
 def _position(
     values: tl.tensor, mask: tl.tensor, out: tl.tensor, present: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor,
-    kept_strides: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor,
-    pieces: tl.tensor, LARGEST: tl.constexpr, NEUTRAL: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
+    v_kept: tl.tensor, m_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, v_steps: tl.tensor,
+    m_steps: tl.tensor, LARGEST: tl.constexpr, NEUTRAL: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
     KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Each thread meets its entries in their order, so the first of equals stays."""
-    k = position(reduced, piece, pieces, INDEX, KEPT)[0]
-    v_row = place(k, kept_sizes, kept_strides, 0)[:, None]
-    m_row = place(k, kept_sizes, kept_strides, 1)[:, None]
+    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
+    v_row = place(k, kept_sizes, v_kept)[:, None]
+    m_row = place(k, kept_sizes, m_kept)[:, None]
     best = tl.full((KEPT, REDUCED), NEUTRAL, ACC)
     nowhere = tl.zeros((KEPT, REDUCED), INDEX) + reduced
     at = nowhere
@@ -129,8 +134,8 @@ def _position(
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = (k < kept)[:, None] & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 1)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
         better = m & (v > best) if LARGEST else m & (v < best)
         better = better | (m & (v == best) & (at == reduced))
         here = nowhere - reduced + r[None, :].to(INDEX)
@@ -148,14 +153,20 @@ def _position(
 @compiled
 def _spread(
     out: tl.tensor, values: tl.tensor, share: tl.tensor, best: tl.tensor, mask: tl.tensor, rows: tl.tensor,
-    row_sizes: tl.tensor, row_strides: tl.tensor, length: tl.tensor, sizes: tl.tensor, strides: tl.tensor,
-    pieces: tl.tensor, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    row_sizes: tl.tensor, o_rows: tl.tensor, v_rows: tl.tensor, s_rows: tl.tensor, b_rows: tl.tensor,
+    m_rows: tl.tensor, length: tl.tensor, sizes: tl.tensor, o_steps: tl.tensor, v_steps: tl.tensor,
+    s_steps: tl.tensor, b_steps: tl.tensor, m_steps: tl.tensor, pieces: tl.tensor, INDEX: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
-    m = fetch(mask, 4, row, row_sizes, row_strides, column, sizes, strides, inside) != 0
-    v = fetch(values, 1, row, row_sizes, row_strides, column, sizes, strides, inside)
-    s = fetch(share, 2, row, row_sizes, row_strides, column, sizes, strides, inside)
-    b = fetch(best, 3, row, row_sizes, row_strides, column, sizes, strides, inside)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
+    b_place = tile_place(row, row_sizes, b_rows, column, sizes, b_steps)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    m = tl.load(mask + m_place, mask=inside, other=0) != 0
+    v = tl.load(values + v_place, mask=inside, other=0)
+    s = tl.load(share + s_place, mask=inside, other=0)
+    b = tl.load(best + b_place, mask=inside, other=0)
     hit = m & ((v == b) | (b != b))
-    place = tile_place(0, row, row_sizes, row_strides, column, sizes, strides)
-    tl.store(out + place, tl.where(hit, s, tl.zeros_like(s)), mask=inside)
+    tl.store(out + o_place, tl.where(hit, s, tl.zeros_like(s)), mask=inside)

@@ -1,6 +1,8 @@
 r"""Losses of two tensors, entry by entry: one pass that reads both and the mask, and another for the gradient.
 
-The formulas are in the reference. Each thread adds in the
+.. math:: L = \sum_i m_i\, \ell(x_i, t_i), \qquad \frac{\partial L}{\partial x_i} = g\, m_i\, \ell'(x_i, t_i)
+
+The formulas are in the reference. A selection stands where a product with :math:`m` is written. Each thread adds in the
 type of the values (halves in float32), and what the threads and the pieces have is added in float64, in an order
 that depends on shapes and strides alone.
 
@@ -21,7 +23,7 @@ from torch import Tensor
 from maskgrad.kernels import losses as family
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.runs import number_of
-from maskgrad.kernels.cuda.tiles import entrywise, fetch, place, table, tile, tile_place
+from maskgrad.kernels.cuda.tiles import entrywise, place, table, tile, tile_place
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.losses import KINDS
 
@@ -51,7 +53,7 @@ def masked_loss_sum(
     totals = torch.empty(tile.pieces, dtype=torch.float64, device=input.device)
     counts = torch.empty(tile.pieces, dtype=torch.int64, device=input.device)
     launch(
-        _loss_sums, tile.pieces, *tensors, totals, counts, reduced.number, reduced.sizes, reduced.strides, tile.piece,
+        _loss_sums, tile.pieces, *tensors, totals, counts, reduced.number, reduced.sizes, *reduced.strides, tile.piece,
         INDEX=index_type(*tensors), WIDE=tile.reduced, **_constants(input, kind, numbers),
     )  # fmt: skip
     total, count = totals.sum(), counts.sum()
@@ -120,24 +122,29 @@ def loss_of(
 @compiled
 def _losses(
     out: tl.tensor, input: tl.tensor, target: tl.tensor, mask: tl.tensor, rows: tl.tensor, row_sizes: tl.tensor,
-    row_strides: tl.tensor, length: tl.tensor, sizes: tl.tensor, strides: tl.tensor, pieces: tl.tensor, q: tl.float64,
+    o_rows: tl.tensor, x_rows: tl.tensor, t_rows: tl.tensor, m_rows: tl.tensor, length: tl.tensor, sizes: tl.tensor,
+    o_steps: tl.tensor, x_steps: tl.tensor, t_steps: tl.tensor, m_steps: tl.tensor, pieces: tl.tensor, q: tl.float64,
     limit: tl.float64, p: tl.float64, r: tl.float64, KIND: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
-    m = fetch(mask, 3, row, row_sizes, row_strides, column, sizes, strides, inside) != 0
-    x = fetch(input, 1, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    t = fetch(target, 2, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    x_place = tile_place(row, row_sizes, x_rows, column, sizes, x_steps)
+    t_place = tile_place(row, row_sizes, t_rows, column, sizes, t_steps)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    m = tl.load(mask + m_place, mask=inside, other=0) != 0
+    x = tl.load(input + x_place, mask=inside, other=0).to(ACC)
+    t = tl.load(target + t_place, mask=inside, other=0).to(ACC)
     loss = loss_of(x, t, number_of(q, ACC), number_of(limit, ACC), number_of(p, ACC), number_of(r, ACC), KIND)
-    place = tile_place(0, row, row_sizes, row_strides, column, sizes, strides)
-    tl.store(out + place, tl.where(m, loss, 0).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + o_place, tl.where(m, loss, 0).to(out.dtype.element_ty), mask=inside)
 
 
 @compiled
 def _loss_sums(
     input: tl.tensor, target: tl.tensor, mask: tl.tensor, totals: tl.tensor, counts: tl.tensor, number: tl.tensor,
-    sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor, q: tl.float64, limit: tl.float64, p: tl.float64,
-    r: tl.float64, KIND: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, WIDE: tl.constexpr,
+    sizes: tl.tensor, x_steps: tl.tensor, t_steps: tl.tensor, m_steps: tl.tensor, piece: tl.tensor, q: tl.float64,
+    limit: tl.float64, p: tl.float64, r: tl.float64, KIND: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
+    WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Program p adds the losses of piece p."""
     program = tl.program_id(0).to(INDEX)
@@ -148,9 +155,9 @@ def _loss_sums(
     for first in range(start, stop, WIDE):
         i = first + tl.arange(0, WIDE)
         inside = i < stop
-        m = tl.load(mask + place(i, sizes, strides, 2), mask=inside, other=0) != 0
-        x = tl.load(input + place(i, sizes, strides, 0), mask=inside, other=0).to(ACC)
-        t = tl.load(target + place(i, sizes, strides, 1), mask=inside, other=0).to(ACC)
+        m = tl.load(mask + place(i, sizes, m_steps), mask=inside, other=0) != 0
+        x = tl.load(input + place(i, sizes, x_steps), mask=inside, other=0).to(ACC)
+        t = tl.load(target + place(i, sizes, t_steps), mask=inside, other=0).to(ACC)
         loss = loss_of(
             x, t, number_of(q, ACC), number_of(limit, ACC), number_of(p, ACC), number_of(r, ACC), KIND
         )
@@ -163,15 +170,22 @@ def _loss_sums(
 @compiled
 def _gradients(
     out: tl.tensor, grad: tl.tensor, input: tl.tensor, target: tl.tensor, mask: tl.tensor, rows: tl.tensor,
-    row_sizes: tl.tensor, row_strides: tl.tensor, length: tl.tensor, sizes: tl.tensor, strides: tl.tensor,
-    pieces: tl.tensor, q: tl.float64, limit: tl.float64, p: tl.float64, r: tl.float64, KIND: tl.constexpr,
-    ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    row_sizes: tl.tensor, o_rows: tl.tensor, g_rows: tl.tensor, x_rows: tl.tensor, t_rows: tl.tensor,
+    m_rows: tl.tensor, length: tl.tensor, sizes: tl.tensor, o_steps: tl.tensor, g_steps: tl.tensor,
+    x_steps: tl.tensor, t_steps: tl.tensor, m_steps: tl.tensor, pieces: tl.tensor, q: tl.float64, limit: tl.float64,
+    p: tl.float64, r: tl.float64, KIND: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr,
+    WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
-    m = fetch(mask, 4, row, row_sizes, row_strides, column, sizes, strides, inside) != 0
-    g = fetch(grad, 1, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    x = fetch(input, 2, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    t = fetch(target, 3, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    g_place = tile_place(row, row_sizes, g_rows, column, sizes, g_steps)
+    x_place = tile_place(row, row_sizes, x_rows, column, sizes, x_steps)
+    t_place = tile_place(row, row_sizes, t_rows, column, sizes, t_steps)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    m = tl.load(mask + m_place, mask=inside, other=0) != 0
+    g = tl.load(grad + g_place, mask=inside, other=0).to(ACC)
+    x = tl.load(input + x_place, mask=inside, other=0).to(ACC)
+    t = tl.load(target + t_place, mask=inside, other=0).to(ACC)
     if KIND == _DISTANCE:
         d = x - t
         edge = number_of(limit, ACC)
@@ -186,5 +200,4 @@ def _gradients(
         least = number_of(1e-12, ACC)
         spread = (1 - x) * x
         slope = (x - t) / tl.where(spread < least, least, spread)
-    place = tile_place(0, row, row_sizes, row_strides, column, sizes, strides)
-    tl.store(out + place, tl.where(m, g * slope, 0).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + o_place, tl.where(m, g * slope, 0).to(out.dtype.element_ty), mask=inside)

@@ -1,5 +1,9 @@
 r"""Standardizing the specified entries of each row: one program takes whole rows.
 
+.. math:: y_i = (x_i - \bar x) s w_i + b_i, \qquad
+          \frac{\partial L}{\partial x_i} = w_i s\,g_i - (x_i - \bar x)\, \frac{s^3}{n} \sum w g (x - \bar x)
+          - \frac sn \sum w g
+
 A row is walked twice, for its sums and its results; what it holds is still near after the first walk. Where rows are
 so few and long that whole ones would leave the device idle, the sums are made of pieces, and results are written in
 a pass of their own. The gradients of weight and bias are sums over the rows: one more pass.
@@ -14,10 +18,10 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels import normalization as family
-from maskgrad.kernels.cuda.compiler import compiled, precision
+from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
 from maskgrad.kernels.cuda.lines import blend, line, pair_sums, spread_over
 from maskgrad.kernels.cuda.runs import number_of
-from maskgrad.kernels.cuda.tiles import place, position, reduction, table
+from maskgrad.kernels.cuda.tiles import place, table
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.variance.cuda import central_squares, moments_of
 
@@ -31,7 +35,7 @@ def masked_layer_norm(
     eps: float,
     centered: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if not dims:
+    if not values.numel() or not dims:
         return family.masked_layer_norm.reference(values, mask, dims, weight, bias, eps, centered)
     row = range(values.ndim - dims, values.ndim)
     wide = torch.float32 if values.dtype in HALVES else values.dtype
@@ -51,9 +55,13 @@ def masked_layer_norm(
         mask.view(torch.int8),
         *(spread_over(x, values) for x in (weight, bias, mean)),
     )
-    reduction(
-        _standardize, table(tensors, row, whole=True), tensors[:5], (mean, scale, count), eps=float(eps),
-        CENTERED=centered, WEIGHTED=weight is not None, BIASED=bias is not None, ACC=precision(values.dtype),
+    view = table(tensors, row, whole=True)
+    outer, inner, tile = view.kept, view.reduced, view.tile
+    launch(
+        _standardize, -(-outer.number // tile.kept), *tensors[:5], mean, scale, count, outer.number, outer.sizes,
+        *outer.strides, inner.number, inner.sizes, *inner.strides[:5], float(eps), CENTERED=centered,
+        WEIGHTED=weight is not None, BIASED=bias is not None, ACC=precision(values.dtype),
+        INDEX=index_type(*tensors), KEPT=tile.kept, REDUCED=tile.reduced,
     )  # fmt: skip
     return out, mean, scale, count
 
@@ -70,7 +78,7 @@ def masked_layer_norm_backward(
     eps: float,
     centered: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not dims:
+    if not values.numel() or not dims:
         return family.masked_layer_norm_backward.reference(
             grad, values, mask, mean, scale, count, dims, weight, eps, centered
         )
@@ -78,10 +86,10 @@ def masked_layer_norm_backward(
     mean, scale = mean.detach(), scale.detach()
     of_bias, of_weight = (
         x.view(values.shape[values.ndim - dims :])
-        for x in pair_sums(grad, values, mask, mean, range(values.ndim - dims), scale)
+        for x in pair_sums(grad, values, mask, mean, scale, range(values.ndim - dims), both=False)
     )
     if _in_pieces(values, mask, row):
-        sums, products = pair_sums(grad, values, mask, mean, row, weight, both=True)
+        sums, products = pair_sums(grad, values, mask, mean, weight, row, both=True)
         number = count.clamp(min=1)
         offset = -scale * (sums / number) if centered else torch.zeros_like(scale)
         result = blend(grad, values, mask, mean, scale, weight, -(scale**3) * (products / number), offset)
@@ -91,9 +99,13 @@ def masked_layer_norm_backward(
     tensors = (
         values.detach(), out, mask.view(torch.int8), *(spread_over(x, values) for x in (grad, weight, statistics[0]))
     )  # fmt: skip
-    reduction(
-        _standardize_backward, table(tensors, row, whole=True), tensors[:5], statistics, CENTERED=centered,
-        WEIGHTED=weight is not None, ACC=precision(values.dtype),
+    view = table(tensors, row, whole=True)
+    outer, inner, tile = view.kept, view.reduced, view.tile
+    launch(
+        _standardize_backward, -(-outer.number // tile.kept), *tensors[:5], *statistics, outer.number, outer.sizes,
+        *outer.strides, inner.number, inner.sizes, *inner.strides[:5], CENTERED=centered,
+        WEIGHTED=weight is not None, ACC=precision(values.dtype), INDEX=index_type(*tensors), KEPT=tile.kept,
+        REDUCED=tile.reduced,
     )  # fmt: skip
     return out, of_weight, of_bias
 
@@ -106,19 +118,20 @@ def _in_pieces(values: Tensor, mask: Tensor, row: range) -> bool:
 @compiled
 def _standardize(
     values: tl.tensor, out: tl.tensor, mask: tl.tensor, weight: tl.tensor, bias: tl.tensor, mean: tl.tensor,
-    scale: tl.tensor, count: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, kept_strides: tl.tensor,
-    reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor, pieces: tl.tensor, eps: tl.float64,
-    CENTERED: tl.constexpr, WEIGHTED: tl.constexpr, BIASED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
-    KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    scale: tl.tensor, count: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, v_kept: tl.tensor, o_kept: tl.tensor,
+    m_kept: tl.tensor, w_kept: tl.tensor, b_kept: tl.tensor, c_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
+    v_steps: tl.tensor, o_steps: tl.tensor, m_steps: tl.tensor, w_steps: tl.tensor, b_steps: tl.tensor,
+    eps: tl.float64, CENTERED: tl.constexpr, WEIGHTED: tl.constexpr, BIASED: tl.constexpr, ACC: tl.constexpr,
+    INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k = position(reduced, piece, pieces, INDEX, KEPT)[0]
-    v_row = place(k, kept_sizes, kept_strides, 0)[:, None]
-    m_row = place(k, kept_sizes, kept_strides, 2)[:, None]
-    o_row = place(k, kept_sizes, kept_strides, 1)[:, None]
-    c_row = place(k, kept_sizes, kept_strides, 5)
+    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
+    v_row = place(k, kept_sizes, v_kept)[:, None]
+    m_row = place(k, kept_sizes, m_kept)[:, None]
+    o_row = place(k, kept_sizes, o_kept)[:, None]
+    c_row = place(k, kept_sizes, c_kept)
     inside_row = (k < kept)[:, None]
     found = moments_of(
-        values, mask, v_row, m_row, inside_row, 0, reduced, sizes, strides, 2, CENTERED, ACC, KEPT, REDUCED
+        values, mask, v_row, m_row, inside_row, 0, reduced, sizes, v_steps, m_steps, CENTERED, ACC, KEPT, REDUCED
     )  # fmt: skip
     # A row of nothing has the scale 1, and eps may be 0.
     variance = found[2] / tl.maximum(found[0], 1.0) + number_of(eps, tl.float64)
@@ -131,18 +144,18 @@ def _standardize(
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 2)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
         y = (v - c[:, None]) * s[:, None]
         # Parameters are those of an entry of the row, whichever row it is.
         if WEIGHTED:
-            w = tl.load(weight + place(r, sizes, strides, 3), mask=r < reduced, other=0).to(ACC)
+            w = tl.load(weight + place(r, sizes, w_steps), mask=r < reduced, other=0).to(ACC)
             y = y * w[None, :]
         if BIASED:
-            b = tl.load(bias + place(r, sizes, strides, 4), mask=r < reduced, other=0).to(ACC)
+            b = tl.load(bias + place(r, sizes, b_steps), mask=r < reduced, other=0).to(ACC)
             y = y + b[None, :]
         tl.store(
-            out + o_row + place(r, sizes, strides, 1)[None, :],
+            out + o_row + place(r, sizes, o_steps)[None, :],
             tl.where(m, y, 0).to(out.dtype.element_ty),
             mask=inside,
         )
@@ -151,17 +164,18 @@ def _standardize(
 @compiled
 def _standardize_backward(
     values: tl.tensor, out: tl.tensor, mask: tl.tensor, grad: tl.tensor, weight: tl.tensor, mean: tl.tensor,
-    scale: tl.tensor, count: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, kept_strides: tl.tensor,
-    reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor, pieces: tl.tensor,
+    scale: tl.tensor, count: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, v_kept: tl.tensor, o_kept: tl.tensor,
+    m_kept: tl.tensor, g_kept: tl.tensor, w_kept: tl.tensor, c_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
+    v_steps: tl.tensor, o_steps: tl.tensor, m_steps: tl.tensor, g_steps: tl.tensor, w_steps: tl.tensor,
     CENTERED: tl.constexpr, WEIGHTED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr,
     REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k = position(reduced, piece, pieces, INDEX, KEPT)[0]
-    v_row = place(k, kept_sizes, kept_strides, 0)[:, None]
-    g_row = place(k, kept_sizes, kept_strides, 3)[:, None]
-    m_row = place(k, kept_sizes, kept_strides, 2)[:, None]
-    o_row = place(k, kept_sizes, kept_strides, 1)[:, None]
-    c_row = place(k, kept_sizes, kept_strides, 5)
+    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
+    v_row = place(k, kept_sizes, v_kept)[:, None]
+    g_row = place(k, kept_sizes, g_kept)[:, None]
+    m_row = place(k, kept_sizes, m_kept)[:, None]
+    o_row = place(k, kept_sizes, o_kept)[:, None]
+    c_row = place(k, kept_sizes, c_kept)
     inside_row = (k < kept)[:, None]
     c = tl.load(mean + c_row, mask=k < kept, other=0).to(ACC)[:, None]
     s = tl.load(scale + c_row, mask=k < kept, other=0).to(ACC)
@@ -171,11 +185,11 @@ def _standardize_backward(
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 2)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
-        g = tl.load(grad + g_row + place(r, sizes, strides, 3)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
+        g = tl.load(grad + g_row + place(r, sizes, g_steps)[None, :], mask=inside, other=0).to(ACC)
         if WEIGHTED:
-            w = tl.load(weight + place(r, sizes, strides, 4), mask=r < reduced, other=0).to(ACC)
+            w = tl.load(weight + place(r, sizes, w_steps), mask=r < reduced, other=0).to(ACC)
             g = g * w[None, :]
         total += tl.where(m, g, 0)
         product += tl.where(m, g * (v - c), 0)
@@ -185,17 +199,17 @@ def _standardize_backward(
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 2)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
-        g = tl.load(grad + g_row + place(r, sizes, strides, 3)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
+        g = tl.load(grad + g_row + place(r, sizes, g_steps)[None, :], mask=inside, other=0).to(ACC)
         if WEIGHTED:
-            w = tl.load(weight + place(r, sizes, strides, 4), mask=r < reduced, other=0).to(ACC)
+            w = tl.load(weight + place(r, sizes, w_steps), mask=r < reduced, other=0).to(ACC)
             g = g * w[None, :]
         result = g * s[:, None] - (v - c) * slope
         if CENTERED:
             result = result - offset
         tl.store(
-            out + o_row + place(r, sizes, strides, 1)[None, :],
+            out + o_row + place(r, sizes, o_steps)[None, :],
             tl.where(m, result, 0).to(out.dtype.element_ty),
             mask=inside,
         )

@@ -22,6 +22,8 @@ from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.smallest import any_of
 
+__all__ = ["masked_norm", "masked_norm_backward"]
+
 #: The orders that are compiled; the power of a number costs so much that nothing else matters.
 ORDERS = (0.0, 1.0, 2.0, math.inf)
 

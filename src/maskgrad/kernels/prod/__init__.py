@@ -19,6 +19,8 @@ from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.smallest import any_of
 
+__all__ = ["masked_prod", "masked_prod_backward", "plain_product", "product"]
+
 
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor, Tensor, Tensor)",

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import compiled, decode, flat, formula, reordered
-from maskgrad.kernels.cpu.loops import entrywise, place, write
+from maskgrad.kernels import prod as family
+from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
+from maskgrad.kernels.cpu.floating import encode
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import partition, walkable
+from maskgrad.kernels.cpu.partition import like, partition, walk, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
@@ -28,6 +29,8 @@ TILE = 1024  # columns treated together
 def masked_prod(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if not values.numel() or not values.ndim or not dim:
+        return family.masked_prod.reference(values, mask, tuple(dim), keepdim)
     if not values.is_floating_point():
         dtype = wide = torch.int64
         values = values.to(torch.int64)
@@ -51,17 +54,31 @@ def masked_prod(
 
 
 def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, mask: Tensor) -> Tensor:
+    """As in the reference: one pass that writes the result."""
+    if not values.numel() or not values.ndim:
+        return family.masked_prod_backward.reference(grad, values, rest, zeros, mask)
+    values = walkable(values)
+    shape = torch.broadcast_shapes(grad.shape, rest.shape)
     single = torch.where(zeros > 1, 0, rest)  # two zeros and more: nothing is left of any derivative
-    return write(_BACKWARD, values, None, mask, single, grad, zeros.clamp(max=1))
+    few = [single, grad.to(rest.dtype), zeros.clamp(max=1).to(rest.dtype)]
+    spread = walk(like(values, values.dtype), values, mask, *(x.expand(shape).contiguous() for x in few))
+    zero = np.float64(0) if rest.dtype == torch.float64 else np.float32(0)
+    run(
+        _backward, *(flat(x) for x in spread.tensors), *spread.geometry(), zero,
+        tasks=spread.tasks, elements=values.numel(),
+    )  # fmt: skip
+    return spread.tensors[0]
 
 
-@formula
-def _others(x: Any, y: Any, rest: Any, grad: Any, zeros: Any, d: Any, n: Any) -> Any:
-    others = rest / x if zeros == 0 else (rest if x == 0 else n[0])
-    return grad * others
-
-
-_BACKWARD = entrywise(_others)
+@compiled
+def _place(outer: Any, row: int, tensor: int) -> int:
+    """Where row ``row`` of a tensor begins."""
+    start = 0
+    for axis in range(outer.shape[0] - 1, -1, -1):
+        size = outer[axis, 0]
+        start += row % size * outer[axis, 1 + tensor]
+        row //= size
+    return start
 
 
 @reordered
@@ -86,7 +103,7 @@ def _rows(
     for task in range(lo, hi):
         row, begin = task // pieces, task % pieces * piece
         stop = min(begin + piece, length)
-        v_row, m_row = place(outer, row, 0), place(outer, row, 1)
+        v_row, m_row = _place(outer, row, 0), _place(outer, row, 1)
         rest[task], dull[task], zeros[task], count[task] = one, zero, 0, 0
         if steps[1] or m[m_row] != 0:
             for r in range(begin, stop, BLOCK):
@@ -126,7 +143,7 @@ def _columns(
         column = task % tiles * TILE
         w = min(TILE, width - column)
         row, begin = task // tiles // pieces, task // tiles % pieces * piece
-        v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
+        v_row, m_row = _place(outer, row, 0) + column, _place(outer, row, 1) + column * inners[1]
         base = task // tiles * width + column
         p, s, z, n = (
             rest[base : base + w],
@@ -141,3 +158,45 @@ def _columns(
                 mask = m[m0 : m0 + w] if inners[1] else ones[:w]
                 _multiply_columns(v[v0 : v0 + w], mask, p, s, one, zero)
                 _count_columns(v[v0 : v0 + w], mask, z, n)
+
+
+@compiled
+def _write(out: Any, v: Any, m: Any, rest: Any, g: Any, zeros: Any, zero: Any) -> None:
+    for k in range(out.size):
+        x = decode(v[k])
+        others = rest / x if zeros == 0 else (rest if x == 0 else zero)
+        out[k] = encode(g * others if m[k] != 0 else zero, out[k])
+
+
+@compiled
+def _write_columns(out: Any, v: Any, m: Any, rest: Any, g: Any, zeros: Any, zero: Any) -> None:
+    for k in range(out.size):
+        x = decode(v[k])
+        others = rest[k] / x if zeros[k] == 0 else (rest[k] if x == 0 else zero)
+        out[k] = encode(g[k] * others if m[k] != 0 else zero, out[k])
+
+
+@compiled
+def _backward(
+    out: Any, v: Any, m: Any, rest: Any, g: Any, zeros: Any, outer: Any, length: int, steps: Any, pieces: int,
+    piece: int, zero: Any, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Task t writes piece t % pieces of row t // pieces. ``rest``, ``g`` and ``zeros`` lie in memory alike."""
+    ones = np.ones(BLOCK, np.uint8)
+    for task in range(lo, hi):
+        row, begin = task // pieces, task % pieces * piece
+        stop = min(begin + piece, length)
+        o_row, v_row, m_row = _place(outer, row, 0), _place(outer, row, 1), _place(outer, row, 2)
+        few = _place(outer, row, 3)
+        for r in range(begin, stop, BLOCK):
+            end = min(r + BLOCK, stop)
+            written, m0, f0 = out[o_row + r : o_row + end], m_row + r * steps[2], few + r * steps[3]
+            if steps[2] == 0 and m[m0] == 0:
+                written[:] = 0
+                continue
+            mask = m[m0 : m0 + end - r] if steps[2] else ones[: end - r]
+            values, f1 = v[v_row + r : v_row + end], f0 + end - r
+            if steps[3] == 0:
+                _write(written, values, mask, rest[f0], g[f0], zeros[f0], zero)
+            else:
+                _write_columns(written, values, mask, rest[f0:f1], g[f0:f1], zeros[f0:f1], zero)

@@ -21,6 +21,18 @@ from torch import Tensor
 from maskgrad.kernels.coalescing import merge_slots
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
+__all__ = [
+    "per_segment",
+    "segment_expand",
+    "segment_extremum",
+    "segment_index",
+    "segment_softmax",
+    "segment_softmax_backward",
+    "segment_sum",
+    "sort_rows",
+    "widened",
+]
+
 _MERGEABLE = FLOATS | {torch.int32, torch.int64}
 
 _SEGMENTS = "Tensor pointers, Tensor? order"
@@ -60,18 +72,6 @@ def segment_sum(
     if dtype is None:
         dtype = torch.float32 if values.dtype in HALVES else values.dtype
     return _merged(values.to(dtype), pointers, order, "sum")
-
-
-@kernel(f"(Tensor values, Tensor? center, {_SEGMENTS}) -> Tensor", FLOATS, min_numel=8_192)
-def segment_squares(
-    values: Tensor, center: Tensor | None, pointers: Tensor, order: Tensor | None = None
-) -> Tensor:
-    """The sum of the squared distances of each segment from its ``center`` (from 0), not rounded (halves: float32)."""
-    apart = widened(values)
-    if center is not None:
-        apart = apart - segment_expand.reference(center, pointers, order, len(values))
-    squares = (apart * apart.conj()).real if apart.is_complex() else apart * apart
-    return segment_sum.reference(squares, pointers, order)
 
 
 def _spread_out(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
@@ -151,22 +151,6 @@ def _sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
     return segment_expand(grad.to(ctx.dtype), pointers, order, ctx.number), None, None, None
 
 
-def _save_squares(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _squares_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-    values, center, pointers, order = ctx.saved_tensors
-    apart = widened(values)
-    if center is not None:
-        apart = apart - segment_expand(center, pointers, order, len(values))
-    slope = 2 * apart * segment_expand(grad, pointers, order, len(values))
-    of_center = None
-    if ctx.needs_input_grad[1]:
-        of_center = -segment_sum(slope, pointers, order).to(center.dtype)
-    return slope.to(values.dtype), of_center, None, None
-
-
 def _save_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     values, pointers, order, _ = inputs
     ctx.dtype = values.dtype
@@ -202,9 +186,29 @@ def _softmax_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]
     return segment_softmax_backward(grad, output, pointers, order, ctx.logarithm), None, None, None
 
 
+def _save_softmax_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, soft, pointers, order, ctx.logarithm = inputs
+    ctx.save_for_backward(grad, soft, pointers, order)
+
+
+def _softmax_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    """With the sum S of a segment: of y (g - S(y g)), or of g - exp(y) S(g), in g and in y."""
+    grad, soft, pointers, order = ctx.saved_tensors
+
+    def total(x: Tensor) -> Tensor:
+        return segment_expand(segment_sum(x, pointers, order), pointers, order, x.shape[0])
+
+    if ctx.logarithm:
+        powers = soft.exp()
+        of_grad, of_soft = again - total(powers * again), -again * powers * total(grad)
+    else:
+        of_grad = soft * (again - total(soft * again))
+        of_soft = again * (grad - total(soft * grad)) - grad * total(soft * again)
+    return of_grad.to(grad.dtype), of_soft.to(soft.dtype), None, None, None
+
+
 segment_sum.derive(_save_sum, _sum_backward)
-segment_squares.derive(_save_squares, _squares_backward)
 segment_expand.derive(_save_spread, _spread_backward)
 segment_extremum.derive(_save_extremum, _extremum_backward)
 segment_softmax.derive(_save_softmax, _softmax_backward)
-segment_softmax_backward.derive_through_reference()
+segment_softmax_backward.derive(_save_softmax_backward, _softmax_backward_twice)

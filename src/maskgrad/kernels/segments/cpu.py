@@ -1,5 +1,8 @@
 r"""Reductions and softmax over segments of stored entries: each segment is read where it lies.
 
+.. math:: s_k = \sum_{i \in k} x_i, \qquad y_i = \frac{e^{x_i}}{\sum_{j \in k(i)} e^{x_j}}, \qquad
+          \bar x_i = y_i \Bigl(\bar y_i - \sum_{j \in k(i)} y_j \bar y_j\Bigr)
+
 Nothing is sorted or searched: the caller knows the segments (``pointers``, and ``order`` where the entries of one do
 not lie together). One task is one segment, added in float64 (integers in int64). The exponentials of the
 softmax are PyTorch's own, so that they round as everywhere else; two loops before and after shift and divide.
@@ -15,8 +18,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import segments as family
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, formula, reordered
-from maskgrad.kernels.cpu.floating import ordered, restored, unordered
+from maskgrad.kernels.cpu.compiler import array, compiled, decode, reordered
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import LIGHT, run
@@ -48,27 +50,11 @@ def segment_sum(
     exact = values.dtype == dtype or (values.is_floating_point() and dtype in (torch.float32, torch.float64))
     if not values.numel() or not exact:
         return family.segment_sum.reference(values, pointers, order, dtype)
-    return _summed(_SUM, values, None, pointers, order, dtype)
-
-
-def segment_squares(values: Tensor, center: Tensor | None, pointers: Tensor, order: Tensor | None) -> Tensor:
-    return _summed(_SQUARES, values, center, pointers, order, family.widened(values.new_empty(0)).dtype)
-
-
-def _summed(
-    loop: Any,
-    values: Tensor,
-    center: Tensor | None,
-    pointers: Tensor,
-    order: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
     out = empty((rows, *values.shape[1:]), dtype)
     wide = np.float64(0) if values.is_floating_point() else np.int64(0)
-    centers = np.empty(0, wide.dtype) if center is None else entries(center.detach().double())
     run(
-        loop, entries(values), *bounds(pointers, order), width, centers, wide, out.view(-1).numpy(),
+        _sum, entries(values), *bounds(pointers, order), width, wide, out.view(-1).numpy(),
         tasks=rows, elements=values.numel() // LIGHT,
     )  # fmt: skip
     return out
@@ -91,8 +77,7 @@ def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, lar
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
     out = empty((rows, *values.shape[1:]), torch.float32 if values.dtype in HALVES else values.dtype)
     run(
-        _extremum, entries(values), *bounds(pointers, order), width, 0 if largest else -1,
-        out.view(-1).numpy(),
+        _extremum, entries(values), *bounds(pointers, order), width, largest, out.view(-1).numpy(),
         tasks=rows, elements=values.numel(),
     )  # fmt: skip
     return out.to(values.dtype)
@@ -149,63 +134,42 @@ def _places(keys: Any, places: Any, order: Any) -> None:
         order[i] = keys[i] & places
 
 
-def _summing(term: Any) -> Any:
-    """A loop that sums ``term(x, c)`` of the entries and centers of each segment, in the type of ``wide``."""
+@reordered
+def _add(v: Any, wide: Any) -> Any:
+    s = wide
+    for i in range(v.size):
+        s += decode(v[i])
+    return s
 
-    @reordered
-    def add(v: Any, center: Any, wide: Any) -> Any:
-        s = wide
-        for i in range(v.size):
-            s += term(decode(v[i]), center)
-        return s
 
-    @compiled
-    def loop(
-        v: Any, pointers: Any, order: Any, has_order: bool, width: int, centers: Any, wide: Any, out: Any, lo: int,
-        hi: int,
-    ) -> None:  # fmt: skip
-        if width == 1:
-            for k in range(lo, hi):
-                start, stop, s = pointers[k], pointers[k + 1], wide
-                center = centers[k] if centers.size else wide
-                if has_order:
-                    for i in range(start, stop):
-                        s += term(decode(v[order[i]]), center)
-                elif stop - start < SHORT:
-                    for i in range(start, stop):
-                        s += term(decode(v[i]), center)
-                else:
-                    s = add(v[start:stop], center, wide)
-                out[k] = s
-            return
-        acc, center_row = np.full(width, wide), np.full(width, wide)
+@compiled
+def _sum(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, wide: Any, out: Any, lo: int, hi: int
+) -> None:
+    if width == 1:
         for k in range(lo, hi):
-            acc[:] = wide
-            if centers.size:
-                center_row[:] = centers[k * width : (k + 1) * width]
-            for i in range(pointers[k], pointers[k + 1]):
-                at = (order[i] if has_order else i) * width
-                a = v[at : at + width]
-                for j in range(width):
-                    acc[j] += term(decode(a[j]), center_row[j])
-            result = out[k * width : (k + 1) * width]
+            start, stop, s = pointers[k], pointers[k + 1], wide
+            if has_order:
+                for i in range(start, stop):
+                    s += decode(v[order[i]])
+            elif stop - start < SHORT:
+                for i in range(start, stop):
+                    s += decode(v[i])
+            else:
+                s = _add(v[start:stop], wide)
+            out[k] = s
+        return
+    acc = np.full(width, wide)
+    for k in range(lo, hi):
+        acc[:] = wide
+        for i in range(pointers[k], pointers[k + 1]):
+            at = (order[i] if has_order else i) * width
+            a = v[at : at + width]
             for j in range(width):
-                result[j] = acc[j]
-
-    return loop
-
-
-@formula
-def _itself(x: Any, center: Any) -> Any:
-    return x
-
-
-@formula
-def _square(x: Any, center: Any) -> Any:
-    return (x - center) * (x - center)
-
-
-_SUM, _SQUARES = _summing(_itself), _summing(_square)
+                acc[j] += decode(a[j])
+        result = out[k * width : (k + 1) * width]
+        for j in range(width):
+            result[j] = acc[j]
 
 
 @compiled
@@ -227,59 +191,90 @@ def _spread(
 
 
 @compiled
-def _best(a: Any, turn: int) -> Any:
-    """Among integers that have the order of the numbers, or the other: NaN wins, and the loop is vector code."""
-    best = ordered(decode(a[0]), turn)
+def _best(a: Any, largest: bool) -> Any:
+    """The extremum of what is not NaN (or of nothing but NaN), by four chains of comparisons that do not wait."""
+    p, q, r, s = decode(a[0]), decode(a[0]), decode(a[0]), decode(a[0])
+    whole = a.size - a.size % 4
+    for i in range(0, whole, 4):
+        w, x, y, z = decode(a[i]), decode(a[i + 1]), decode(a[i + 2]), decode(a[i + 3])
+        if largest:
+            p, q, r, s = w if w > p else p, x if x > q else q, y if y > r else r, z if z > s else s
+        else:
+            p, q, r, s = w if w < p else p, x if x < q else q, y if y < r else r, z if z < s else s
+    for i in range(whole, a.size):
+        w = decode(a[i])
+        p = (w if w > p else p) if largest else (w if w < p else p)
+    if largest:
+        p, r = q if q > p else p, s if s > r else r
+        return r if r > p else p
+    p, r = q if q < p else p, s if s < r else r
+    return r if r < p else p
+
+
+@compiled
+def _extreme(a: Any, largest: bool) -> Any:
+    best, missing = _best(a, largest), 0
     for i in range(a.size):
-        key = ordered(decode(a[i]), turn)
-        best = key if key > best else best
+        value = decode(a[i])
+        missing += value != value
+    if missing:
+        for i in range(a.size):
+            value = decode(a[i])
+            if value != value:
+                best = value
     return best
 
 
 @compiled
 def _extremum(
-    v: Any, pointers: Any, order: Any, has_order: bool, width: int, turn: int, out: Any, lo: int, hi: int
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, largest: bool, out: Any, lo: int, hi: int
 ) -> None:
-    """The largest, or, with a ``turn`` of -1, the smallest; 0 of an empty segment."""
+    """NaN wins, as in torch.amax."""
     if width == 1:
         for k in range(lo, hi):
             start, stop = pointers[k], pointers[k + 1]
-            if start == stop:
-                out[k] = 0
-                continue
             if not has_order and stop - start >= SHORT:
-                best = _best(v[start:stop], turn)
-            else:
-                best = ordered(decode(v[order[start] if has_order else start]), turn)
-                for i in range(start + 1, stop):
-                    key = ordered(decode(v[order[i] if has_order else i]), turn)
-                    best = key if key > best else best
-            out[k] = restored(best, turn, out[0])
+                out[k] = _extreme(v[start:stop], largest)
+                continue
+            best = decode(v[order[start] if has_order else start])
+            for i in range(start + 1, stop):
+                value = decode(v[order[i] if has_order else i])
+                if value != value or (value > best if largest else value < best):
+                    best = value
+            out[k] = best
         return
-    keys = np.full(width, ordered(decode(v[0]), turn))
     for k in range(lo, hi):
         result = out[k * width : (k + 1) * width]
-        result[:] = 0
         for i in range(pointers[k], pointers[k + 1]):
             at = (order[i] if has_order else i) * width
             a = v[at : at + width]
             for j in range(width):
-                key = ordered(decode(a[j]), turn)
-                keys[j] = key if (i == pointers[k]) | (key > keys[j]) else keys[j]
-        if pointers[k] < pointers[k + 1]:
-            for j in range(width):
-                result[j] = restored(keys[j], turn, out[0])
+                value = decode(a[j])
+                if (
+                    i == pointers[k]
+                    or value != value
+                    or (value > result[j] if largest else value < result[j])
+                ):
+                    result[j] = value
 
 
 @compiled
 def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo: int, hi: int) -> None:
-    """Entries, segment by segment, less the largest of theirs, which a NaN need not be: it spoils the sum anyway."""
+    """Entries, segment by segment, less the largest of theirs. A NaN need not win: it remains, and spoils the sum."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
-        if stop - start < SHORT:
-            best = decode(v[order[start] if has_order else start])
+        if stop - start < SHORT and not has_order:
+            best = decode(v[start])
+            for i in range(start + 1, stop):
+                value = decode(v[i])
+                best = value if value > best else best
             for i in range(start, stop):
-                value = decode(v[order[i] if has_order else i])
+                shifted[i] = decode(v[i]) - best
+            continue
+        if stop - start < SHORT:
+            best = decode(v[order[start]])
+            for i in range(start, stop):
+                value = decode(v[order[i]])
                 best = value if value > best else best
                 shifted[i] = value
             for i in range(start, stop):
@@ -294,17 +289,9 @@ def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo:
             a = v[start:stop]
             for i in range(result.size):
                 result[i] = decode(a[i])
-        best = unordered(_best(result, 0))
+        best = _best(result, True)
         for i in range(result.size):
             result[i] -= best
-
-
-@reordered
-def _add(v: Any) -> float:
-    s = 0.0
-    for i in range(v.size):
-        s += v[i]
-    return s
 
 
 @compiled
@@ -319,10 +306,17 @@ def _normalise(
             for i in range(start, stop):
                 s += powers[i]
             share = out.dtype.type(np.log(s) if logarithm else s)
-            for i in range(start, stop):
-                out[order[i] if has_order else i] = shifted[i] - share if logarithm else powers[i] / share
+            if logarithm:
+                for i in range(start, stop):
+                    out[order[i] if has_order else i] = shifted[i] - share
+            elif has_order:
+                for i in range(start, stop):
+                    out[order[i]] = powers[i] / share
+            else:
+                for i in range(start, stop):
+                    out[i] = powers[i] / share
             continue
-        s = _add(powers[start:stop])
+        s = _add(powers[start:stop], s)
         share = out.dtype.type(np.log(s) if logarithm else s)
         a = shifted[start:stop] if logarithm else powers[start:stop]
         if has_order:
@@ -331,8 +325,12 @@ def _normalise(
                 out[places[i]] = a[i] - share if logarithm else a[i] / share
         else:
             result = out[start:stop]
-            for i in range(a.size):
-                result[i] = a[i] - share if logarithm else a[i] / share
+            if logarithm:
+                for i in range(a.size):
+                    result[i] = a[i] - share
+            else:
+                for i in range(a.size):
+                    result[i] = a[i] / share
 
 
 @compiled

@@ -1,5 +1,8 @@
 r"""Reductions and softmax over segments of stored entries: each segment is read where it lies.
 
+.. math:: s_k = \sum_{i \in k} x_i, \qquad y_i = \frac{e^{x_i}}{\sum_{j \in k(i)} e^{x_j}}, \qquad
+          \bar x_i = y_i \Bigl(\bar y_i - \sum_{j \in k(i)} y_j \bar y_j\Bigr)
+
 Nothing is searched: the caller knows the segments (``pointers``, and ``order`` where the entries of one do not lie
 together). A *lane* is one segment and one column of the entries (hybrid layouts have several), lanes of neighbouring
 columns lie together, and a program walks its lanes' segments in steps of some entries. It stops after the longest, so a
@@ -54,28 +57,16 @@ def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, lar
     return merged(values, pointers, order, "amax" if largest else "amin", values.dtype)
 
 
-def segment_squares(values: Tensor, center: Tensor | None, pointers: Tensor, order: Tensor | None) -> Tensor:
-    dtype = family.widened(values.new_empty(0)).dtype
-    centers = torch.zeros((), dtype=torch.float64, device=values.device) if center is None else center
-    return merged(values, pointers, order, "sum", dtype, centers.detach().double().contiguous())
-
-
 def merged(
-    values: Tensor,
-    pointers: Tensor,
-    order: Tensor | None,
-    reduce: str,
-    dtype: torch.dtype | None,
-    centers: Tensor | None = None,
+    values: Tensor, pointers: Tensor, order: Tensor | None, reduce: str, dtype: torch.dtype | None
 ) -> Tensor:
-    """The sum, mean, amax or amin of each segment, rounded once to ``dtype``; with ``centers`` of squared distances."""
+    """The sum, mean, amax or amin of each segment, rounded once to ``dtype``."""
     values = values.detach().contiguous()
     out = values.new_empty((pointers.shape[0] - 1, *values.shape[1:]), dtype=dtype)
     extreme = reduce in ("amax", "amin")
     wide = tl.float64 if values.is_floating_point() else tl.int64
     walk_segments(
-        _merge, values, pointers, order, len(values), (values, values if centers is None else centers, out),
-        REDUCE=REDUCTIONS.index(reduce), SQUARES=centers is not None, CENTERED=centers is not None and centers.ndim > 0,
+        _merge, values, pointers, order, len(values), (values, out), REDUCE=REDUCTIONS.index(reduce),
         ACC=precision(values.dtype) if extreme else wide, FLOAT=values.is_floating_point(),
     )  # fmt: skip
     return out
@@ -144,53 +135,32 @@ def places_of(
 
 
 @compiled
-def lanes(
-    pointers: tl.tensor, number: tl.tensor, width: tl.tensor, INDEX: tl.constexpr, LANES: tl.constexpr
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """The lanes of this program, their columns, and where their segments start and stop."""
-    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
-    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
-    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
-    return lane, lane % width, start, stop
-
-
-@compiled
-def entries(
-    order: tl.tensor, start: tl.tensor, stop: tl.tensor, done: tl.tensor, width: tl.tensor, column: tl.tensor,
-    ORDERED: tl.constexpr, INDEX: tl.constexpr, STEP: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
-    """Where the next entries (lanes, step) of each segment lie, after those that are ``done``, and which exist."""
-    entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
-    return places_of(order, entry, stop, width, column, ORDERED, INDEX), entry < stop[:, None]
-
-
-@compiled
 def _merge(
-    values: tl.tensor, centers: tl.tensor, out: tl.tensor, pointers: tl.tensor, order: tl.tensor, number: tl.tensor,
-    width: tl.tensor, REDUCE: tl.constexpr, SQUARES: tl.constexpr, CENTERED: tl.constexpr, ACC: tl.constexpr,
-    FLOAT: tl.constexpr, ORDERED: tl.constexpr, INDEX: tl.constexpr,
+    values: tl.tensor, out: tl.tensor, pointers: tl.tensor, order: tl.tensor, number: tl.tensor, width: tl.tensor,
+    REDUCE: tl.constexpr, ACC: tl.constexpr, FLOAT: tl.constexpr, ORDERED: tl.constexpr, INDEX: tl.constexpr,
     LANES: tl.constexpr, STEP: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The sum (0; perhaps of squares), mean (1), amax (2; NaN wins) or amin (3) of each segment."""
-    lane, column, start, stop = lanes(pointers, number, width, INDEX, LANES)
+    """The sum (0), mean (1), amax (2; NaN wins) or amin (3) of each segment."""
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
     longest = tl.max(stop - start, axis=0)
     one = tl.zeros((LANES, 1), INDEX)
     first = tl.load(
         values + places_of(order, start[:, None] + one, stop, width, column, ORDERED, INDEX),
-        mask=((lane < number) & (start < stop))[:, None], other=0,
+        mask=(lane < number)[:, None], other=0,
     ).to(ACC)  # fmt: skip
     acc = tl.zeros((LANES, STEP), ACC)
     missing = tl.zeros((LANES, STEP), tl.int32)
     if REDUCE >= 2:
         acc = acc + first
     for done in range(0, longest, STEP):
-        place, inside = entries(order, start, stop, done, width, column, ORDERED, INDEX, STEP)
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         v = tl.load(values + place, mask=inside, other=0).to(ACC)
-        if SQUARES:
-            if CENTERED:
-                v = v - tl.load(centers + lane, mask=lane < number, other=0)[:, None]
-            acc += tl.where(inside, v * v, 0)
-        elif REDUCE < 2:
+        if REDUCE < 2:
             acc += v
         else:
             v = tl.where(inside, v, first)
@@ -220,12 +190,16 @@ def _spread(
     values: tl.tensor, out: tl.tensor, pointers: tl.tensor, order: tl.tensor, number: tl.tensor, width: tl.tensor,
     ORDERED: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
 ) -> None:  # fmt: skip
-    lane, column, start, stop = lanes(pointers, number, width, INDEX, LANES)
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
     value = tl.load(values + lane, mask=lane < number, other=0)
     every = tl.broadcast_to(value[:, None], (LANES, STEP))
     for done in range(0, tl.max(stop - start, axis=0), STEP):
-        place, inside = entries(order, start, stop, done, width, column, ORDERED, INDEX, STEP)
-        tl.store(out + place, every, mask=inside)
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        tl.store(out + place, every, mask=entry < stop[:, None])
 
 
 @compiled
@@ -235,24 +209,32 @@ def _softmax(
     STEP: tl.constexpr,
 ) -> None:  # fmt: skip
     """Three walks over a segment: the largest entry, the sum of the powers, the results. A NaN spoils its sum."""
-    _, column, start, stop = lanes(pointers, number, width, INDEX, LANES)
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
     longest = tl.max(stop - start, axis=0)
     best = tl.full((LANES, STEP), float("-inf"), ACC)
     for done in range(0, longest, STEP):
-        place, inside = entries(order, start, stop, done, width, column, ORDERED, INDEX, STEP)
-        v = tl.load(values + place, mask=inside, other=float("-inf")).to(ACC)
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        v = tl.load(values + place, mask=entry < stop[:, None], other=float("-inf")).to(ACC)
         best = tl.where(v > best, v, best)
     largest = tl.max(best, axis=1)[:, None]
     total = tl.zeros((LANES, STEP), tl.float64)
     for done in range(0, longest, STEP):
-        place, inside = entries(order, start, stop, done, width, column, ORDERED, INDEX, STEP)
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         v = tl.load(values + place, mask=inside, other=0).to(ACC)
         total += tl.where(inside, tl.exp(v - largest).to(tl.float64), 0)
     share = tl.sum(total, axis=1).to(ACC)[:, None]
     if LOGARITHM:
         share = tl.log(share)
     for done in range(0, longest, STEP):
-        place, inside = entries(order, start, stop, done, width, column, ORDERED, INDEX, STEP)
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         shifted = tl.load(values + place, mask=inside, other=0).to(ACC) - largest
         result = shifted - share if LOGARITHM else tl.exp(shifted) / share
         tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)
@@ -264,18 +246,25 @@ def _softmax_backward(
     width: tl.tensor, LOGARITHM: tl.constexpr, ACC: tl.constexpr, ORDERED: tl.constexpr, INDEX: tl.constexpr,
     LANES: tl.constexpr, STEP: tl.constexpr,
 ) -> None:  # fmt: skip
-    _, column, start, stop = lanes(pointers, number, width, INDEX, LANES)
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
     longest = tl.max(stop - start, axis=0)
     total = tl.zeros((LANES, STEP), tl.float64)
     for done in range(0, longest, STEP):
-        place, inside = entries(order, start, stop, done, width, column, ORDERED, INDEX, STEP)
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         g = tl.load(grad + place, mask=inside, other=0).to(tl.float64)
         if not LOGARITHM:
             g = g * tl.load(soft + place, mask=inside, other=0).to(tl.float64)
         total += g
     added = tl.sum(total, axis=1).to(ACC)[:, None]
     for done in range(0, longest, STEP):
-        place, inside = entries(order, start, stop, done, width, column, ORDERED, INDEX, STEP)
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
         g = tl.load(grad + place, mask=inside, other=0).to(ACC)
         y = tl.load(soft + place, mask=inside, other=0).to(ACC)
         result = g - tl.exp(y) * added if LOGARITHM else y * (g - added)

@@ -18,8 +18,16 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
-from maskgrad.kernels.reductions import kept
+from maskgrad.kernels.reductions import kept, masked_sum
 from maskgrad.kernels.smallest import any_of
+
+__all__ = [
+    "absent",
+    "masked_logsumexp",
+    "masked_logsumexp_backward",
+    "masked_softmax",
+    "masked_softmax_backward",
+]
 
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
@@ -103,6 +111,34 @@ def _softmax_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]
     return masked_softmax_backward(grad, output, mask, ctx.dim, ctx.logarithm), None, None, None
 
 
+def _save_softmax_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, soft, mask, ctx.dim, ctx.logarithm = inputs
+    ctx.save_for_backward(grad, soft, mask)
+
+
+def _softmax_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    """With the sum S of a slice: of y (g - S(y g)), or of g - exp(y) S(g), in g and in y."""
+    grad, soft, mask = ctx.saved_tensors
+
+    def total(x: Tensor) -> Tensor:
+        return masked_sum(x, mask, (ctx.dim,), True)[0]
+
+    # Selected first: a product with what lies under the mask may be NaN, and so may its own derivative.
+    g, y, a = (torch.where(mask, x, 0) for x in (grad, soft, again))
+    if ctx.logarithm:
+        powers = torch.where(mask, y.exp(), 0)
+        of_grad, of_soft = a - total(powers * a), -a * powers * total(g)
+    else:
+        of_grad, of_soft = y * (a - total(y * a)), a * (g - total(y * g)) - g * total(y * a)
+    return (
+        torch.where(mask, of_grad, 0).to(grad.dtype),
+        torch.where(mask, of_soft, 0).to(soft.dtype),
+        None,
+        None,
+        None,
+    )
+
+
 def _save_logsumexp(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     values, mask, ctx.dim, ctx.keepdim = inputs
     ctx.save_for_backward(values, mask, output[0])
@@ -120,9 +156,22 @@ def _logsumexp_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None
     return masked_logsumexp_backward(grad, wide, result, mask).to(values.dtype), None, None, None
 
 
+def _save_logsumexp_backward(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _logsumexp_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    grad, values, result, mask = ctx.saved_tensors
+    weights = masked_logsumexp_backward(torch.ones_like(result), values, result, mask)
+    of_weights = torch.where(mask, again, 0) * weights
+    of_values = torch.where(mask, of_weights * grad, 0)
+    of_grad = of_weights.sum_to_size(grad.shape).to(grad.dtype)
+    return of_grad, of_values, -of_values.sum_to_size(result.shape).to(result.dtype), None
+
+
 # Measured on one core, in microseconds, reference / compiled: softmax of 16,384 values 64 / 53, with its gradient
 # 129 / 165; of 65,536 values 587 / 86 and 976 / 227.
 masked_softmax.derive(_save_softmax, _softmax_backward)
-masked_softmax_backward.derive_through_reference()
+masked_softmax_backward.derive(_save_softmax_backward, _softmax_backward_twice)
 masked_logsumexp.derive(_save_logsumexp, _logsumexp_backward)
-masked_logsumexp_backward.derive_through_reference()
+masked_logsumexp_backward.derive(_save_logsumexp_backward, _logsumexp_backward_twice)

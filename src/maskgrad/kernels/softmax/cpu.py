@@ -1,6 +1,6 @@
 """Softmax, its logarithm, logsumexp, and their gradients: one pass over rows, two over columns and very long rows.
 
-Halves are computed in float32 and rounded once. The loops, and how they avoid overflow, are in ``cpu_loops.py``.
+Halves are computed in float32 and rounded once. The loops, and how they avoid overflow, are in ``softmax_loops.py``.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from maskgrad.kernels import softmax as family
 from maskgrad.kernels.cpu.compiler import array, flat
-from maskgrad.kernels.cpu.lines import sums_of_pairs
-from maskgrad.kernels.cpu.loops import number, wide, write
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import Partition, like, partition, walkable
+from maskgrad.kernels.cpu.partition import Partition, like, partition, walk, walkable
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.softmax import cpu_loops as loops
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
+    if not values.numel() or not values.ndim:
+        return family.masked_softmax.reference(values, mask, dim, logarithm)
     values = walkable(values)
     out = like(values, values.dtype)
     mode = loops.LOGARITHM if logarithm else loops.SOFTMAX
@@ -29,35 +31,71 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> T
     if parts.inner is None and parts.whole:
         _rows(parts, mode, out)
         return out
-    first, second, _ = statistics(partition((values, mask), (dim,), loops.TILE), mode, True)
-    nothing = -torch.inf if logarithm else 0.0
-    return write(loops.WRITE[logarithm], values, None, mask, first, second, nothing=nothing)
+    first, second, _ = _statistics(partition((values, mask), (dim,), loops.TILE), mode, True)
+    _write(out, values, mask, first, second, logarithm, -torch.inf if logarithm else 0.0)
+    return out
 
 
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
+    if not values.numel() or not values.ndim or not dim:
+        return family.masked_logsumexp.reference(values, mask, tuple(dim), keepdim)
     parts = partition((walkable(values), mask), dim, loops.TILE)
-    result, _, seen = statistics(parts, loops.LOGSUMEXP, keepdim)
+    result, _, seen = _statistics(parts, loops.LOGSUMEXP, keepdim)
     return result.to(values.dtype), seen
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
+    if not output.numel() or not output.ndim:
+        return family.masked_softmax_backward.reference(grad, output, mask, dim, logarithm)
     output = walkable(output)
     out, grad = like(output, output.dtype), _alike(grad.to(output.dtype), output)
+    zero = _number(output, 0)
     parts = partition((output, mask, grad, out), (dim,), loops.TILE)
-    if parts.inner is None and parts.whole:
+    dots = empty(parts.results, _wide(output))
+    whole = parts.inner is None and parts.whole
+    tensors = [flat(x) for x in parts.tensors]
+    if parts.inner is None:
         run(
-            loops.backward_rows, *(flat(x) for x in parts.tensors), *parts.geometry(), logarithm, number(output, 0),
+            loops.backward_rows, *tensors, *parts.geometry(), logarithm, whole, zero, dots.numpy(),
             tasks=parts.tasks, elements=output.numel(),
         )  # fmt: skip
-        return out
-    dots, _ = sums_of_pairs(loops.DOTS[logarithm], output, grad, mask, None, (dim,))
-    return write(loops.GRADIENTS[logarithm], output, grad, mask, dots)
+        if whole:
+            return out
+    else:
+        parts = partition((output, mask, grad), (dim,), loops.TILE)
+        run(
+            loops.backward_columns, *tensors[:3], *parts.geometry(), logarithm, zero, dots.numpy(),
+            tasks=parts.tasks, elements=output.numel(),
+        )  # fmt: skip
+    split, merge = parts.split(dots)
+    spread = walk(out, grad, output, mask, parts.placed(split.sum(merge), True))
+    run(
+        loops.backward_write, *(flat(x) for x in spread.tensors), *spread.geometry(), logarithm, zero,
+        tasks=spread.tasks, elements=output.numel(),
+    )  # fmt: skip
+    return out
 
 
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
-    return write(loops.WRITE[False], values, None, mask, result, grad)
+    if not values.numel() or not values.ndim:
+        return family.masked_logsumexp_backward.reference(grad, values, result, mask)
+    values = walkable(values)
+    out, wide = like(values, values.dtype), _wide(values)
+    shape = torch.broadcast_shapes(grad.shape, result.shape)
+    first, second = (x.to(wide).expand(shape).contiguous() for x in (result, grad))
+    _write(out, values, mask, first, second, False, 0.0)
+    return out
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float32 if x.dtype in HALVES else x.dtype
+
+
+def _number(x: Tensor, number: float) -> Any:
+    """``number`` in the type that entries of ``x`` are computed in."""
+    return np.float64(number) if x.dtype == torch.float64 else np.float32(number)
 
 
 def _least(x: Tensor) -> Any:
@@ -72,17 +110,17 @@ def _alike(grad: Tensor, output: Tensor) -> Tensor:
 
 def _rows(parts: Partition, mode: int, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     values, mask, *_ = parts.tensors
-    first, second = (empty(parts.results, wide(values)) for _ in range(2))
+    first, second = (empty(parts.results, _wide(values)) for _ in range(2))
     seen = empty(parts.results, torch.bool)
-    nothing = number(values, -np.inf if mode == loops.LOGARITHM else 0)
+    nothing = _number(values, -np.inf if mode == loops.LOGARITHM else 0)
     run(
-        loops.rows, flat(values), flat(mask), flat(out), *parts.geometry(), mode, number(values, 0), _least(values),
+        loops.rows, flat(values), flat(mask), flat(out), *parts.geometry(), mode, _number(values, 0), _least(values),
         nothing, first.numpy(), second.numpy(), array(seen), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
     return first, second, seen
 
 
-def statistics(parts: Partition, mode: int, keepdim: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _statistics(parts: Partition, mode: int, keepdim: bool) -> tuple[Tensor, Tensor, Tensor]:
     """What ``mode`` makes of the two statistics, and whether there was an entry, for each result of the reduction."""
     values, mask = parts.tensors
     wanted = mode if parts.whole else loops.PARTS
@@ -91,10 +129,10 @@ def statistics(parts: Partition, mode: int, keepdim: bool) -> tuple[Tensor, Tens
         parts = partition((values, mask, values), parts.dims, parts.tile)
         first, second, seen = _rows(parts, loops.PARTS if wanted < loops.LOGSUMEXP else wanted, values)
     else:
-        first, second = (empty(parts.results, wide(values)) for _ in range(2))
+        first, second = (empty(parts.results, _wide(values)) for _ in range(2))
         seen = empty(parts.results, torch.bool)
         run(
-            loops.columns, flat(values), flat(mask), *parts.geometry(), wanted, number(values, 0), _least(values),
+            loops.columns, flat(values), flat(mask), *parts.geometry(), wanted, _number(values, 0), _least(values),
             first.numpy(), second.numpy(), array(seen), tasks=parts.tasks, elements=values.numel(),
         )  # fmt: skip
     if not parts.whole:
@@ -118,3 +156,13 @@ def _merge(
         return torch.where(finite, (shift + total.log()).to(top.dtype), top), total.to(top.dtype), seen
     second = torch.where(finite, total.log() if mode == loops.LOGARITHM else total.reciprocal(), torch.nan)
     return shift.to(top.dtype), second.to(top.dtype), seen
+
+
+def _write(
+    out: Tensor, values: Tensor, mask: Tensor, first: Tensor, second: Tensor, logarithm: bool, nothing: float
+) -> None:
+    spread = walk(out, values, mask, first, second)
+    run(
+        loops.write, *(flat(x) for x in spread.tensors), *spread.geometry(), logarithm, _number(values, nothing),
+        tasks=spread.tasks, elements=values.numel(),
+    )  # fmt: skip

@@ -1,5 +1,8 @@
 r"""Softmax and logsumexp of the specified entries: one program takes whole slices.
 
+.. math:: y_i = \frac{e^{x_i}}{\sum_j m_j e^{x_j}}, \qquad \ell = \log \sum_j m_j e^{x_j}, \qquad
+          \bar x_i = y_i \Bigl(\bar y_i - \sum_j m_j y_j \bar y_j\Bigr)
+
 A slice is walked three times (largest entry, sum of the powers, results); what it holds is still near after the first
 walk. What PyTorch gives on the specified entries stands, NaN included.
 """
@@ -12,28 +15,22 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels.cuda.compiler import compiled, precision
-from maskgrad.kernels.cuda.tiles import (
-    entrywise,
-    fetch,
-    place,
-    position,
-    reduction,
-    restored,
-    table,
-    tile,
-    tile_place,
-)
-from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels import softmax as family
+from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
+    if not values.numel() or not values.ndim:
+        return family.masked_softmax.reference(values, mask, dim, logarithm)
     out = torch.empty_like(values, requires_grad=False)
     _walk(_softmax, (values.detach(), out), mask, (dim,), LOGARITHM=logarithm)
     return out
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
+    if not output.numel() or not output.ndim:
+        return family.masked_softmax_backward.reference(grad, output, mask, dim, logarithm)
     out = torch.empty_like(output, requires_grad=False)
     _walk(_softmax_backward, (output.detach(), grad.detach(), out), mask, (dim,), LOGARITHM=logarithm)
     return out
@@ -42,20 +39,18 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    result, present = logsumexp(values, mask, dim, keepdim)
-    return result.to(values.dtype), present
-
-
-def logsumexp(
-    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """:func:`masked_logsumexp`, not rounded to halves."""
+    if not values.numel() or not values.ndim or not dim:
+        return family.masked_logsumexp.reference(values, mask, tuple(dim), keepdim)
     view = table((values, mask), dim, whole=True)
-    dtype = torch.float32 if values.dtype in HALVES else values.dtype
-    out = torch.empty(view.kept.number, dtype=dtype, device=values.device)
+    out = torch.empty(view.kept.number, dtype=values.dtype, device=values.device)
     present = torch.empty(view.kept.number, dtype=torch.bool, device=values.device)
-    tensors = values.detach(), mask.view(torch.int8)
-    reduction(_logsumexp, view, tensors, (out, present.view(torch.int8)), ACC=precision(values.dtype))
+    kept, reduced, tile = view.kept, view.reduced, view.tile
+    launch(
+        _logsumexp, -(-kept.number // tile.kept), values.detach(), mask.view(torch.int8), out,
+        present.view(torch.int8), kept.number, kept.sizes, *kept.strides, reduced.number, reduced.sizes,
+        *reduced.strides, ACC=precision(values.dtype), INDEX=index_type(values, mask), KEPT=tile.kept,
+        REDUCED=tile.reduced,
+    )  # fmt: skip
     return restored(out, view, keepdim), restored(present, view, keepdim)
 
 
@@ -72,14 +67,19 @@ def _walk(
     kernel: object, tensors: tuple[Tensor, ...], mask: Tensor, dim: tuple[int], **constants: object
 ) -> None:
     """Run ``kernel`` on the slices of ``tensors`` (all of one shape; the last is written) along ``dim``."""
-    every = (*tensors, mask.view(torch.int8))
-    reduction(kernel, table(every, dim, whole=True), every, (), ACC=precision(tensors[0].dtype), **constants)
+    view = table((*tensors, mask), dim, whole=True)
+    kept, reduced, tile = view.kept, view.reduced, view.tile
+    launch(
+        kernel, -(-kept.number // tile.kept), *tensors, mask.view(torch.int8), kept.number, kept.sizes, *kept.strides,
+        reduced.number, reduced.sizes, *reduced.strides, ACC=precision(tensors[0].dtype),
+        INDEX=index_type(*tensors, mask), KEPT=tile.kept, REDUCED=tile.reduced, **constants,
+    )  # fmt: skip
 
 
 @compiled
 def largest_and_sum(
     values: tl.tensor, mask: tl.tensor, v_row: tl.tensor, m_row: tl.tensor, inside_row: tl.tensor, reduced: tl.tensor,
-    sizes: tl.tensor, strides: tl.tensor, MASK: tl.constexpr, FINITE: tl.constexpr, ACC: tl.constexpr,
+    sizes: tl.tensor, v_steps: tl.tensor, m_steps: tl.tensor, FINITE: tl.constexpr, ACC: tl.constexpr,
     KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """The largest specified entry of each slice, the sum of the powers of all less that one, and whether there is any.
@@ -90,8 +90,8 @@ def largest_and_sum(
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, MASK)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
         best = tl.where(m & (v > best), v, best)  # no NaN enters: it remains an entry, and spoils the sum
     largest = tl.max(best, axis=1)
     if FINITE:
@@ -101,8 +101,8 @@ def largest_and_sum(
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, MASK)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
         total += tl.where(m, tl.exp(v - largest[:, None]).to(tl.float64), 0)
         number += m.to(tl.int32)
     return largest, tl.sum(total, axis=1), tl.max(number, axis=1)
@@ -110,17 +110,18 @@ def largest_and_sum(
 
 @compiled
 def _softmax(
-    values: tl.tensor, out: tl.tensor, mask: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, kept_strides: tl.tensor,
-    reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor, pieces: tl.tensor,
-    LOGARITHM: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    values: tl.tensor, out: tl.tensor, mask: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, v_kept: tl.tensor,
+    o_kept: tl.tensor, m_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, v_steps: tl.tensor,
+    o_steps: tl.tensor, m_steps: tl.tensor, LOGARITHM: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
+    KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k = position(reduced, piece, pieces, INDEX, KEPT)[0]
-    v_row = place(k, kept_sizes, kept_strides, 0)[:, None]
-    m_row = place(k, kept_sizes, kept_strides, 2)[:, None]
-    o_row = place(k, kept_sizes, kept_strides, 1)[:, None]
+    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
+    v_row = place(k, kept_sizes, v_kept)[:, None]
+    m_row = place(k, kept_sizes, m_kept)[:, None]
+    o_row = place(k, kept_sizes, o_kept)[:, None]
     inside_row = (k < kept)[:, None]
     found = largest_and_sum(
-        values, mask, v_row, m_row, inside_row, reduced, sizes, strides, 2, False, ACC, KEPT, REDUCED
+        values, mask, v_row, m_row, inside_row, reduced, sizes, v_steps, m_steps, False, ACC, KEPT, REDUCED
     )  # fmt: skip
     largest = found[0][:, None]
     share = found[1].to(ACC)[:, None]
@@ -129,39 +130,39 @@ def _softmax(
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 2)[None, :], mask=inside, other=0) != 0
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
         shifted = (
-            tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
+            tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
             - largest
         )
         result = shifted - share if LOGARITHM else tl.exp(shifted) / share
         result = tl.where(m, result, float("-inf") if LOGARITHM else 0.0)
         tl.store(
-            out + o_row + place(r, sizes, strides, 1)[None, :], result.to(out.dtype.element_ty), mask=inside
+            out + o_row + place(r, sizes, o_steps)[None, :], result.to(out.dtype.element_ty), mask=inside
         )
 
 
 @compiled
 def _softmax_backward(
     soft: tl.tensor, grad: tl.tensor, out: tl.tensor, mask: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor,
-    kept_strides: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor,
-    pieces: tl.tensor, LOGARITHM: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr,
-    REDUCED: tl.constexpr,
+    y_kept: tl.tensor, g_kept: tl.tensor, o_kept: tl.tensor, m_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
+    y_steps: tl.tensor, g_steps: tl.tensor, o_steps: tl.tensor, m_steps: tl.tensor, LOGARITHM: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k = position(reduced, piece, pieces, INDEX, KEPT)[0]
-    y_row = place(k, kept_sizes, kept_strides, 0)[:, None]
-    g_row = place(k, kept_sizes, kept_strides, 1)[:, None]
-    m_row = place(k, kept_sizes, kept_strides, 3)[:, None]
-    o_row = place(k, kept_sizes, kept_strides, 2)[:, None]
+    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
+    y_row = place(k, kept_sizes, y_kept)[:, None]
+    g_row = place(k, kept_sizes, g_kept)[:, None]
+    m_row = place(k, kept_sizes, m_kept)[:, None]
+    o_row = place(k, kept_sizes, o_kept)[:, None]
     inside_row = (k < kept)[:, None]
     total = tl.zeros((KEPT, REDUCED), tl.float64)
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 3)[None, :], mask=inside, other=0) != 0
-        g = tl.load(grad + g_row + place(r, sizes, strides, 1)[None, :], mask=inside, other=0).to(tl.float64)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        g = tl.load(grad + g_row + place(r, sizes, g_steps)[None, :], mask=inside, other=0).to(tl.float64)
         if not LOGARITHM:
-            g = g * tl.load(soft + y_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(
+            g = g * tl.load(soft + y_row + place(r, sizes, y_steps)[None, :], mask=inside, other=0).to(
                 tl.float64
             )
         total += tl.where(m, g, 0)
@@ -169,26 +170,26 @@ def _softmax_backward(
     for first in range(0, reduced, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, 3)[None, :], mask=inside, other=0) != 0
-        g = tl.load(grad + g_row + place(r, sizes, strides, 1)[None, :], mask=inside, other=0).to(ACC)
-        y = tl.load(soft + y_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        g = tl.load(grad + g_row + place(r, sizes, g_steps)[None, :], mask=inside, other=0).to(ACC)
+        y = tl.load(soft + y_row + place(r, sizes, y_steps)[None, :], mask=inside, other=0).to(ACC)
         result = g - tl.exp(y) * added if LOGARITHM else y * (g - added)
         result = tl.where(m, result, 0)
         tl.store(
-            out + o_row + place(r, sizes, strides, 2)[None, :], result.to(out.dtype.element_ty), mask=inside
+            out + o_row + place(r, sizes, o_steps)[None, :], result.to(out.dtype.element_ty), mask=inside
         )
 
 
 @compiled
 def _logsumexp(
     values: tl.tensor, mask: tl.tensor, out: tl.tensor, present: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor,
-    kept_strides: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor, piece: tl.tensor,
-    pieces: tl.tensor, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    v_kept: tl.tensor, m_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, v_steps: tl.tensor,
+    m_steps: tl.tensor, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k = position(reduced, piece, pieces, INDEX, KEPT)[0]
+    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
     found = largest_and_sum(
-        values, mask, place(k, kept_sizes, kept_strides, 0)[:, None], place(k, kept_sizes, kept_strides, 1)[:, None],
-        (k < kept)[:, None], reduced, sizes, strides, 1, True, ACC, KEPT, REDUCED,
+        values, mask, place(k, kept_sizes, v_kept)[:, None], place(k, kept_sizes, m_kept)[:, None],
+        (k < kept)[:, None], reduced, sizes, v_steps, m_steps, True, ACC, KEPT, REDUCED,
     )  # fmt: skip
     result = found[0] + tl.log(found[1].to(ACC))
     tl.store(out + k, result.to(out.dtype.element_ty), mask=k < kept)
@@ -198,13 +199,19 @@ def _logsumexp(
 @compiled
 def _logsumexp_backward(
     out: tl.tensor, values: tl.tensor, grad: tl.tensor, result: tl.tensor, mask: tl.tensor, rows: tl.tensor,
-    row_sizes: tl.tensor, row_strides: tl.tensor, length: tl.tensor, sizes: tl.tensor, strides: tl.tensor,
-    pieces: tl.tensor, ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    row_sizes: tl.tensor, o_rows: tl.tensor, v_rows: tl.tensor, g_rows: tl.tensor, r_rows: tl.tensor,
+    m_rows: tl.tensor, length: tl.tensor, sizes: tl.tensor, o_steps: tl.tensor, v_steps: tl.tensor,
+    g_steps: tl.tensor, r_steps: tl.tensor, m_steps: tl.tensor, pieces: tl.tensor, ACC: tl.constexpr,
+    INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
-    m = fetch(mask, 4, row, row_sizes, row_strides, column, sizes, strides, inside) != 0
-    v = fetch(values, 1, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    g = fetch(grad, 2, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    r = fetch(result, 3, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    place = tile_place(0, row, row_sizes, row_strides, column, sizes, strides)
-    tl.store(out + place, tl.where(m, tl.exp(v - r) * g, 0).to(out.dtype.element_ty), mask=inside)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    g_place = tile_place(row, row_sizes, g_rows, column, sizes, g_steps)
+    r_place = tile_place(row, row_sizes, r_rows, column, sizes, r_steps)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    m = tl.load(mask + m_place, mask=inside, other=0) != 0
+    v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
+    g = tl.load(grad + g_place, mask=inside, other=0).to(ACC)
+    r = tl.load(result + r_place, mask=inside, other=0).to(ACC)
+    tl.store(out + o_place, tl.where(m, tl.exp(v - r) * g, 0).to(out.dtype.element_ty), mask=inside)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton.language as tl
@@ -28,71 +27,141 @@ STEP = 8  # entries of a run added at a time; most runs are shorter
 
 
 def sgd_rows_(
-    param: Tensor, momentum_buffer: Tensor | None, indices: Tensor, values: Tensor, *, first_step: Tensor | None = None,
-    **numbers: Any,
-) -> None:  # fmt: skip
-    buffered = momentum_buffer is not None and numbers.get("momentum", 0) != 0
+    param: Tensor,
+    momentum_buffer: Tensor | None,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    factor: float = 1.0,
+    first_step: Tensor | None = None,
+) -> None:
+    buffered = momentum_buffer is not None and momentum != 0
     buffer = momentum_buffer if momentum_buffer is not None and buffered else param
     fresh = first_step if first_step is not None and buffered else None
     if not _fusable(param, buffer) or (fresh is not None and not fresh.is_contiguous()):
-        family.sgd_rows_.reference(param, momentum_buffer, indices, values, first_step=first_step, **numbers)
+        family.sgd_rows_.reference(
+            param, momentum_buffer, indices, values, lr=lr, momentum=momentum, dampening=dampening,
+            weight_decay=weight_decay, nesterov=nesterov, factor=factor, first_step=first_step,
+        )  # fmt: skip
         return
-    marks = indices if fresh is None else fresh.view(torch.int8)
     _start(
-        _sgd, param, (buffer, marks), indices, values, family.scalars("sgd_rows_", numbers), BUFFERED=buffered,
-        NESTEROV=bool(numbers.get("nesterov")), MARKED=fresh is not None,
+        _sgd, param, (buffer, indices if fresh is None else fresh.view(torch.int8)), indices, values,
+        (factor, weight_decay, lr, momentum, 1 - dampening),
+        BUFFERED=buffered, NESTEROV=nesterov, MARKED=fresh is not None,
     )  # fmt: skip
     if fresh is not None:  # only now: programs that share a row all ask for its mark
         fresh.index_fill_(0, indices, False)
 
 
-def adagrad_rows_(param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any) -> None:
+def adagrad_rows_(
+    param: Tensor,
+    state_sum: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+    factor: float = 1.0,
+) -> None:
     if not _fusable(param, state_sum):
-        family.adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
+        family.adagrad_rows_.reference(
+            param, state_sum, indices, values, lr=lr, weight_decay=weight_decay, eps=eps, factor=factor
+        )
         return
-    _start(_adagrad, param, (state_sum,), indices, values, family.scalars("adagrad_rows_", numbers))
+    _start(_adagrad, param, (state_sum,), indices, values, (factor, weight_decay, lr, eps))
 
 
 def rowwise_adagrad_rows_(
-    param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any
+    param: Tensor,
+    state_sum: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    lr: float,
+    weight_decay: float,
+    eps: float,
+    factor: float = 1.0,
 ) -> None:
     """As in the reference; one program is one row, and merges it twice if it is wider than a program."""
     if not _fusable(param, state_sum):
-        family.rowwise_adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
+        family.rowwise_adagrad_rows_.reference(
+            param, state_sum, indices, values, lr=lr, weight_decay=weight_decay, eps=eps, factor=factor
+        )
         return
-    scalars = family.scalars("rowwise_adagrad_rows_", numbers)
-    _start(_rowwise_adagrad, param, (state_sum,), indices, values, scalars, whole_rows=True)
+    _start(
+        _rowwise_adagrad, param, (state_sum,), indices, values, (factor, weight_decay, lr, eps), whole_rows=True
+    )  # fmt: skip
 
 
 def adam_rows_(
-    param: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None, indices: Tensor, values: Tensor,
-    **numbers: Any,
-) -> None:  # fmt: skip
+    param: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor | None,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    step: float,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+    factor: float = 1.0,
+) -> None:
     if not _fusable(param, exp_avg, exp_avg_sq, max_exp_avg_sq):
-        family.adam_rows_.reference(param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, **numbers)
+        family.adam_rows_.reference(
+            param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, step=step, lr=lr, beta1=beta1, beta2=beta2,
+            eps=eps, weight_decay=weight_decay, decoupled=decoupled, factor=factor,
+        )  # fmt: skip
         return
-    *scalars, root, eps, shrink = family.scalars("adam_rows_", numbers)
+    scalars = (
+        factor, 0.0 if decoupled else weight_decay, 1 - lr * weight_decay if decoupled else 1.0, 1 - beta1, beta2,
+        1 - beta2, 1 / math.sqrt(1 - beta2**step), eps, lr / (1 - beta1**step),
+    )  # fmt: skip
     largest = exp_avg_sq if max_exp_avg_sq is None else max_exp_avg_sq
     _start(
-        _adam, param, (exp_avg, exp_avg_sq, largest), indices, values, (*scalars, 1 / root, eps, shrink),
-        AMSGRAD=max_exp_avg_sq is not None,
+        _adam, param, (exp_avg, exp_avg_sq, largest), indices, values, scalars, AMSGRAD=max_exp_avg_sq is not None
     )  # fmt: skip
 
 
 def rmsprop_rows_(
-    param: Tensor, square_avg: Tensor, grad_avg: Tensor | None, momentum_buffer: Tensor | None, indices: Tensor,
-    values: Tensor, **numbers: Any,
-) -> None:  # fmt: skip
-    buffer = momentum_buffer if numbers.get("momentum", 0) != 0 else None
-    if not _fusable(param, square_avg, grad_avg, buffer):
+    param: Tensor,
+    square_avg: Tensor,
+    grad_avg: Tensor | None,
+    momentum_buffer: Tensor | None,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    lr: float,
+    alpha: float,
+    eps: float,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    factor: float = 1.0,
+) -> None:
+    buffered = momentum_buffer is not None and momentum != 0
+    if not _fusable(param, square_avg, grad_avg, momentum_buffer if buffered else None):
         family.rmsprop_rows_.reference(
-            param, square_avg, grad_avg, momentum_buffer, indices, values, **numbers
-        )
+            param, square_avg, grad_avg, momentum_buffer, indices, values, lr=lr, alpha=alpha, eps=eps,
+            weight_decay=weight_decay, momentum=momentum, factor=factor,
+        )  # fmt: skip
         return
-    states = (square_avg, *(square_avg if x is None else x for x in (grad_avg, buffer)))
+    states = (
+        square_avg,
+        square_avg if grad_avg is None else grad_avg,
+        momentum_buffer if momentum_buffer is not None and buffered else square_avg,
+    )
     _start(
-        _rmsprop, param, states, indices, values, family.scalars("rmsprop_rows_", numbers),
-        CENTERED=grad_avg is not None, BUFFERED=buffer is not None,
+        _rmsprop, param, states, indices, values, (factor, weight_decay, lr, alpha, 1 - alpha, eps, momentum),
+        CENTERED=grad_avg is not None, BUFFERED=buffered,
     )  # fmt: skip
 
 
@@ -122,12 +191,12 @@ def _start(
 
 
 @compiled
-def touched(
-    param: tl.tensor, values: tl.tensor, ascending: tl.tensor, order: tl.tensor, number: tl.tensor, width: tl.tensor,
-    rows: tl.tensor, factor: tl.tensor, decay: tl.tensor, ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr,
-    STEP: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """Which lanes own an entry of a touched row; the row; where the entry lies, what it is, and its gradient."""
+def _sgd(
+    param: tl.tensor, buffer: tl.tensor, fresh: tl.tensor, values: tl.tensor, ascending: tl.tensor, order: tl.tensor,
+    number: tl.tensor, width: tl.tensor, rows: tl.tensor, factor: tl.float64, decay: tl.float64, lr: tl.float64,
+    momentum: tl.float64, undamped: tl.float64, BUFFERED: tl.constexpr, NESTEROV: tl.constexpr,
+    MARKED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
+) -> None:  # fmt: skip
     lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
     entry = lane // width
     column = lane % width
@@ -137,19 +206,6 @@ def touched(
     place = row * width + column
     p = tl.load(param + place, mask=first, other=0).to(ACC)
     g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
-    return first, row, place, p, g
-
-
-@compiled
-def _sgd(
-    param: tl.tensor, buffer: tl.tensor, fresh: tl.tensor, values: tl.tensor, ascending: tl.tensor, order: tl.tensor,
-    number: tl.tensor, width: tl.tensor, rows: tl.tensor, factor: tl.float64, decay: tl.float64, lr: tl.float64,
-    momentum: tl.float64, undamped: tl.float64, BUFFERED: tl.constexpr, NESTEROV: tl.constexpr,
-    MARKED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
-) -> None:  # fmt: skip
-    first, row, place, p, g = touched(
-        param, values, ascending, order, number, width, rows, factor, decay, ACC, INDEX, LANES, STEP
-    )
     if BUFFERED:
         b = tl.load(buffer + place, mask=first, other=0).to(ACC)
         b = number_of(momentum, ACC) * b + number_of(undamped, ACC) * g
@@ -166,9 +222,14 @@ def _adagrad(
     width: tl.tensor, rows: tl.tensor, factor: tl.float64, decay: tl.float64, lr: tl.float64, eps: tl.float64,
     ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
 ) -> None:  # fmt: skip
-    first, _, place, p, g = touched(
-        param, values, ascending, order, number, width, rows, factor, decay, ACC, INDEX, LANES, STEP
-    )
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    entry = lane // width
+    column = lane % width
+    first = is_first(ascending, entry, number, rows)
+    added = run_sum(values, ascending, order, entry, column, first, number, width, INDEX, LANES, STEP)
+    place = tl.load(ascending + entry, mask=first, other=0).to(INDEX) * width + column
+    p = tl.load(param + place, mask=first, other=0).to(ACC)
+    g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
     s = tl.load(state + place, mask=first, other=0).to(ACC) + g * g
     p = p - number_of(lr, ACC) * g / (tl.sqrt(s) + number_of(eps, ACC))
     tl.store(state + place, s.to(state.dtype.element_ty), mask=first)
@@ -209,13 +270,18 @@ def _rowwise_adagrad(
 def _adam(
     param: tl.tensor, averages: tl.tensor, squares: tl.tensor, largest: tl.tensor, values: tl.tensor,
     ascending: tl.tensor, order: tl.tensor, number: tl.tensor, width: tl.tensor, rows: tl.tensor, factor: tl.float64,
-    decay: tl.float64, rate: tl.float64, new1: tl.float64, beta2: tl.float64, new2: tl.float64,
-    correction: tl.float64, eps: tl.float64, shrink: tl.float64, AMSGRAD: tl.constexpr, ACC: tl.constexpr,
+    decay: tl.float64, shrink: tl.float64, new1: tl.float64, beta2: tl.float64, new2: tl.float64,
+    correction: tl.float64, eps: tl.float64, rate: tl.float64, AMSGRAD: tl.constexpr, ACC: tl.constexpr,
     INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
 ) -> None:  # fmt: skip
-    first, _, place, p, g = touched(
-        param, values, ascending, order, number, width, rows, factor, decay, ACC, INDEX, LANES, STEP
-    )
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    entry = lane // width
+    column = lane % width
+    first = is_first(ascending, entry, number, rows)
+    added = run_sum(values, ascending, order, entry, column, first, number, width, INDEX, LANES, STEP)
+    place = tl.load(ascending + entry, mask=first, other=0).to(INDEX) * width + column
+    p = tl.load(param + place, mask=first, other=0).to(ACC)
+    g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
     p = p * number_of(shrink, ACC)
     m = tl.load(averages + place, mask=first, other=0).to(ACC)
     m = m + number_of(new1, ACC) * (g - m)
@@ -241,9 +307,14 @@ def _rmsprop(
     CENTERED: tl.constexpr, BUFFERED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr,
     STEP: tl.constexpr,
 ) -> None:  # fmt: skip
-    first, _, place, p, g = touched(
-        param, values, ascending, order, number, width, rows, factor, decay, ACC, INDEX, LANES, STEP
-    )
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    entry = lane // width
+    column = lane % width
+    first = is_first(ascending, entry, number, rows)
+    added = run_sum(values, ascending, order, entry, column, first, number, width, INDEX, LANES, STEP)
+    place = tl.load(ascending + entry, mask=first, other=0).to(INDEX) * width + column
+    p = tl.load(param + place, mask=first, other=0).to(ACC)
+    g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
     v = (
         tl.load(squares + place, mask=first, other=0).to(ACC) * number_of(alpha, ACC)
         + number_of(new, ACC) * g * g

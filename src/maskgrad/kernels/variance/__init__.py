@@ -20,6 +20,8 @@ from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.selection import can_read_values
 
+__all__ = ["masked_variance", "masked_variance_backward", "without_estimates_of_few"]
+
 
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float correction) -> (Tensor, Tensor, Tensor)",

@@ -5,10 +5,9 @@ r"""Variances of the specified entries: one pass over values and mask.
 
 A block of entries is added in the type of the values (halves in float32) as differences from a center c, the mean of
 what was read before; two parts are then merged in float64 (Chan, Golub, LeVeque: Updating formulae and a pairwise
-algorithm for computing sample variances, 1979). The difference of two near numbers is exact, so a large mean costs no
-digits. The first center of a row is the mean of a few entries; those of columns are found by a pass of their own.
-Where :math:`Q - S^2 / n` cancels, overflows or underflows nevertheless (a jump after few entries), the block, which
-is still in the cache, is read again in float64.
+algorithm for computing sample variances, 1979). The difference of two near numbers is exact, so a large mean costs
+no digits. The first center is the mean of a few entries. Where :math:`Q - S^2 / n` cancels, overflows or underflows
+nevertheless (a jump after few entries), the block, which is still in the cache, is read again in float64.
 
 Legend: v values, m mask; s, q, n sums of a block; *_all what has been merged so far.
 """
@@ -23,17 +22,16 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import variance as family
-from maskgrad.kernels.cpu.compiler import compiled, decode, flat, formula, reordered
-from maskgrad.kernels.cpu.lines import line, pair_loops, sums_of_pairs
-from maskgrad.kernels.cpu.loops import place, scalars, wide
+from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
+from maskgrad.kernels.cpu.lines import line
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.reductions.cpu import mean_of
 
 BLOCK = 1024  # entries of a row added in their own type
-TILE = 1024  # columns reduced together
+TILE = 1024  # columns reduced together: what is kept of them stays in the first-level cache
 FEW = 64  # entries of a row that give a first center
+ROWS = 64  # rows of a block of columns (their number must fit into uint8)
 #: Squares outside these bounds are near the ends of what a type can represent: they are added in float64.
 BOUNDS = {torch.float32: (1e-30, 1e36), torch.float64: (1e-290, 1e305)}
 
@@ -42,20 +40,18 @@ def masked_variance(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, correction: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     values = values.detach()
-    number = wide(values)
+    if not values.numel() or not values.ndim or not dim:  # nothing to add up: the reference costs nothing
+        return family.masked_variance.reference(values, mask, tuple(dim), keepdim, correction)
+    number = torch.float64 if values.dtype == torch.float64 else torch.float32
     part = partition((walkable(values), mask), dim, TILE)
-    if part.inner:
-        variance, mean, count = _of_columns(values, mask, dim, correction)
-        if not keepdim:
-            variance, mean, count = (x.squeeze(part.dims) for x in (variance, mean, count))
-        return variance.to(number), mean.to(number), count
     total = number if part.whole else torch.float64
     variance, mean = empty(part.results, total), empty(part.results, total)
     count = empty(part.results, torch.int64)
-    zero, one = scalars(values)
+    zero = np.float64(0) if number == torch.float64 else np.float32(0)
     run(
-        _rows, *(flat(t) for t in part.tensors), *part.geometry(), zero, one, *BOUNDS[number], part.whole,
-        float(correction), variance.numpy(), mean.numpy(), count.numpy(), tasks=part.tasks, elements=values.numel(),
+        _columns if part.inner else _rows, *(flat(t) for t in part.tensors), *part.geometry(),
+        zero, zero + zero.dtype.type(1), *BOUNDS[number], part.whole, float(correction),
+        variance.numpy(), mean.numpy(), count.numpy(), tasks=part.tasks, elements=values.numel(),
     )  # fmt: skip
     if not part.whole:
         (variance, extra), (mean, _), (count, _) = (part.split(x) for x in (variance, mean, count))
@@ -67,40 +63,6 @@ def masked_variance(
     )
 
 
-def _of_columns(
-    values: Tensor, mask: Tensor, dim: Sequence[int], correction: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same in two passes, of which the first finds the centers; dimensions are kept.
-
-    One pass that moves the centers of many columns takes as long. Where squares leave the bounds, columns are copied
-    to be rows.
-    """
-    center, count = mean_of(values, mask, dim)
-    center = torch.where(center.isfinite(), center, 0).to(wide(values))
-    n = count.clamp(min=1)
-    rest, squares = sums_of_pairs(_POWERS, values, values, mask, center, dim)
-    least, most = BOUNDS[wide(values)]
-    fine = ((squares > least) & (squares < most)) | ((squares == 0) & (rest == 0))
-    if not bool(fine.all()):
-        dims = sorted(d % values.ndim for d in dim)
-        order = [d for d in range(values.ndim) if d not in dims] + dims
-        values, mask = (x.permute(order).contiguous() for x in (values, mask))
-        last = range(values.ndim - len(dims), values.ndim)
-        found = masked_variance(values, mask, last, False, correction)
-        return found[0].view(count.shape), found[1].view(count.shape), found[2].view(count.shape)
-    variance = (squares - rest * rest / n).clamp(min=0)
-    variance = variance / torch.where(count > max(correction, 0), count - correction, 1)
-    return variance, center + rest / n, count
-
-
-@formula
-def _powers(x: Any, y: Any, center: Any, n: Any) -> Any:
-    return x - center, (x - center) * (x - center)
-
-
-_POWERS = pair_loops(_powers)
-
-
 def masked_variance_backward(
     grad: Tensor,
     values: Tensor,
@@ -110,9 +72,10 @@ def masked_variance_backward(
     dim: Sequence[int],
     correction: float,
 ) -> Tensor:
+    """As in the reference: one pass that reads values and mask and writes the result."""
     enough = count > max(correction, 0)
     factor = 2 / torch.where(enough, count.to(grad.dtype) - correction, 1)
-    found = line(values, mask, mean, grad * factor)
+    found = line(values, mask, mean, grad * factor, None, values.dtype)
     return family.without_estimates_of_few(found, enough)
 
 
@@ -180,9 +143,14 @@ def _rows(
     center = np.full(1, zero)
     complete = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
-        row, start = task // pieces, task % pieces * piece
+        rest, start = task // pieces, task % pieces * piece
         stop = min(start + piece, length)
-        v_row, m_row = place(outer, row, 0), place(outer, row, 1)
+        v_row, m_row = 0, 0
+        for axis in range(len(outer) - 1, -1, -1):
+            i = rest % outer[axis, 0]
+            rest //= outer[axis, 0]
+            v_row += i * outer[axis, 1]
+            m_row += i * outer[axis, 2]
         mean_all, q_all, n_all = 0.0, 0.0, 0
         if m_step == 0 and m[m_row] == 0:
             stop = start
@@ -216,3 +184,122 @@ def _rows(
         if done and n_all > max(correction, 0.0):
             q_all /= n_all - correction
         variance[task], mean[task], count[task] = q_all, mean_all, n_all
+
+
+@reordered
+def _add_columns(v: Any, m: Any, c: Any, s: Any, q: Any, n: Any, zero: Any) -> None:
+    for k in range(v.size):
+        d = decode(v[k]) - c[k] if m[k] != 0 else zero
+        s[k] += d
+        q[k] += d * d
+    for k in range(v.size):
+        n[k] += np.uint8(m[k] != 0)
+
+
+@reordered
+def _sum_columns(v: Any, m: Any, s: Any, n: Any, zero: Any) -> None:
+    for k in range(v.size):
+        s[k] += decode(v[k]) if m[k] != 0 else zero
+    for k in range(v.size):
+        n[k] += np.uint8(m[k] != 0)
+
+
+@compiled
+def _merge_columns(
+    c: Any, s: Any, q: Any, n: Any, mean_all: Any, q_all: Any, n_all: Any, mean_new: Any, q_new: Any, odd: Any,
+    least: float, most: float,
+) -> bool:  # fmt: skip
+    """As the loop over blocks in ``_rows``, without a branch. Whether a column is to be added exactly."""
+    for k in range(c.size):
+        number = np.float64(n[k])
+        before = np.float64(n_all[k])
+        s_block, q_block = np.float64(s[k]), np.float64(q[k])
+        mean = np.float64(c[k]) + s_block / max(number, 1.0)
+        left = q_block - s_block * s_block / max(number, 1.0)
+        left = np.float64(0) if left < 0 else left
+        part = number / max(before + number, 1.0)
+        apart = mean - mean_all[k]
+        after = q_all[k] + left + apart * apart * (before * part)
+        mean_new[k] = mean_all[k] + apart * part
+        q_new[k] = after
+        inside = (q_block > least) & (q_block < most) & (q_block <= 4 * after) & (abs(apart) < np.inf)
+        fine = inside | ((q_block == 0) & (s_block == 0) & (abs(apart) < np.inf))
+        odd[k] = 0 if fine else 1
+    return bool(odd.any())
+
+
+@reordered
+def _columns(
+    v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, zero: Any,
+    one: Any, least: float, most: float, done: bool, correction: float, variance: Any, mean: Any, count: Any, lo: int,
+    hi: int,
+) -> None:  # fmt: skip
+    """Task t reduces tile t % tiles of the columns, over one piece of the rows."""
+    v_step, m_step, m_inner = steps[0], steps[1], inners[1]
+    tiles = (width + TILE - 1) // TILE
+    all_c, all_s, all_q, all_n = (
+        np.full(TILE, zero),
+        np.full(TILE, zero),
+        np.full(TILE, zero),
+        np.zeros(TILE, np.uint8),
+    )
+    all_mean, all_squares, all_count = np.zeros(TILE), np.zeros(TILE), np.zeros(TILE, np.int64)
+    all_mean_new, all_squares_new, all_odd = np.zeros(TILE), np.zeros(TILE), np.zeros(TILE, np.uint8)
+    complete = np.ones(TILE, np.uint8)
+    for task in range(lo, hi):
+        first = task % tiles * TILE
+        w = min(TILE, width - first)
+        rest, start = task // tiles // pieces, task // tiles % pieces * piece
+        stop = min(start + piece, length)
+        v_row, m_row = first, first * m_inner
+        for axis in range(len(outer) - 1, -1, -1):
+            i = rest % outer[axis, 0]
+            rest //= outer[axis, 0]
+            v_row += i * outer[axis, 1]
+            m_row += i * outer[axis, 2]
+        c, s, q, n = all_c[:w], all_s[:w], all_q[:w], all_n[:w]
+        mean_all, q_all, n_all = all_mean[:w], all_squares[:w], all_count[:w]
+        mean_new, q_new, odd = all_mean_new[:w], all_squares_new[:w], all_odd[:w]
+        mean_all[:], q_all[:], n_all[:] = 0, 0, 0
+        for block in range(start, stop, ROWS):
+            end = min(block + ROWS, stop)
+            if block == start:  # a first center: the mean of a few rows
+                s[:], n[:] = zero, 0
+                for r in range(block, min(block + 8, end)):
+                    v0, m0 = v_row + r * v_step, m_row + r * m_step
+                    if m_inner or m[m0] != 0:
+                        _sum_columns(v[v0 : v0 + w], m[m0 : m0 + w] if m_inner else complete[:w], s, n, zero)
+                for k in range(w):
+                    guess = s[k] / max(n[k], 1)
+                    c[k] = guess if np.isfinite(guess) else zero
+            else:
+                for k in range(w):
+                    c[k] = mean_all[k] if np.isfinite(mean_all[k]) else 0.0
+            s[:], q[:], n[:] = zero, zero, 0
+            for r in range(block, end):
+                v0, m0 = v_row + r * v_step, m_row + r * m_step
+                if m_inner or m[m0] != 0:
+                    _add_columns(
+                        v[v0 : v0 + w], m[m0 : m0 + w] if m_inner else complete[:w], c, s, q, n, zero
+                    )
+            if _merge_columns(c, s, q, n, mean_all, q_all, n_all, mean_new, q_new, odd, least, most):
+                for k in range(w):
+                    if odd[k] and n[k]:
+                        mean_block, q_block, exact_n = _add_exactly(
+                            v, m, v_row + k + block * v_step, v_step, m_row + k * m_inner + block * m_step, m_step,
+                            end - block,
+                        )  # fmt: skip
+                        mean_new[k], q_new[k] = _merge(
+                            mean_all[k], q_all[k], n_all[k], mean_block, q_block, exact_n
+                        )
+            for k in range(w):
+                if n[k]:
+                    mean_all[k], q_all[k] = mean_new[k], q_new[k]
+                n_all[k] += n[k]
+        base = task // tiles * width + first
+        for k in range(w):
+            if done and n_all[k] > max(correction, 0.0):
+                variance[base + k] = q_all[k] / (n_all[k] - correction)
+            else:
+                variance[base + k] = q_all[k]
+            mean[base + k], count[base + k] = mean_all[k], n_all[k]

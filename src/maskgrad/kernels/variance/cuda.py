@@ -17,24 +17,16 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels import variance as family
-from maskgrad.kernels.cuda.compiler import compiled, precision
-from maskgrad.kernels.cuda.tiles import (
-    entrywise,
-    fetch,
-    place,
-    position,
-    reduction,
-    restored,
-    table,
-    tile,
-    tile_place,
-)
+from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
 from maskgrad.kernels.kernel import HALVES
 
 
 def masked_variance(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, correction: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if not values.numel() or not values.ndim or not dim:
+        return family.masked_variance.reference(values.detach(), mask, tuple(dim), keepdim, correction)
     squares, mean, count = central_squares(values, mask, dim, keepdim)
     variance = squares / torch.where(count > max(correction, 0), count - correction, 1)
     dtype = torch.float32 if values.dtype in HALVES else values.dtype
@@ -49,16 +41,18 @@ def central_squares(
     The first two are float64.
     """
     view = table((values, mask), dim)
-    pieces = view.tile.pieces
-    size = view.kept.number * pieces
+    kept, reduced, tile = view.kept, view.reduced, view.tile
+    size = kept.number * tile.pieces
     squares, mean = (torch.empty(size, dtype=torch.float64, device=values.device) for _ in range(2))
     count = torch.empty(size, dtype=torch.int64, device=values.device)
-    reduction(
-        _moments, view, (values.detach(), mask.view(torch.int8)), (squares, mean, count), CENTERED=centered,
-        ACC=precision(values.dtype),
+    launch(
+        _moments, -(-kept.number // tile.kept) * tile.pieces, values.detach(), mask.view(torch.int8), squares, mean,
+        count, kept.number, kept.sizes, *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece,
+        tile.pieces, CENTERED=centered, ACC=precision(values.dtype), INDEX=index_type(values, mask),
+        KEPT=tile.kept, REDUCED=tile.reduced,
     )  # fmt: skip
-    if pieces > 1:
-        squares, mean, count = _joined(*(x.view(-1, pieces) for x in (squares, mean, count)))
+    if tile.pieces > 1:
+        squares, mean, count = _joined(*(x.view(-1, tile.pieces) for x in (squares, mean, count)))
     return restored(squares, view, keepdim), restored(mean, view, keepdim), restored(count, view, keepdim)
 
 
@@ -92,7 +86,7 @@ def masked_variance_backward(
 @compiled
 def moments_of(
     values: tl.tensor, mask: tl.tensor, v_row: tl.tensor, m_row: tl.tensor, inside_row: tl.tensor, start: tl.tensor,
-    stop: tl.tensor, sizes: tl.tensor, strides: tl.tensor, MASK: tl.constexpr, CENTERED: tl.constexpr,
+    stop: tl.tensor, sizes: tl.tensor, v_steps: tl.tensor, m_steps: tl.tensor, CENTERED: tl.constexpr,
     ACC: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """For each kept entry: how many are specified, their mean, and their squares, in float64.
@@ -108,8 +102,8 @@ def moments_of(
     for first in range(start, stop, REDUCED):
         r = first + tl.arange(0, REDUCED)
         inside = inside_row & (r < stop)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, strides, MASK)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, strides, 0)[None, :], mask=inside, other=0).to(ACC)
+        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
+        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
         if CENTERED:
             origin = tl.where(m & (number == 0), v, origin)
             plain += tl.where(m, v, 0)
@@ -139,15 +133,19 @@ def moments_of(
 @compiled
 def _moments(
     values: tl.tensor, mask: tl.tensor, squares: tl.tensor, mean: tl.tensor, count: tl.tensor, kept: tl.tensor,
-    kept_sizes: tl.tensor, kept_strides: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, strides: tl.tensor,
-    piece: tl.tensor, pieces: tl.tensor, CENTERED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr,
-    KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    kept_sizes: tl.tensor, v_kept: tl.tensor, m_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
+    v_steps: tl.tensor, m_steps: tl.tensor, piece: tl.tensor, pieces: tl.tensor, CENTERED: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
 ) -> None:  # fmt: skip
-    k, start, stop, to = position(reduced, piece, pieces, INDEX, KEPT)
+    program = tl.program_id(0).to(INDEX)
+    k = program // pieces * KEPT + tl.arange(0, KEPT)
+    start = program % pieces * piece
     found = moments_of(
-        values, mask, place(k, kept_sizes, kept_strides, 0)[:, None], place(k, kept_sizes, kept_strides, 1)[:, None],
-        (k < kept)[:, None], start, stop, sizes, strides, 1, CENTERED, ACC, KEPT, REDUCED,
+        values, mask, place(k, kept_sizes, v_kept)[:, None], place(k, kept_sizes, m_kept)[:, None],
+        (k < kept)[:, None], start, tl.minimum(start + piece, reduced), sizes, v_steps, m_steps, CENTERED, ACC, KEPT,
+        REDUCED,
     )  # fmt: skip
+    to = k * pieces + program % pieces
     tl.store(squares + to, found[2], mask=k < kept)
     tl.store(mean + to, found[1], mask=k < kept)
     tl.store(count + to, found[0].to(tl.int64), mask=k < kept)
@@ -156,13 +154,19 @@ def _moments(
 @compiled
 def _backward(
     out: tl.tensor, values: tl.tensor, share: tl.tensor, mean: tl.tensor, mask: tl.tensor, rows: tl.tensor,
-    row_sizes: tl.tensor, row_strides: tl.tensor, length: tl.tensor, sizes: tl.tensor, strides: tl.tensor,
-    pieces: tl.tensor, ACC: tl.constexpr, INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    row_sizes: tl.tensor, o_rows: tl.tensor, v_rows: tl.tensor, s_rows: tl.tensor, a_rows: tl.tensor,
+    m_rows: tl.tensor, length: tl.tensor, sizes: tl.tensor, o_steps: tl.tensor, v_steps: tl.tensor,
+    s_steps: tl.tensor, a_steps: tl.tensor, m_steps: tl.tensor, pieces: tl.tensor, ACC: tl.constexpr,
+    INDEX: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ) -> None:  # fmt: skip
     row, column, inside = tile(rows, length, pieces, INDEX, TALL, WIDE)
-    m = fetch(mask, 4, row, row_sizes, row_strides, column, sizes, strides, inside) != 0
-    v = fetch(values, 1, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    a = fetch(mean, 3, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    s = fetch(share, 2, row, row_sizes, row_strides, column, sizes, strides, inside).to(ACC)
-    place = tile_place(0, row, row_sizes, row_strides, column, sizes, strides)
-    tl.store(out + place, tl.where(m, s * (v - a), 0).to(out.dtype.element_ty), mask=inside)
+    m_place = tile_place(row, row_sizes, m_rows, column, sizes, m_steps)
+    v_place = tile_place(row, row_sizes, v_rows, column, sizes, v_steps)
+    s_place = tile_place(row, row_sizes, s_rows, column, sizes, s_steps)
+    a_place = tile_place(row, row_sizes, a_rows, column, sizes, a_steps)
+    o_place = tile_place(row, row_sizes, o_rows, column, sizes, o_steps)
+    m = tl.load(mask + m_place, mask=inside, other=0) != 0
+    v = tl.load(values + v_place, mask=inside, other=0).to(ACC)
+    a = tl.load(mean + a_place, mask=inside, other=0).to(ACC)
+    s = tl.load(share + s_place, mask=inside, other=0).to(ACC)
+    tl.store(out + o_place, tl.where(m, s * (v - a), 0).to(out.dtype.element_ty), mask=inside)

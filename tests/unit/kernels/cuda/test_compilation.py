@@ -59,6 +59,7 @@ for dtype in (torch.float16, torch.float64, torch.int32, torch.bool):
     values = torch.zeros(40, 24, dtype=dtype)
     cuda.masked_sum(values, mask, (0,), False)
     cuda.masked_sum(values.t(), mask.t(), (1,), True, torch.float64 if dtype.is_floating_point else None)
+    cuda.masked_filling(values, mask, True)
 cuda.masked_sum(torch.zeros(30_000), torch.zeros(30_000, dtype=torch.bool), (0,), False)
 values, labels = torch.zeros(40, 24, dtype=torch.float64), torch.zeros(40, dtype=torch.int64)
 cuda.masked_layer_norm(values, mask, 1, values[0], values[0], 1e-5, True)
@@ -79,17 +80,21 @@ def test_every_kernel_compiles(tmp_path):
     assert done.returncode == 0, done.stderr
     for kernel in (
         "_sums",
+        "_select",
         "_merge",
         "_spread",
         "_softmax",
         "_adagrad",
         "_rowwise_adagrad",
         "_moments",
+        "_norms",
+        "_products",
         "_logsumexp",
         "_standardize",
         "_pair_sums",
         "_losses",
         "_cross_entropy",
+        "_copy",
     ):
         assert f"'{kernel}'" in done.stdout
 

@@ -39,9 +39,6 @@ def test_sum_spread_and_extremum(dtype, dense, lengths):
         best = agree("segment_extremum", values, pointers, order, True)
         agree("segment_extremum", values, pointers, order, False)
         agree("segment_expand", best, pointers, order, number)
-        if dtype.is_floating_point:
-            for center in (None, best.double() / 2):
-                agree("segment_squares", values, center, pointers, order)
 
 
 @pytest.mark.parametrize("logarithm", [False, True])
