@@ -1,11 +1,11 @@
-"""The family of refusals: each kind of "no" is its own kind of exception.
+"""What maskgrad raises: a class for each reason, which says what to write instead.
 
-- :class:`UndefinedOnMaskedError`: never; the operation has no meaning on incomplete data.
-- :class:`UnsupportedOperationError`: not yet; nobody has told maskgrad what the operation means.
-- :class:`NotExportableError`: the operation runs here, but has no place in a file or a graph.
-- :class:`ExportMismatchError`: what was to be written gives other results than the model.
-- :class:`UnspecifiedValueError`: a plain number was asked of an entry that has none.
-- :class:`CoupledSamplesError`: a gradient for each sample was asked of samples that influence each other.
+- :class:`UndefinedOnMaskedError`: the operation has no meaning on incomplete data.
+- :class:`UnsupportedOperationError`: there is no rule yet for what the operation means.
+- :class:`NotExportableError`: the operation runs eagerly, but cannot be written into a file or a graph.
+- :class:`ExportMismatchError`: the exported file gives other results than the model.
+- :class:`UnspecifiedValueError`: ``.item()`` and the like on an unspecified entry.
+- :class:`CoupledSamplesError`: per-sample gradients of samples that influence each other.
 - :class:`ExaminationError`: the doctor cannot examine a program: which argument or property of it is in the way.
 - :class:`LostRankError`: another process has ended or does not answer.
 - :class:`MissingDependencyError`: an optional package is absent, broken, too old or too new; it names what works.
@@ -49,7 +49,7 @@ class UndefinedOnMaskedError(MaskgradError, TypeError):
 
 
 class UnsupportedOperationError(MaskgradError, TypeError):
-    """No record says what the operation means on masked data; it is refused, never guessed."""
+    """There is no rule for what the operation means on masked data; it is never guessed."""
 
     def __init__(self, operation: str, detail: str = "", instead: str = "") -> None:
         self.operation = operation
@@ -62,11 +62,11 @@ class UnsupportedOperationError(MaskgradError, TypeError):
 
 
 class UnsupportedAttributeError(UnsupportedOperationError, AttributeError):
-    """The same for a method or property that ``torch.Tensor`` has; ``hasattr`` is False for it."""
+    """A method or property of ``torch.Tensor`` that a MaskedTensor does not have; ``hasattr`` is False for it."""
 
 
 class NotExportableError(UnsupportedOperationError):
-    """The operation runs here, but has no place in a file or a graph: which one, why, and what to do instead."""
+    """The operation cannot be written into a file or a graph: which one, why, and what to do instead."""
 
     def __init__(self, operation: str, reason: str, remedy: str) -> None:
         self.operation, self.reason, self.remedy = operation, reason, remedy
@@ -74,7 +74,7 @@ class NotExportableError(UnsupportedOperationError):
 
 
 class DependsOnNumbersError(NotExportableError):
-    """The course of the computation, not only its results, depends on numbers that are known in a run only."""
+    """The control flow depends on values of tensors, which are known in a run only."""
 
 
 class ExaminationError(MaskgradError, ValueError):
@@ -82,19 +82,19 @@ class ExaminationError(MaskgradError, ValueError):
 
 
 class ExportMismatchError(MaskgradError, RuntimeError):
-    """What was to be written gives other results than the model does; nothing was written."""
+    """The exported file gives other results than the model; nothing was written."""
 
 
 class UnspecifiedValueError(MaskgradError, ValueError):
-    """A plain number was asked of an entry that is unspecified."""
+    """``.item()``, ``float()`` and the like on an unspecified entry."""
 
 
 class CoupledSamplesError(MaskgradError, ValueError):
-    """Samples of a batch influence each other, so that no cheap way gives the gradient of each; it is not guessed."""
+    """Samples of a batch influence each other, so that the gradient of each is not defined or not cheap."""
 
 
 class LostRankError(MaskgradError, RuntimeError):
-    """Another process has ended, does not come in time, or does something else; nothing was changed in this one."""
+    """Another process has ended, is late, or calls something else; nothing was changed in this one."""
 
 
 class MissingDependencyError(MaskgradError, ImportError):
@@ -110,7 +110,7 @@ class MissingDependencyError(MaskgradError, ImportError):
 
 
 class UnsupportedLayoutError(MaskgradError, TypeError):
-    """The operation exists, but not on this storage layout; nothing is made dense behind the user's back."""
+    """The operation exists, but not on this storage layout; nothing becomes dense unless you ask for it."""
 
     def __init__(self, operation: str, layout: object, shape: tuple[int, ...] | None = None) -> None:
         self.operation, self.layout = operation, layout

@@ -1,4 +1,4 @@
-"""Sparse COO tensors whose entries are merged: right for halves, checked, and fast.
+"""Merge duplicate entries of sparse COO tensors: in float32 for halves, checked, and fast.
 
 Shapes: ``n`` stored entries, ``m <= n`` distinct ones, ``s`` sparse dimensions, ``*dense`` the shape of one
 entry. An entry's *position* is its row-major number among the sparse dimensions (int64).
@@ -149,7 +149,7 @@ def coalesce_gradients(model_or_params: torch.nn.Module | Tensor | Iterable[Tens
 
 
 def is_coalesced(t: Tensor) -> bool:
-    """Whether a sparse COO tensor says that it is merged, and its indices bear it out: sorted, each place once.
+    """Whether a sparse COO tensor is really coalesced: flagged so, with sorted indices, each once.
 
     Args:
         t: sparse COO tensor.

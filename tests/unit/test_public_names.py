@@ -46,7 +46,7 @@ def test_the_reference_has_each_name_in_one_group(monkeypatch: pytest.MonkeyPatc
     assert next(iter(groups.values()))[0] == "masked"
     monkeypatch.setattr(mg, "__all__", [*mg.__all__, "use_kernels_"])
     monkeypatch.setattr(mg, "use_kernels_", mg.use_kernels, raising=False)
-    with pytest.raises(ValueError, match="differ in {'use_kernels_'}"):
+    with pytest.raises(ValueError, match=r"differ in .*use_kernels_"):
         names_in_groups(mg)
     assert groups is GROUPS
 

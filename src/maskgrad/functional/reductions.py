@@ -34,7 +34,7 @@ __all__ = [
 def sum(
     input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
-    r"""Sum of the specified entries, :math:`\sum_{i: m_i} x_i`; 0 in empty slots.
+    r"""Sum of the specified entries, :math:`\sum_{i: m_i} x_i`; 0 where nothing is specified.
 
     Gradient: the incoming one at specified entries. Dense equivalent: ``torch.where(mask, input, 0).sum(dim)``.
 
@@ -77,7 +77,7 @@ def count(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask =
 def prod(
     input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
-    r"""Product of the specified entries, :math:`\prod_{i: m_i} x_i`; 1 in empty slots.
+    r"""Product of the specified entries, :math:`\prod_{i: m_i} x_i`; 1 where nothing is specified.
 
     Gradient: the product of the other specified entries. Dense equivalent: ``torch.where(mask, input, 1).prod(dim)``.
 
@@ -172,7 +172,7 @@ def amin(
 def argmax(
     input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
-    """Position in the original tensor of the first largest specified entry; 0 in empty slots.
+    """Position in the original tensor of the first largest specified entry; 0 where nothing is specified.
 
     Example:
         >>> argmax(torch.tensor([9., 1., 3.]), mask=torch.tensor([False, True, True]))
@@ -185,7 +185,7 @@ def argmax(
 def argmin(
     input: Tensor, dim: int | None = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
-    """Position in the original tensor of the first smallest specified entry; 0 in empty slots.
+    """Position in the original tensor of the first smallest specified entry; 0 where nothing is specified.
 
     Example:
         >>> argmin(torch.tensor([0., 1., 3.]), mask=torch.tensor([False, True, True]))
@@ -217,7 +217,7 @@ def norm(
 
 @documented
 def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
-    """Whether some specified entry is true; False in empty slots.
+    """Whether some specified entry is true; False where nothing is specified.
 
     Example:
         >>> any(torch.tensor([True, False]), mask=torch.tensor([False, True]))
@@ -228,7 +228,7 @@ def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = N
 
 @documented
 def all(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
-    """Whether every specified entry is true; True in empty slots.
+    """Whether every specified entry is true; True where nothing is specified.
 
     Example:
         >>> all(torch.tensor([False, True]), mask=torch.tensor([False, True]))

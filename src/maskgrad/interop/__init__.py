@@ -1,4 +1,4 @@
-"""To and from the neighbours: pandas, Arrow, polars, awkward, SciPy, and PyTorch's nested, packed and masked tensors.
+"""To and from pandas, Arrow, polars, awkward, SciPy, and PyTorch's nested, packed and masked tensors.
 
 A missing value stays missing and a NaN stays a NaN: nothing goes through NaN on the way. The packages are
 optional (``pip install 'maskgrad[interop]'``) and are imported by the functions that need them. No function

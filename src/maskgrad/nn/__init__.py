@@ -1,4 +1,4 @@
-"""Layers that know what the rest of maskgrad does to their parameters; drop-in for those of ``torch.nn``."""
+"""Drop-in layers for those of ``torch.nn``: tables that are up to date when read, and a choice of pattern."""
 
 from __future__ import annotations
 
