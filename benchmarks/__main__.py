@@ -70,9 +70,9 @@ def bench(
     from rich.console import Console
 
     from benchmarks import report
-    from benchmarks.course import run
     from benchmarks.families import FAMILIES
     from benchmarks.plan import Plan, UnknownNameError
+    from benchmarks.runner import run
 
     console = Console()
     if list_:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["OURS", "Case", "Contender", "Contest", "LeftOutError", "WrongResultError"]
+__all__ = ["OURS", "Case", "Comparison", "Implementation", "LeftOutError", "WrongResultError"]
 
 #: the contender that all others are compared with
 OURS = "maskgrad"
@@ -28,7 +28,7 @@ def _as_it_is(result: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Implementation:
     """One way to do the task."""
 
     #: what is timed
@@ -38,11 +38,11 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Contest:
+class Comparison:
     """A case made ready to run."""
 
     #: by name, maskgrad's own first; each is made only if it is wanted
-    contenders: Mapping[str, Callable[[], Contender]]
+    contenders: Mapping[str, Callable[[], Implementation]]
     #: compares what a contender read with a reference that is independent of all of them; raises AssertionError
     verify: Callable[[Any], None]
     #: compares maskgrad's with another's, entry for entry; raises AssertionError
@@ -66,7 +66,7 @@ class Case:
     #: share of specified entries; None where there is no mask
     density: float | None
     dtype: str
-    prepare: Callable[[], Contest]
+    prepare: Callable[[], Comparison]
     #: what else tells it from other cases
     note: str = ""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.case import OURS
 from benchmarks.charts import dots, scaling
-from benchmarks.masked_contest import FORWARD, FORWARD_AND_BACKWARD
+from benchmarks.masked_comparison import FORWARD, FORWARD_AND_BACKWARD
 from benchmarks.results import Row
 from maskgrad.plot.canvas import INK, TICK_SIZE, figure
 

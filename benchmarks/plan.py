@@ -12,11 +12,11 @@ from typing import Protocol
 
 from benchmarks.case import Case
 from benchmarks.peers import PEERS
-from benchmarks.timing import Pace
+from benchmarks.timing import TimingConfig
 
 __all__ = ["Family", "Plan", "Point", "UnknownNameError"]
 
-QUICK = Pace(fewest=3, most=5, seconds=0.05, shortest=5e-4)
+QUICK = TimingConfig(fewest=3, most=5, seconds=0.05, shortest=5e-4)
 #: torch.compile takes seconds for each case, which --quick has not
 _SLOW_PEERS = frozenset(("compiled-where",))
 
@@ -75,7 +75,7 @@ class Plan:
     dtypes: Sequence[str] | None = None
     peers: Sequence[str] | None = None
     quick: bool = False
-    pace: Pace = field(default_factory=Pace)
+    pace: TimingConfig = field(default_factory=TimingConfig)
 
     def chosen(self, families: Sequence[Family]) -> list[Family]:
         """The families to measure, in their own order.

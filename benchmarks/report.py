@@ -13,11 +13,11 @@ from rich.padding import Padding
 from rich.table import Table
 
 from benchmarks.case import OURS, Case
-from benchmarks.course import Outcome
 from benchmarks.peers import PEERS, why_absent
 from benchmarks.pictures import draw
 from benchmarks.plan import Family
 from benchmarks.results import Row, read_folder
+from benchmarks.runner import Outcome
 from benchmarks.table import by_case, exponents, judged_goals, provenance_note
 from maskgrad.errors import MissingDependencyError
 

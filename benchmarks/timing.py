@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from benchmarks.case import OURS, Case, Contender, Contest, LeftOutError, WrongResultError
+from benchmarks.case import OURS, Case, Comparison, Implementation, LeftOutError, WrongResultError
 from benchmarks.memory import peak
 from benchmarks.results import Row
 from benchmarks.spread import spread
 
-__all__ = ["Pace", "measure"]
+__all__ = ["TimingConfig", "measure"]
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Pace:
+class TimingConfig:
     """How long to measure: ``seconds`` for a case, of which each contender has its share.
 
     All take part in the fewest rounds; a slow one then stays away, and fast ones go on, the most rounds at most.
@@ -40,7 +40,7 @@ class Pace:
 
 def measure(
     case: Case,
-    pace: Pace,
+    pace: TimingConfig,
     wanted: Container[str],
     notice: Callable[[str], None] = lambda _: None,
     clock: Clock = time.perf_counter,
@@ -90,10 +90,10 @@ def _timer(call: Callable[[], Any], clock: Clock) -> Timer:
 
 
 def _checked(
-    case: Case, contest: Contest, wanted: Container[str], notice: Callable[[str], None]
-) -> dict[str, Contender]:
+    case: Case, contest: Comparison, wanted: Container[str], notice: Callable[[str], None]
+) -> dict[str, Implementation]:
     """The contenders, after a look at what each computes."""
-    found: dict[str, Contender] = {}
+    found: dict[str, Implementation] = {}
     ours: Any = None
     for name, make in contest.contenders.items():
         if not name.startswith(OURS) and name not in wanted:
@@ -136,7 +136,7 @@ def _in_words(error: Exception) -> str:
 
 def _rows(
     case: Case,
-    contest: Contest,
+    contest: Comparison,
     times: dict[str, list[float]],
     calls: dict[str, int],
     peaks: dict[str, int],

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from benchmarks.agreement import agree
-from benchmarks.case import OURS, Case, Contender, Contest
+from benchmarks.case import OURS, Case, Comparison, Implementation
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_values
 
@@ -44,18 +44,18 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, outputs: int, coupling: str, with_loop: bool) -> Case:
     samples, dtype = point.size, point.dtype
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         model = network(outputs, dtype)
         x = random_values((samples, FEATURES), dtype, around=0.0).requires_grad_()
 
-        contenders: dict[str, Callable[[], Contender]] = {
-            OURS: lambda: Contender(lambda: mg.batched_grad(model(x), x, coupling=coupling)),
-            "is-grads-batched": lambda: Contender(lambda: _at_once(model(x), x)),
-            "vmap-jacrev": lambda: Contender(_by_functions(model, x.detach())),
+        contenders: dict[str, Callable[[], Implementation]] = {
+            OURS: lambda: Implementation(lambda: mg.batched_grad(model(x), x, coupling=coupling)),
+            "is-grads-batched": lambda: Implementation(lambda: _at_once(model(x), x)),
+            "vmap-jacrev": lambda: Implementation(_by_functions(model, x.detach())),
         }
         if with_loop:
-            contenders["double-loop"] = lambda: Contender(lambda: _double_loop(model(x), x))
-        return Contest(
+            contenders["double-loop"] = lambda: Implementation(lambda: _double_loop(model(x), x))
+        return Comparison(
             contenders,
             verify=lambda found: agree(found, _by_hand(model, x), dtype),
             agree=lambda ours, theirs: agree(theirs, ours, dtype),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import maskgrad as mg
 from benchmarks.agreement import agree
-from benchmarks.case import OURS, Case, Contender, Contest, LeftOutError
+from benchmarks.case import OURS, Case, Comparison, Implementation, LeftOutError
 from benchmarks.peers import why_absent
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_values
@@ -41,17 +41,17 @@ def _cases(point: Point) -> Iterator[Case]:
 
 
 def _rows(rows: int, pattern: str, dtype: str) -> Case:
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         indices, values = repeated(rows, pattern), random_values((rows, WIDTH), dtype)
 
         def torch_coalesce() -> Tensor:
             unmerged = torch.sparse_coo_tensor(indices[None], values, (TABLE, WIDTH), check_invariants=False)
             return unmerged.coalesce()
 
-        return Contest(
+        return Comparison(
             {
-                OURS: lambda: Contender(lambda: mg.sparse.merge_entries(indices, values, (TABLE,))),
-                "torch.sparse": lambda: Contender(
+                OURS: lambda: Implementation(lambda: mg.sparse.merge_entries(indices, values, (TABLE,))),
+                "torch.sparse": lambda: Implementation(
                     torch_coalesce, lambda merged: (merged.indices()[0], merged.values())
                 ),
             },
@@ -76,7 +76,7 @@ def _verify(found: tuple[Tensor, Tensor], indices: Tensor, values: Tensor, dtype
 def _scalars(entries: int, dtype: str) -> Case:
     """Entries of a matrix: two indices for each."""
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         generator = torch.Generator().manual_seed(6)
         indices = torch.randint(GRID, (2, entries), generator=generator)
         values = random_values((entries,), dtype)
@@ -88,10 +88,10 @@ def _scalars(entries: int, dtype: str) -> Case:
             key = found[0][0] * GRID + found[0][1]
             _verify((key, found[1][:, None]), indices[0] * GRID + indices[1], values[:, None], dtype)
 
-        return Contest(
+        return Comparison(
             {
-                OURS: lambda: Contender(lambda: mg.sparse.coalesce(unmerged()), _parts),
-                "torch.sparse": lambda: Contender(lambda: unmerged().coalesce(), _parts),
+                OURS: lambda: Implementation(lambda: mg.sparse.coalesce(unmerged()), _parts),
+                "torch.sparse": lambda: Implementation(lambda: unmerged().coalesce(), _parts),
                 "scipy": lambda: _scipy(indices, values),
             },
             verify,
@@ -105,7 +105,7 @@ def _parts(merged: Tensor) -> tuple[Tensor, Tensor]:
     return merged.indices(), merged.values()
 
 
-def _scipy(indices: Tensor, values: Tensor) -> Contender:
+def _scipy(indices: Tensor, values: Tensor) -> Implementation:
     if why_absent("scipy"):
         raise LeftOutError(why_absent("scipy"))
     from scipy.sparse import coo_matrix
@@ -118,7 +118,7 @@ def _scipy(indices: Tensor, values: Tensor) -> Contender:
         places = torch.stack([torch.from_numpy(found.row), torch.from_numpy(found.col)]).long()
         return places, torch.from_numpy(found.data)
 
-    return Contender(lambda: coo_matrix((numbers, at), (GRID, GRID)).tocsr(), read)
+    return Implementation(lambda: coo_matrix((numbers, at), (GRID, GRID)).tocsr(), read)
 
 
 FAMILY = Family(

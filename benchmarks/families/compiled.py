@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from benchmarks.case import OURS, Case, Contender, Contest
-from benchmarks.masked_contest import (
+from benchmarks.case import OURS, Case, Comparison, Implementation
+from benchmarks.masked_comparison import (
     FORWARD,
     FORWARD_AND_BACKWARD,
     Formulation,
     Function,
-    masked_contest,
+    masked_comparison,
 )
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
@@ -45,7 +45,7 @@ def _compiled(function: Function) -> Function:
     return result
 
 
-def _contest(name: str, x: Tensor, mask: Tensor, work: str) -> Contest:
+def _contest(name: str, x: Tensor, mask: Tensor, work: str) -> Comparison:
     operation, of_the_rest = OPERATIONS[name]
     formulation = Formulation(
         ours=lambda values, kept: operation(mg.masked(values, kept)).filled(0.0),
@@ -67,12 +67,12 @@ def _contest(name: str, x: Tensor, mask: Tensor, work: str) -> Contest:
 
     torch._dynamo.reset()  # what was compiled for other cases counts towards the limit of recompilations
     ways = {
-        OURS: masked_contest(replace(formulation, ours=_compiled(with_operators)), x, mask, work),
-        "maskgrad-formulas": masked_contest(
+        OURS: masked_comparison(replace(formulation, ours=_compiled(with_operators)), x, mask, work),
+        "maskgrad-formulas": masked_comparison(
             replace(formulation, ours=_compiled(with_formulas)), x, mask, work
         ),
-        "maskgrad-eager": masked_contest(formulation, x, mask, work),
-        "dense": masked_contest(replace(formulation, ours=_compiled(of_dense)), x, mask, work),
+        "maskgrad-eager": masked_comparison(formulation, x, mask, work),
+        "dense": masked_comparison(replace(formulation, ours=_compiled(of_dense)), x, mask, work),
     }
     contenders = {way: contest.contenders[OURS] for way, contest in ways.items()}
     contenders["maskgrad-formulas"] = _traced_with_the_reference(contenders["maskgrad-formulas"])
@@ -80,10 +80,10 @@ def _contest(name: str, x: Tensor, mask: Tensor, work: str) -> Contest:
     return replace(ways["maskgrad-eager"], contenders=contenders)
 
 
-def _traced_with_the_reference(make: Callable[[], Contender]) -> Callable[[], Contender]:
+def _traced_with_the_reference(make: Callable[[], Implementation]) -> Callable[[], Implementation]:
     """A graph keeps the bodies that were chosen when it was traced, in its first call."""
 
-    def made() -> Contender:
+    def made() -> Implementation:
         contender = make()
         with mg.use_kernels("reference"):
             contender.call()
@@ -92,8 +92,8 @@ def _traced_with_the_reference(make: Callable[[], Contender]) -> Callable[[], Co
     return made
 
 
-def _yardstick(make: Callable[[], Contender]) -> Callable[[], Contender]:
-    return lambda: Contender(make().call, read=None)
+def _yardstick(make: Callable[[], Implementation]) -> Callable[[], Implementation]:
+    return lambda: Implementation(make().call, read=None)
 
 
 def _cases(point: Point) -> Iterator[Case]:
@@ -105,7 +105,7 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, name: str, work: str) -> Case:
     shape = (point.size, point.size)
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         x, mask = random_values(shape, point.dtype), random_mask(shape, point.density, (1,))
         return _contest(name, x, mask, work)
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from benchmarks.case import OURS, Case, Contender, Contest
-from benchmarks.masked_contest import FORWARD, FORWARD_AND_BACKWARD
+from benchmarks.case import OURS, Case, Comparison, Implementation
+from benchmarks.masked_comparison import FORWARD, FORWARD_AND_BACKWARD
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
 
@@ -68,7 +68,7 @@ def _cases(point: Point) -> Iterator[Case]:
         )
 
 
-def _metric(name: str, shape: tuple[int, ...], point: Point) -> Contest:
+def _metric(name: str, shape: tuple[int, ...], point: Point) -> Comparison:
     x, y = random_values(shape, point.dtype), random_values(shape, point.dtype)
     mask = random_mask(shape, point.density)
     prediction, target = mg.masked(x, mask), mg.masked(y, mask)
@@ -80,21 +80,21 @@ def _metric(name: str, shape: tuple[int, ...], point: Point) -> Contest:
         "bare-values": lambda metric: metric.update(*aligned),
     }
 
-    def contender(way: Callable[[Any], Any]) -> Contender:
+    def contender(way: Callable[[Any], Any]) -> Implementation:
         def call() -> Tensor:
             metric = make()
             way(metric)
             return metric.compute()
 
-        return Contender(call)
+        return Implementation(call)
 
     truth = make()
     truth.update(x[mask], y[mask])
     made = {peer: functools.partial(contender, way) for peer, way in ways.items()}
-    return Contest(made, functools.partial(torch.testing.assert_close, truth.compute()))
+    return Comparison(made, functools.partial(torch.testing.assert_close, truth.compute()))
 
 
-def _accumulated(shape: tuple[int, ...], point: Point) -> Contest:
+def _accumulated(shape: tuple[int, ...], point: Point) -> Comparison:
     """As many losses in each micro-batch, so that the mean of means is the mean, and both give one gradient."""
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(COLUMNS, 256), nn.GELU(), nn.Linear(256, COLUMNS)).to(
@@ -119,8 +119,8 @@ def _accumulated(shape: tuple[int, ...], point: Point) -> Contest:
 
     plain(batches.flatten(0, 1)).square().mean().backward()
     truth = _gradient(plain).clone()
-    made = {OURS: lambda: Contender(ours), "by-hand": lambda: Contender(by_hand)}
-    return Contest(made, functools.partial(torch.testing.assert_close, truth, rtol=1e-4, atol=1e-5))
+    made = {OURS: lambda: Implementation(ours), "by-hand": lambda: Implementation(by_hand)}
+    return Comparison(made, functools.partial(torch.testing.assert_close, truth, rtol=1e-4, atol=1e-5))
 
 
 def _gradient(layers: nn.Module) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.case import OURS, Case, Contender, Contest
+from benchmarks.case import OURS, Case, Comparison, Implementation
 from benchmarks.families.models import Program, programs
 from benchmarks.plan import Family, Point
 from maskgrad.doctor.leaks import compare, garble
@@ -39,7 +39,7 @@ def _cases(point: Point) -> Iterator[Case]:
                 yield Case(NAME, name, run, shape, 0.7, "float32", prepare, note)
 
 
-def _contest(program: Program, run: str, mistake: bool) -> Contest:
+def _contest(program: Program, run: str, mistake: bool) -> Comparison:
     torch.manual_seed(0)
     model, data = program.model(program.shape), program.data(program.shape)
     padding = _padding(data)
@@ -72,10 +72,10 @@ def _contest(program: Program, run: str, mistake: bool) -> Contest:
             loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         )
 
-    made = {OURS: lambda: Contender(examined), "plain-step": lambda: Contender(plain)}
+    made = {OURS: lambda: Implementation(examined), "plain-step": lambda: Implementation(plain)}
     # the program's own numbers are those of a step without the doctor, bit for bit
     verify = functools.partial(torch.testing.assert_close, plain().clone(), rtol=0, atol=0)
-    return Contest(made, verify, weighs=True)
+    return Comparison(made, verify, weighs=True)
 
 
 def _padding(data: dict[str, Tensor]) -> dict[Any, Any]:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from benchmarks.case import OURS, Case, Contender, Contest
-from benchmarks.masked_contest import (
+from benchmarks.case import OURS, Case, Comparison, Implementation
+from benchmarks.masked_comparison import (
     FORWARD,
     FORWARD_AND_BACKWARD,
     Formulation,
-    masked_contest,
+    masked_comparison,
 )
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
@@ -33,10 +33,10 @@ OPERATIONS: dict[str, Operation] = {
 UNKNOWN_TO_TORCH_MASKED = frozenset(("relu(a)",))
 
 
-def ready_made(name: str, x: Tensor, mask: Tensor, work: str = FORWARD) -> Contest:
+def ready_made(name: str, x: Tensor, mask: Tensor, work: str = FORWARD) -> Comparison:
     """The operation ``name`` on operands made beforehand; backward, on a type made of the leaf within the time."""
     operation = OPERATIONS[name]
-    contest = masked_contest(
+    contest = masked_comparison(
         Formulation(
             ours=lambda values, kept: operation(mg.masked(values, kept)),
             where=lambda values, kept: torch.where(kept, operation(values), 0),
@@ -54,12 +54,12 @@ def ready_made(name: str, x: Tensor, mask: Tensor, work: str = FORWARD) -> Conte
     contenders = dict(contest.contenders)
     read = contenders[OURS]().read
     ours = mg.masked(x, mask)
-    contenders[OURS] = lambda: Contender(lambda: operation(ours), read)
+    contenders[OURS] = lambda: Implementation(lambda: operation(ours), read)
     if name not in UNKNOWN_TO_TORCH_MASKED:
 
-        def torch_masked() -> Contender:
+        def torch_masked() -> Implementation:
             theirs = torch.masked.masked_tensor(x, mask)
-            return Contender(lambda: operation(theirs), read)
+            return Implementation(lambda: operation(theirs), read)
 
         contenders["torch.masked"] = torch_masked
     return replace(contest, contenders=contenders)
@@ -74,7 +74,7 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, name: str, work: str) -> Case:
     shape = (point.size, point.size)
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         return ready_made(name, random_values(shape, point.dtype), random_mask(shape, point.density), work)
 
     return Case(NAME, name, work, shape, point.density, point.dtype, prepare)

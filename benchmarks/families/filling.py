@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 
 import maskgrad as mg
-from benchmarks.case import Case, Contest
-from benchmarks.masked_contest import (
+from benchmarks.case import Case, Comparison
+from benchmarks.masked_comparison import (
     FORWARD,
     FORWARD_AND_BACKWARD,
     Formulation,
-    masked_contest,
+    masked_comparison,
 )
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
@@ -37,10 +37,10 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, work: str) -> Case:
     shape = (point.size, point.size)
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         x, mask = random_values(shape, point.dtype), random_mask(shape, point.density)
         bytes_moved = 2 * x.numel() * x.element_size() + mask.numel() if work == FORWARD else None
-        return masked_contest(_FILLED, x, mask, work, bytes_moved)
+        return masked_comparison(_FILLED, x, mask, work, bytes_moved)
 
     return Case(NAME, "filled(0)", work, shape, point.density, point.dtype, prepare)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.case import Case, Contest
+from benchmarks.case import Case, Comparison
 from benchmarks.families import elementwise, reductions, softmax
-from benchmarks.masked_contest import FORWARD, FORWARD_AND_BACKWARD, masked_contest
+from benchmarks.masked_comparison import FORWARD, FORWARD_AND_BACKWARD, masked_comparison
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
 
@@ -29,18 +29,18 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, name: str, work: str) -> Case:
     shape = (max(point.size // COLUMNS, 1), min(COLUMNS, point.size))
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         x, mask = random_values(shape, point.dtype), random_mask(shape, point.density, (1,))
         if name == "a * a":
             contest = elementwise.ready_made(name, x, mask)
             kept = {peer: make for peer, make in contest.contenders.items() if peer != "memory-copy"}
-            return Contest(kept, contest.verify, contest.agree)
+            return Comparison(kept, contest.verify, contest.agree)
         said = (
             softmax.formulation("softmax", 1)
             if name == "softmax(1)"
             else reductions.formulation("mean", (1,))
         )
-        return masked_contest(said, x, mask, work)
+        return masked_comparison(said, x, mask, work)
 
     return Case(NAME, name, work, shape, point.density, point.dtype, prepare)
 

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from benchmarks.case import Case, Contest
-from benchmarks.masked_contest import (
+from benchmarks.case import Case, Comparison
+from benchmarks.masked_comparison import (
     FORWARD,
     FORWARD_AND_BACKWARD,
     Formulation,
-    masked_contest,
+    masked_comparison,
 )
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
@@ -69,16 +69,18 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, name: str, work: str) -> Case:
     shape = (point.size, point.size)
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         compiles = name in ("mse_loss", "cross_entropy") and point.in_full
         x, mask = random_values(shape, point.dtype), random_mask(shape, point.density)
         if name == "cross_entropy":
             target = torch.randint(point.size, (point.size,), generator=torch.Generator().manual_seed(4))
             tokens = random_mask((point.size,), point.density).unsqueeze(1).expand(shape)
-            return masked_contest(_cross_entropy(target, point.size), x, tokens, work, with_compiled=compiles)
+            return masked_comparison(
+                _cross_entropy(target, point.size), x, tokens, work, with_compiled=compiles
+            )
         answers = random_values(shape, point.dtype, seed=4).sigmoid()
         bytes_moved = 2 * x.numel() * x.element_size() + mask.numel() if work == FORWARD else None
-        return masked_contest(
+        return masked_comparison(
             _elementwise(_ELEMENTWISE[name], answers), x, mask, work, bytes_moved, with_compiled=compiles
         )
 

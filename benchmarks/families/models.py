@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
-from benchmarks.case import OURS, Case, Contender, Contest, LeftOutError
-from benchmarks.masked_contest import FORWARD_AND_BACKWARD
+from benchmarks.case import OURS, Case, Comparison, Implementation, LeftOutError
+from benchmarks.masked_comparison import FORWARD_AND_BACKWARD
 from benchmarks.plan import Family, Point
 from maskgrad.errors import MissingDependencyError
 from maskgrad.optional_packages import require
@@ -258,7 +258,7 @@ def _cases(point: Point) -> Iterator[Case]:
             )  # fmt: skip
 
 
-def contest(program: Program, others: dict[str, Step] | None = None) -> Contest:
+def contest(program: Program, others: dict[str, Step] | None = None) -> Comparison:
     """A program made ready; ``others``: further ways to take the same step, by the names of peers."""
     torch.manual_seed(0)
     model = program.model(program.shape)
@@ -266,7 +266,7 @@ def contest(program: Program, others: dict[str, Step] | None = None) -> Contest:
     data = program.data(program.shape)
     expected = _expected(program, start, data)
 
-    def contender(step: Step) -> Contender:
+    def contender(step: Step) -> Implementation:
         own = program.model(program.shape)
         own.load_state_dict(start)
         params = list(own.parameters())
@@ -278,12 +278,12 @@ def contest(program: Program, others: dict[str, Step] | None = None) -> Contest:
             loss = step(own, data)
             return [loss.detach(), *torch.autograd.grad(loss, params, allow_unused=True)]
 
-        return Contender(forward_and_backward, _numbers)
+        return Implementation(forward_and_backward, _numbers)
 
     def verify(found: Tensor) -> None:
         torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-5)
 
-    return Contest(
+    return Comparison(
         {
             OURS: lambda: contender(program.ours),
             "by-hand": lambda: contender(program.by_hand),

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from benchmarks.case import Case, Contest
-from benchmarks.masked_contest import (
+from benchmarks.case import Case, Comparison
+from benchmarks.masked_comparison import (
     FORWARD,
     FORWARD_AND_BACKWARD,
     Formulation,
-    masked_contest,
+    masked_comparison,
 )
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
@@ -94,7 +94,7 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, name: str, work: str) -> Case:
     shape = (point.size, point.size)
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         x, mask = random_values(shape, point.dtype), random_mask(shape, point.density, (0, 1))
         if name == "batch_norm":
             weight, bias = torch.ones(point.size, dtype=x.dtype), torch.zeros(point.size, dtype=x.dtype)
@@ -102,7 +102,7 @@ def _case(point: Point, name: str, work: str) -> Case:
             weight, bias = (random_values((point.size,), point.dtype, seed) for seed in (2, 3))
         compiles = name == "layer_norm" and point.in_full
         bytes_moved = 2 * x.numel() * x.element_size() + mask.numel() if work == FORWARD else None
-        return masked_contest(
+        return masked_comparison(
             _formulations(weight, bias)[name], x, mask, work, bytes_moved, with_compiled=compiles
         )
 

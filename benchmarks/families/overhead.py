@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.case import Case, Contest
+from benchmarks.case import Case, Comparison
 from benchmarks.families.elementwise import OPERATIONS, ready_made
-from benchmarks.masked_contest import FORWARD
+from benchmarks.masked_comparison import FORWARD
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
 
@@ -24,10 +24,10 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, name: str) -> Case:
     shape = (point.size, COLUMNS)
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         contest = ready_made(name, random_values(shape, point.dtype), random_mask(shape, point.density))
         kept = {peer: make for peer, make in contest.contenders.items() if peer != "memory-copy"}
-        return Contest(kept, contest.verify, contest.agree)
+        return Comparison(kept, contest.verify, contest.agree)
 
     return Case(NAME, name, FORWARD, shape, point.density, point.dtype, prepare)
 

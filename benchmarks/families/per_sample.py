@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import maskgrad as mg
 from benchmarks.agreement import agree
-from benchmarks.case import OURS, Case, Contender, Contest, LeftOutError
+from benchmarks.case import OURS, Case, Comparison, Implementation, LeftOutError
 from benchmarks.peers import why_absent
 from benchmarks.plan import Family, Point
 
@@ -80,7 +80,7 @@ def _prepared(name: str, samples: int) -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def _gradients(point: Point, name: str) -> Case:
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         model, x, t = _prepared(name, point.size)
         weights = torch.linspace(-1, 1, point.size)
 
@@ -88,18 +88,18 @@ def _gradients(point: Point, name: str) -> Case:
             # A sum in which every sample has its own weight: right only if no two are mistaken for each other.
             return tuple(_weighted(gradient, weights) for gradient in found.values())
 
-        contenders: dict[str, Callable[[], Contender]] = {
-            OURS: lambda: Contender(lambda: mg.per_sample_grad(model, F.cross_entropy, x, t), read),
-            "vmap-grad": lambda: Contender(_by_functions(model, x, t), read),
-            "opacus": lambda: Contender(_opacus(model, x, t), read),
-            "sample-loop": lambda: Contender(lambda: _loop(model, x, t), read),
+        contenders: dict[str, Callable[[], Implementation]] = {
+            OURS: lambda: Implementation(lambda: mg.per_sample_grad(model, F.cross_entropy, x, t), read),
+            "vmap-grad": lambda: Implementation(_by_functions(model, x, t), read),
+            "opacus": lambda: Implementation(_opacus(model, x, t), read),
+            "sample-loop": lambda: Implementation(lambda: _loop(model, x, t), read),
         }
         if name.startswith("sparse"):
             del (
                 contenders["vmap-grad"],
                 contenders["opacus"],
             )  # one knows no sparse tables, one makes them dense
-        return Contest(
+        return Comparison(
             contenders,
             verify=lambda found: agree(found, _reference(model, x, t, weights)),
             agree=lambda ours, theirs: agree(theirs, ours),
@@ -111,7 +111,7 @@ def _gradients(point: Point, name: str) -> Case:
 
 
 def _clipped(point: Point, name: str) -> Case:
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         model, x, t = _prepared(name, point.size)
 
         def ours() -> tuple[Tensor, ...]:
@@ -129,15 +129,15 @@ def _clipped(point: Point, name: str) -> Case:
         def read(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return tuple(gradient.to_dense() for gradient in found)
 
-        contenders: dict[str, Callable[[], Contender]] = {
-            OURS: lambda: Contender(ours, read),
-            "vmap-grad": lambda: Contender(by_gradients(_by_functions(model, x, t)), read),
-            "opacus": lambda: Contender(by_gradients(_opacus(model, x, t)), read),
-            "sample-loop": lambda: Contender(by_gradients(lambda: _loop(model, x, t)), read),
+        contenders: dict[str, Callable[[], Implementation]] = {
+            OURS: lambda: Implementation(ours, read),
+            "vmap-grad": lambda: Implementation(by_gradients(_by_functions(model, x, t)), read),
+            "opacus": lambda: Implementation(by_gradients(_opacus(model, x, t)), read),
+            "sample-loop": lambda: Implementation(by_gradients(lambda: _loop(model, x, t)), read),
         }
         if name.startswith("sparse"):
             del contenders["vmap-grad"], contenders["opacus"]
-        return Contest(
+        return Comparison(
             contenders,
             verify=lambda found: agree(found, _reference(model, x, t, None)),
             agree=lambda ours, theirs: agree(theirs, ours),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import maskgrad as mg
 from benchmarks.case import Case
 from benchmarks.families.models import Program, Step, contest, mean_by_hand, programs
-from benchmarks.masked_contest import FORWARD_AND_BACKWARD
+from benchmarks.masked_comparison import FORWARD_AND_BACKWARD
 from benchmarks.plan import Family, Point
 
 __all__ = ["FAMILY"]

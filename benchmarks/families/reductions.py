@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from benchmarks.case import Case, Contest
-from benchmarks.masked_contest import (
+from benchmarks.case import Case, Comparison
+from benchmarks.masked_comparison import (
     FORWARD,
     FORWARD_AND_BACKWARD,
     Formulation,
-    masked_contest,
+    masked_comparison,
 )
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
@@ -146,7 +146,7 @@ def _case(
     note: str = "",
     method: bool = False,
 ) -> Case:
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         x = random_values(shape, point.dtype)
         if name == "prod":  # a product of thousands of factors stays finite if they are close to 1
             x = 1 + (x - 0.5) / 100
@@ -155,7 +155,9 @@ def _case(
             mask = mask[:, :1].clone().expand(shape)
         compiles = (name, work) in _COMPILED and dims == (1,) and x.ndim == 2 and point.dtype == "float32"
         moved = bytes_read(x, mask) if work == FORWARD else None
-        return masked_contest(formulation(name, dims, method), x, mask, work, moved, with_compiled=compiles)
+        return masked_comparison(
+            formulation(name, dims, method), x, mask, work, moved, with_compiled=compiles
+        )
 
     where = "" if dims == tuple(range(len(shape))) else str(dims[0])
     operation = f"{'MaskedTensor.' if method else ''}{name}({where})"

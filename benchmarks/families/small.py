@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.case import Case, Contest
+from benchmarks.case import Case, Comparison
 from benchmarks.families import reductions, softmax
-from benchmarks.masked_contest import FORWARD, FORWARD_AND_BACKWARD, masked_contest
+from benchmarks.masked_comparison import FORWARD, FORWARD_AND_BACKWARD, masked_comparison
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
 
@@ -33,9 +33,9 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, name: str, work: str) -> Case:
     shape = (point.size, COLUMNS)
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         said = softmax.formulation(name, 1) if name in _SOFTMAX else reductions.formulation(name, (1,))
-        return masked_contest(
+        return masked_comparison(
             said, random_values(shape, point.dtype), random_mask(shape, point.density, (1,)), work
         )
 

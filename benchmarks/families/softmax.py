@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 
 import maskgrad as mg
-from benchmarks.case import Case, Contest
-from benchmarks.masked_contest import (
+from benchmarks.case import Case, Comparison
+from benchmarks.masked_comparison import (
     FORWARD,
     FORWARD_AND_BACKWARD,
     Formulation,
-    masked_contest,
+    masked_comparison,
 )
 from benchmarks.plan import Family, Point
 from benchmarks.samples import random_mask, random_values
@@ -46,11 +46,11 @@ def _cases(point: Point) -> Iterator[Case]:
 def _case(point: Point, name: str, dim: int, work: str) -> Case:
     shape = (point.size, point.size)
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         x, mask = random_values(shape, point.dtype), random_mask(shape, point.density, (dim,))
         compiles = (name, dim, point.dtype) == ("softmax", 1, "float32")
         bytes_moved = 2 * x.numel() * x.element_size() + mask.numel() if work == FORWARD else None
-        return masked_contest(formulation(name, dim), x, mask, work, bytes_moved, with_compiled=compiles)
+        return masked_comparison(formulation(name, dim), x, mask, work, bytes_moved, with_compiled=compiles)
 
     return Case(NAME, f"{name}({dim})", work, shape, point.density, point.dtype, prepare)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from benchmarks.case import OURS, Case, Contender, Contest
+from benchmarks.case import OURS, Case, Comparison, Implementation
 from benchmarks.plan import Family, Point
 
 __all__ = ["FAMILY"]
@@ -45,13 +45,13 @@ def _cases(point: Point) -> Iterator[Case]:
 
 
 def _case(name: str, number: int, shape: tuple[int, int]) -> Case:
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         return _contest(name, number, shape)
 
     return Case(NAME, name, "step", shape, None, "float32", prepare, f"{number} parameters")
 
 
-def _contest(name: str, number: int, shape: tuple[int, int]) -> Contest:
+def _contest(name: str, number: int, shape: tuple[int, int]) -> Comparison:
     generator = torch.Generator().manual_seed(3)
     start = [torch.randn(shape, generator=generator) for _ in range(number)]
     gradients = [torch.randn(shape, generator=generator) for _ in range(number)]
@@ -60,18 +60,18 @@ def _contest(name: str, number: int, shape: tuple[int, int]) -> Contest:
     expected.grad = gradients[-1].double()
     theirs([expected], foreach=False, **options).step()
 
-    def contender(make: Callable[..., torch.optim.Optimizer], **way: Any) -> Contender:
+    def contender(make: Callable[..., torch.optim.Optimizer], **way: Any) -> Implementation:
         params = [torch.nn.Parameter(t.clone()) for t in start]
         for param, gradient in zip(params, gradients, strict=True):
             param.grad = gradient
         optimizer = make(params, **options, **way)
-        return Contender(optimizer.step, lambda _: params[-1].detach().clone())
+        return Implementation(optimizer.step, lambda _: params[-1].detach().clone())
 
     def verify(found: Tensor) -> None:
         torch.testing.assert_close(found.double(), expected.detach(), rtol=1e-5, atol=1e-5)
 
     ways = {peer: way for peer, way in WAYS.items() if "fused" not in way or name in FUSED}
-    return Contest(
+    return Comparison(
         {
             OURS: lambda: contender(getattr(mg.optim, name)),
             **{peer: functools.partial(contender, theirs, **way) for peer, way in ways.items()},

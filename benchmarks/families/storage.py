@@ -10,7 +10,7 @@ from torch import Tensor
 
 import maskgrad as mg
 from benchmarks.agreement import agree
-from benchmarks.case import OURS, Case, Contender, Contest
+from benchmarks.case import OURS, Case, Comparison, Implementation
 from benchmarks.plan import Family, Point
 
 __all__ = ["FAMILY", "random_matrix"]
@@ -51,7 +51,7 @@ def _case(
     operation: str,
     side: int,
     note: str,
-    prepare: Callable[[], Contest],
+    prepare: Callable[[], Comparison],
     thin: float | None = None,
 ) -> Case:
     entries = "" if thin else f"{point.size} entries, "
@@ -61,16 +61,16 @@ def _case(
 def _elementwise(point: Point, side: int, name: str) -> Case:
     operation = _ELEMENTWISE[name]
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         matrix = random_matrix(side, point.size)
         x, values = mg.from_sparse(matrix.to_sparse_csr()), matrix.values()
         expected = operation(values.double())
-        return Contest(
+        return Comparison(
             {
-                OURS: lambda: Contender(
+                OURS: lambda: Implementation(
                     lambda: operation(x), lambda found: found.to_sparse_tensor().values()
                 ),
-                "bare-values": lambda: Contender(lambda: operation(values), read=None),
+                "bare-values": lambda: Implementation(lambda: operation(values), read=None),
             },
             verify=lambda found: agree(found, expected),
         )
@@ -79,7 +79,7 @@ def _elementwise(point: Point, side: int, name: str) -> Case:
 
 
 def _mean(point: Point, side: int, layout: str, dim: int) -> Case:
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         matrix = random_matrix(side, point.size)
         csr, line = matrix.to_sparse_csr(), matrix.indices()[1 - dim]
         stored = csr if layout == "CSR" else matrix
@@ -94,35 +94,35 @@ def _mean(point: Point, side: int, layout: str, dim: int) -> Case:
         def read_sum(found: Tensor) -> Tensor:
             return found.to_dense().reshape(-1)
 
-        contenders: dict[str, Callable[[], Contender]] = {
-            OURS: lambda: Contender(lambda: x.mean(dim), read_mean),
+        contenders: dict[str, Callable[[], Implementation]] = {
+            OURS: lambda: Implementation(lambda: x.mean(dim), read_mean),
             # nothing is remembered of the pattern, and its indices are checked
-            "maskgrad, from torch's tensor": lambda: Contender(
+            "maskgrad, from torch's tensor": lambda: Implementation(
                 lambda: mg.from_sparse(stored).mean(dim), read_mean
             ),
-            "torch.sparse": lambda: Contender(lambda: torch.sparse.sum(matrix, dim), read_sum),
+            "torch.sparse": lambda: Implementation(lambda: torch.sparse.sum(matrix, dim), read_sum),
         }
         if dim == 1:
-            contenders["torch.sparse-csr"] = lambda: Contender(
+            contenders["torch.sparse-csr"] = lambda: Implementation(
                 lambda: torch.sum(csr, 1, keepdim=True), read_sum
             )
-        return Contest(contenders, verify=lambda found: agree(found, sums), agree=agree)
+        return Comparison(contenders, verify=lambda found: agree(found, sums), agree=agree)
 
     return _case(point, f"mean({dim})", side, layout, prepare)
 
 
 def _softmax(point: Point, side: int, layout: str, dim: int) -> Case:
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         matrix = random_matrix(side, point.size)
         x = mg.from_sparse(matrix.to_sparse_csr() if layout == "CSR" else matrix)
         line = matrix.indices()[1 - dim]
         powers = matrix.values().double().exp()
         totals = torch.zeros(side, dtype=torch.float64).index_add_(0, line, powers)
         expected = powers / totals[line]
-        return Contest(
+        return Comparison(
             {
-                OURS: lambda: Contender(lambda: x.softmax(dim), lambda found: found.compressed()),
-                "torch.sparse": lambda: Contender(
+                OURS: lambda: Implementation(lambda: x.softmax(dim), lambda found: found.compressed()),
+                "torch.sparse": lambda: Implementation(
                     lambda: torch.sparse.softmax(matrix, dim), lambda found: found.coalesce().values()
                 ),
             },
@@ -136,7 +136,7 @@ def _softmax(point: Point, side: int, layout: str, dim: int) -> Case:
 def _thin(point: Point, layout: str, name: str) -> Case:
     """Storing one entry in a hundred, beside storing all of them with a mask."""
 
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         side = SQUARE if point.size > SQUARE else 256
         matrix = random_matrix(side, int(side * side * THIN))
         plain = matrix.to_dense()
@@ -155,11 +155,11 @@ def _thin(point: Point, layout: str, name: str) -> Case:
             filled = found.to_dense().filled(0.0) if isinstance(found, mg.MaskedTensor) else found
             return torch.where(there, filled, 0)
 
-        return Contest(
+        return Comparison(
             {
-                OURS: lambda: Contender(lambda: getattr(x, name)(1), read),
-                "maskgrad, Boolean mask": lambda: Contender(lambda: getattr(boolean, name)(1), read),
-                "torch.masked": lambda: Contender(lambda: theirs(plain, 1, mask=mask), read),
+                OURS: lambda: Implementation(lambda: getattr(x, name)(1), read),
+                "maskgrad, Boolean mask": lambda: Implementation(lambda: getattr(boolean, name)(1), read),
+                "torch.masked": lambda: Implementation(lambda: theirs(plain, 1, mask=mask), read),
             },
             verify=lambda found: agree(found, expected),
             agree=agree,

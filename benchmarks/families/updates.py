@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from benchmarks.case import OURS, Case, Contender, Contest, LeftOutError
+from benchmarks.case import OURS, Case, Comparison, Implementation, LeftOutError
 from benchmarks.families import fbgemm_tables
 from benchmarks.families.coalescing import repeated
 from benchmarks.moving import moving
@@ -114,7 +114,7 @@ def _cases(point: Point) -> Iterator[Case]:
 
 
 def _case(rows: int, name: str, work: str, pattern: str) -> Case:
-    def prepare() -> Contest:
+    def prepare() -> Comparison:
         return _contest(_RULES[name], rows, work, pattern)
 
     return Case(
@@ -152,7 +152,7 @@ def _start(width: int) -> Tensor:
     return _shared[width]
 
 
-def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Contest:
+def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Comparison:
     _require(rule)
     ids = repeated(rows, pattern)
     # of one sign: a sum that almost cancels would be divided by its own rounding error
@@ -175,7 +175,7 @@ def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Contest:
 
     ours = getattr(mg.optim, rule.ours)
 
-    def contender(make: Optimizer, is_dense: bool, factor: float, options: dict[str, Any]) -> Contender:
+    def contender(make: Optimizer, is_dense: bool, factor: float, options: dict[str, Any]) -> Implementation:
         kind = mg.nn.Embedding if make is ours else nn.Embedding
         table = kind.from_pretrained(start.clone(), freeze=False, sparse=not is_dense)
         parameter = table.weight
@@ -189,7 +189,7 @@ def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Contest:
             getattr(optimizer, "flush", lambda: None)()
             return parameter.detach()[touched], parameter.detach()[idle], factor
 
-        return Contender(call, read)
+        return Implementation(call, read)
 
     contenders = {OURS: lambda: contender(ours, False, rule.idle, rule.options)}
     sparse, dense, fbgemm = rule.sparse, rule.dense, rule.fbgemm
@@ -200,25 +200,25 @@ def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Contest:
         contenders["torch.optim-dense"] = lambda: contender(dense, True, rule.idle_dense, decay)
     if work == STEP and rule.tables:
 
-        def rows_moved() -> Contender:
-            return Contender(
+        def rows_moved() -> Implementation:
+            return Implementation(
                 moving(rule.tables, TABLE, width, [(batch.ids, batch.arriving) for batch in batches]), None
             )
 
         contenders["rows-moved"] = rows_moved
     if fbgemm is not None and work == WHOLE:
 
-        def fbgemm_table() -> Contender:
+        def fbgemm_table() -> Implementation:
             found, weights = fbgemm_tables.table(start, fbgemm, LR)
             steps = itertools.cycle([fbgemm_tables.step(found, b.ids, b.arriving) for b in batches])
 
             def train() -> None:
                 next(steps)()
 
-            return Contender(train, lambda _: (weights[touched].clone(), weights[idle].clone(), 1.0))
+            return Implementation(train, lambda _: (weights[touched].clone(), weights[idle].clone(), 1.0))
 
         contenders["fbgemm"] = fbgemm_table
-    return Contest(
+    return Comparison(
         contenders, verify, agree=lambda ours, theirs: _same(theirs[0], ours[0], "rows with a gradient")
     )
 

@@ -14,6 +14,7 @@ from torch import Tensor
 import maskgrad as mg
 from examples.finetune import loop
 from examples.flights import model as flights
+from examples.flights import rivals
 from examples.movielens.autoencoder import ItemAutoencoderLearner
 from examples.movielens.baseline import BiasBaseline
 from examples.movielens.factorization import FactorizationLearner
@@ -99,7 +100,7 @@ def test_the_factorization_keeps_its_gradients_sparse() -> None:
 
 
 @pytest.mark.parametrize(
-    "treat", [lambda numbers: numbers, flights.filled_with_means, flights.with_indicators],
+    "treat", [lambda numbers: numbers, rivals.filled_with_means, rivals.with_indicators],
     ids=["masked", "means", "indicators"],
 )  # fmt: skip
 def test_missing_flight_data_moves_nothing(treat: Any) -> None:

@@ -77,7 +77,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the last two dimensions of a sparse batch are taken for the first two",
-        "semantics/stored/views.py",
+        "semantics/sparse/views.py",
         "return transpose(x, -2, -1)",
         "return transpose(x, 0, 1)",
     ),
@@ -89,7 +89,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a layout without a rule computes on stored values alone",
-        "semantics/stored/registry.py",
+        "semantics/sparse/registry.py",
         "        return operation.body\n    return None",
         "        return operation.body\n    return elementwise",
     ),

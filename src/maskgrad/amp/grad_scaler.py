@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from maskgrad.amp.unscaling import OnDevices, check_finite, narrow_again, read_and_unscale, write_unscaled
-from maskgrad.gradients.around_step import parameters_of
+from maskgrad.gradients.step_hooks import parameters_of
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["GradScaler"]

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from maskgrad.gradients.around_step import parameters_of
 from maskgrad.gradients.attached import (
     attached_gradient,
     current_gradient,
@@ -24,6 +23,7 @@ from maskgrad.gradients.attached import (
     set_grad_dtype,
 )
 from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, read
+from maskgrad.gradients.step_hooks import parameters_of
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.optimizer import MaskedOptimizer
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
+from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
 
 __all__ = ["CHANGED", "AccumulationWatch", "scale_moved"]
 

@@ -17,7 +17,7 @@ from maskgrad.gradients.diagonal_blocks import diagonal_blocks
 from maskgrad.gradients.third_derivatives import require_third_derivatives
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Manner", "batched_grad", "batched_hessian", "jacobian_rows", "reached"]
+__all__ = ["Mode", "batched_grad", "batched_hessian", "jacobian_rows", "reached"]
 
 _REMEDY = (
     "coupling='exact' gives the gradient of each output by its own sample, at the cost of B times as many backward "
@@ -26,7 +26,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True)
-class Manner:
+class Mode:
     """How derivatives are computed, and what is said of inputs that have none."""
 
     create_graph: bool = False
@@ -105,7 +105,7 @@ def batched_grad(
 
     Source: ``torch.autograd.grad`` (``is_grads_batched``), ``torch.func.jacrev``.
     """
-    manner = Manner(
+    manner = Mode(
         create_graph, chunk_size, memory_budget, coupling, _may_be_unused(allow_unused, materialize_grads),
         materialize_grads,
     )  # fmt: skip
@@ -173,7 +173,7 @@ def batched_hessian(
         outputs, inputs, True, chunk_size, coupling,
         memory_budget=memory_budget, allow_unused=unused, materialize_grads=materialize_grads,
     )  # fmt: skip
-    manner = Manner(create_graph, chunk_size, memory_budget, coupling, True, True)
+    manner = Mode(create_graph, chunk_size, memory_budget, coupling, True, True)
     afters, nest = input_nodes(inputs)
     if create_graph:
         for output in output_nodes(outputs)[0]:
@@ -221,7 +221,7 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
     return rows
 
 
-def reached(found: Sequence[Any], output: Node, inputs: Sequence[Node], manner: Manner) -> None:
+def reached(found: Sequence[Any], output: Node, inputs: Sequence[Node], manner: Mode) -> None:
     """Raise if an input that must be used is not.
 
     Raises:
@@ -236,7 +236,7 @@ def reached(found: Sequence[Any], output: Node, inputs: Sequence[Node], manner: 
             )
 
 
-def _jacobians(output: Node, inputs: Sequence[Node], manner: Manner) -> list[Any]:
+def _jacobians(output: Node, inputs: Sequence[Node], manner: Mode) -> list[Any]:
     rows = jacobian_rows(manner.passes(output, inputs), manner.coupling)
     reached(rows, output, inputs, manner)
     shape = output.shape

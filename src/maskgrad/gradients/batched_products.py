@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.gradients.backward_passes import BackwardPasses
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
-from maskgrad.gradients.batched import Manner, jacobian_rows, reached
+from maskgrad.gradients.batched import Mode, jacobian_rows, reached
 from maskgrad.gradients.coupling import directions, require_independent
 from maskgrad.gradients.diagonal_blocks import diagonal_blocks
 from maskgrad.masked_tensor import MaskedTensor
@@ -74,7 +74,7 @@ def batched_vjp(
 
     Source: ``torch.func.vjp``.
     """
-    manner = Manner(
+    manner = Mode(
         create_graph, chunk_size, memory_budget, coupling, bool(allow_unused) or materialize_grads,
         materialize_grads,
     )  # fmt: skip
@@ -142,7 +142,7 @@ def batched_jvp(
 
     Source: J. Townsend, "A new trick for calculating Jacobian vector products", 2017; ``torch.func.jvp``.
     """
-    manner = Manner(create_graph, chunk_size, memory_budget, coupling, allow_unused=True)
+    manner = Mode(create_graph, chunk_size, memory_budget, coupling, allow_unused=True)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest = input_nodes(inputs)
     given = _alike(tangents, nest, "tangents", "inputs")
@@ -160,12 +160,12 @@ def batched_jvp(
             found = _forward(output, afters, directions_of, manner, used)
             values = found.movedim(0, 1).reshape(output.shape[0], *between, *output.shape[1:])
             results.append(outer(values, None, output, len(between)))
-    must_be_used = Manner(create_graph, chunk_size, memory_budget, coupling)
+    must_be_used = Mode(create_graph, chunk_size, memory_budget, coupling)
     reached([True if one else None for one in used], befores[0], afters, must_be_used)
     return pytree.tree_unflatten(results, nest_of_outputs)
 
 
-def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, manner: Manner) -> Any:
+def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, manner: Mode) -> Any:
     """Rows (N, B, *I) as (B, *N, *I) with the pattern of the input."""
     if row is None and not manner.materialize_grads:
         return None
@@ -175,7 +175,7 @@ def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, manner:
     return outer(values, None, node, len(between))
 
 
-def _products(output: Node, inputs: list[Node], cotangents: Tensor, manner: Manner) -> list[Tensor | None]:
+def _products(output: Node, inputs: list[Node], cotangents: Tensor, manner: Mode) -> list[Tensor | None]:
     """Vectors (N, B, *O) times Jacobians: (N, B, *I)."""
     passes = manner.passes(output, inputs)
     samples = output.shape[0]
@@ -190,7 +190,7 @@ def _products(output: Node, inputs: list[Node], cotangents: Tensor, manner: Mann
 
 
 def _forward(
-    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Manner, used: list[bool]
+    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Mode, used: list[bool]
 ) -> Tensor:
     """Jacobians times tangents (N, B, *I): (N, B, *O)."""
     if manner.coupling == "check":
@@ -212,12 +212,12 @@ def _forward(
     return _shaped(total, output, tangents[0])
 
 
-def _unasked(manner: Manner) -> str:
+def _unasked(manner: Mode) -> str:
     return "exact" if manner.coupling == "exact" else "independent"
 
 
 def _twice_backward(
-    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Manner, used: list[bool]
+    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Mode, used: list[bool]
 ) -> Tensor | None:
     """The derivative of what a cotangent gives, by the cotangent; None if it is not what it must be."""
     plain = output.plain

@@ -14,8 +14,8 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.dispatch import unwrap, wrap
 from maskgrad.masked_tensor.tensor import of_entries
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of
-from maskgrad.semantics.stored import elementwise
-from maskgrad.semantics.stored.entries import Stored, is_masked
+from maskgrad.semantics.sparse import elementwise
+from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 
 __all__ = ["Function"]
 
@@ -158,7 +158,7 @@ def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
     operands: list[Any] = [unwrap(a) if isinstance(a, MaskedTensor) else a for a in args]
     stored = None
     for operand in operands:
-        if stored is None and isinstance(operand, Stored):
+        if stored is None and isinstance(operand, SparseEntries):
             stored = operand
     if cls.pattern == "intersection":
         return _entry_by_entry(cls, operands, stored)
@@ -185,7 +185,7 @@ def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
     return _attached(cls, _run(cls, *safe), declared)
 
 
-def _entry_by_entry(cls: type[Function], operands: list[Any], stored: Stored | None) -> Any:
+def _entry_by_entry(cls: type[Function], operands: list[Any], stored: SparseEntries | None) -> Any:
     fillers = _fillers(cls, len(operands))
     if stored is not None:  # every stored value is specified; what is aligned with it is looked up
         return wrap(elementwise.apply(lambda values: _checked(cls, values, _run(cls, *values)), operands))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
+from maskgrad.gradients.padded_rows import PaddedRows, supports_dynamic_shapes
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import listed_of, of_entries, stored_of
 from maskgrad.patterns.conversion import LAYOUTS
@@ -243,7 +243,7 @@ def _of_places(indices: Tensor, values: Tensor, shape: torch.Size, where: str) -
 
 
 def _read_padded(gradient: PaddedRows, where: str) -> Gradient:
-    if sizes_may_vary(gradient.device):
+    if supports_dynamic_shapes(gradient.device):
         used = gradient.checked(where).used
         rows = gradient.rows[used].to(torch.int64)
         return Gradient(gradient.values[used], gradient.shape, rows=rows, leading=1)

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_map_only
 
-from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
 from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 

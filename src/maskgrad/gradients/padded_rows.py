@@ -17,7 +17,7 @@ from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.sparse import require_inside
 
-__all__ = ["PaddedRows", "sizes_may_vary"]
+__all__ = ["PaddedRows", "supports_dynamic_shapes"]
 
 
 class PaddedRows:
@@ -214,7 +214,7 @@ class PaddedRows:
         return rows.resized(capacity)
 
 
-def sizes_may_vary(device: torch.device) -> bool:
+def supports_dynamic_shapes(device: torch.device) -> bool:
     """Whether a size may depend on numbers there; on XLA that costs a copy to the host and a compilation each time."""
     return device.type != "xla"
 

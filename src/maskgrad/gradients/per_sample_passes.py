@@ -17,7 +17,7 @@ from maskgrad.gradients.per_sample_batches import Batch
 from maskgrad.gradients.per_sample_contributions import Contribution, Full, Rows, joined
 from maskgrad.gradients.per_sample_entry import for_each_sample
 from maskgrad.gradients.per_sample_rules import RULES
-from maskgrad.gradients.per_sample_watching import NotBatchedError, Watch
+from maskgrad.gradients.per_sample_watching import NotBatchedError, PerSampleMode
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.semantics.numbers import noting
@@ -161,7 +161,7 @@ class PerSample:
     ) -> tuple[dict[str, Contribution], Tensor | None]:
         if self._hooked:  # it must see one sample's gradient, and would not be called at all under vmap
             raise NotBatchedError(f"{self._hooked} has a backward hook")
-        watch = Watch(self.parameters, batch.size, RULES, self.create_graph)
+        watch = PerSampleMode(self.parameters, batch.size, RULES, self.create_graph)
         arrivals, masked = Arrivals(batch.size, watch.numbers.device), False
         # Not the model's own: what a forward pass writes into them is no business of a gradient.
         buffers = {id(buffer): buffer.clone() for buffer in self.model.buffers()}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from maskgrad.gradients.per_sample_watching import NotByRuleError, Rule, Watch
+from maskgrad.gradients.per_sample_watching import NotByRuleError, PerSampleMode, Rule
 
 __all__ = ["RECURRENCES"]
 
@@ -40,7 +40,7 @@ def _relu_step(from_input: Tensor, from_state: Tensor, state: tuple[Tensor, ...]
 
 def _cell(step: _Step, states: int) -> Rule:
     def run(
-        watch: Watch,
+        watch: PerSampleMode,
         input: Tensor,
         hx: Any,
         w_ih: Tensor,
@@ -60,7 +60,7 @@ def _network(step: _Step, states: int) -> Rule:
     """Layers, directions, dropout between layers, projections of an LSTM, as ``torch.lstm`` and its relatives do it."""
 
     def run(
-        watch: Watch,
+        watch: PerSampleMode,
         input: Tensor,
         hx: Any,
         params: Any,

@@ -11,15 +11,15 @@ from torch.nn import functional as F
 
 from maskgrad.gradients.per_sample_contributions import Full, Outer, Patches, Rows, wide_dtype
 from maskgrad.gradients.per_sample_recurrence import RECURRENCES
-from maskgrad.gradients.per_sample_watching import NotByRuleError, Rule, Use, Watch
+from maskgrad.gradients.per_sample_watching import LayerCall, NotByRuleError, PerSampleMode, Rule
 
 __all__ = ["RULES"]
 
 
-class _Linear(Use):
+class _Linear(LayerCall):
     r"""``F.linear``: :math:`G_b = \sum_p g_{bp} a_{bp}^T`, and :math:`\sum_p g_{bp}` for the bias."""
 
-    def __init__(self, watch: Watch, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, watch: PerSampleMode, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(watch)
         self.weight = watch.name(weight)
         self.bias = None if bias is None else watch.name(bias)
@@ -35,12 +35,12 @@ class _Linear(Use):
             self.watch.keep(self.bias, Full(g.sum(1)))
 
 
-class _Convolution(Use):
+class _Convolution(LayerCall):
     """``F.conv1d`` to ``conv3d``, on the samples' images one after another."""
 
     def __init__(
         self,
-        watch: Watch,
+        watch: PerSampleMode,
         weight: Tensor,
         bias: Tensor | None,
         stride: Any,
@@ -81,12 +81,12 @@ class _Convolution(Use):
         return F.pad(images, [size for pair in reversed(self.padding) for size in pair])
 
 
-class _LookUp(Use):
+class _LookUp(LayerCall):
     """``F.embedding``: the rows that were looked up."""
 
     def __init__(
         self,
-        watch: Watch,
+        watch: PerSampleMode,
         weight: Tensor,
         padding_idx: int | None,
         max_norm: float | None,
@@ -127,7 +127,7 @@ class _LookUp(Use):
 class _Bag(_LookUp):
     """``F.embedding_bag`` on bags of equal size, sum or mean: every row of a bag gets the bag's cotangent."""
 
-    def __init__(self, watch: Watch, weight: Tensor, mode: str, *options: Any) -> None:
+    def __init__(self, watch: PerSampleMode, weight: Tensor, mode: str, *options: Any) -> None:
         super().__init__(watch, weight, *options)
         self.mode = mode
 
@@ -149,12 +149,12 @@ class _Bag(_LookUp):
         self.keep_rows(x.reshape(len(x), -1), values.reshape(-1, self.table[1]))
 
 
-def _linear(watch: Watch, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _linear(watch: PerSampleMode, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _Linear(watch, weight, bias).on(input)
 
 
 def _convolution(
-    watch: Watch,
+    watch: PerSampleMode,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -167,7 +167,7 @@ def _convolution(
 
 
 def _embedding(
-    watch: Watch,
+    watch: PerSampleMode,
     input: Tensor,
     weight: Tensor,
     padding_idx: int | None = None,
@@ -180,7 +180,7 @@ def _embedding(
 
 
 def _embedding_bag(
-    watch: Watch,
+    watch: PerSampleMode,
     input: Tensor,
     weight: Tensor,
     offsets: Tensor | None = None,
@@ -213,7 +213,7 @@ def _embedding_bag(
 
 
 def _attention(
-    watch: Watch,
+    watch: PerSampleMode,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -243,7 +243,7 @@ def _attention(
     return watch.on_all_samples(attend, *operands)
 
 
-def _plain(use: Use, name: str | None) -> Any:
+def _plain(use: LayerCall, name: str | None) -> Any:
     """The parameter itself, as a constant."""
     return None if name is None else use.watch.parameters[name].detach()
 

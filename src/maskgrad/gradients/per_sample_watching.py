@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from maskgrad.errors import CoupledSamplesError
 from maskgrad.gradients.per_sample_contributions import Contribution, Full
 
-__all__ = ["NotBatchedError", "NotByRuleError", "Rule", "Use", "Watch"]
+__all__ = ["LayerCall", "NotBatchedError", "NotByRuleError", "PerSampleMode", "Rule"]
 
 Rule = Callable[..., Tensor]
 
@@ -38,10 +38,10 @@ class NotBatchedError(RuntimeError):
     """What the model does can only be done sample by sample."""
 
 
-class Use(abc.ABC):
+class LayerCall(abc.ABC):
     """One call of a function with a parameter, on the whole batch."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: PerSampleMode) -> None:
         self.watch = watch
 
     @abc.abstractmethod
@@ -62,15 +62,15 @@ class Use(abc.ABC):
         y = self.run(batch)
         if y._is_view():  # a view cannot be tapped in place
             y = y.clone()
-        found: Tensor = _Tap.apply(y, batch.detach(), self.watch.anchor, self)  # type: ignore[no-untyped-call]
+        found: Tensor = _GradientRecorder.apply(y, batch.detach(), self.watch.anchor, self)  # type: ignore[no-untyped-call]
         return found
 
 
-class _Tap(torch.autograd.Function):
+class _GradientRecorder(torch.autograd.Function):
     """The identity, which keeps what comes back. In place: the result may be written to as if it were not there."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor, _: Tensor, use: Use) -> Tensor:
+    def forward(ctx: Any, y: Tensor, x: Tensor, _: Tensor, use: LayerCall) -> Tensor:
         ctx.mark_dirty(y)
         ctx.save_for_backward(x)
         ctx.use = use
@@ -84,7 +84,7 @@ class _Tap(torch.autograd.Function):
         return cotangent, None, ctx.use.watch.anchor.detach(), None
 
 
-class Watch(TorchFunctionMode):
+class PerSampleMode(TorchFunctionMode):
     """Sees the functions that one sample's forward pass calls.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from maskgrad.gradients.around_step import StepObserver, observe_steps, parameters_of
+from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
 from maskgrad.masked_tensor.torch_patches.loading import let_load
 from maskgrad.masked_tensor.torch_patches.state_dicts import after_assigning
 from maskgrad.sparse import places, positions, stored

@@ -24,8 +24,8 @@ from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.jagged import registry as jagged
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.semantics.stored import registry as listed
-from maskgrad.semantics.stored.entries import Stored, shape_of
+from maskgrad.semantics.sparse import registry as listed
+from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
 
 if TYPE_CHECKING:
     from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -144,7 +144,7 @@ def call(
         kind = type(argument)
         if kind is masked_tensor.MaskedTensor:
             argument = _unwrapped(argument)  # noqa: PLW2901
-            stored = stored or type(argument) is Stored
+            stored = stored or type(argument) is SparseEntries
         elif kind is list or kind is tuple:
             argument = unwrap(argument)  # noqa: PLW2901
             stored = stored or holds_stored(argument)
@@ -169,7 +169,7 @@ def holds_stored(arguments: Iterable[Any]) -> bool:
     """Whether an argument, or a part of a sequence, is masked on a sparse layout."""
     for argument in arguments:
         kind = type(argument)
-        if kind is Stored or (kind in (list, tuple) and holds_stored(argument)):
+        if kind is SparseEntries or (kind in (list, tuple) and holds_stored(argument)):
             return True
     return False
 
@@ -183,22 +183,22 @@ def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, 
     return jagged.beside_other_layouts(rule) if any(are_jagged) and not all(are_jagged) else rule
 
 
-def _stored_in(arguments: Iterable[Any]) -> Iterable[Stored]:
+def _stored_in(arguments: Iterable[Any]) -> Iterable[SparseEntries]:
     """What is stored among the arguments and in their sequences."""
     for argument in arguments:
-        if type(argument) is Stored:
+        if type(argument) is SparseEntries:
             yield argument
         elif type(argument) in (list, tuple):
             yield from _stored_in(argument)
 
 
-def _unwrapped(x: masked_tensor.MaskedTensor) -> Entries | Stored:
+def _unwrapped(x: masked_tensor.MaskedTensor) -> Entries | SparseEntries:
     pattern = x._pattern
     if type(pattern) is BooleanPattern:
         home = pattern._home  # .mask, without its call where the mask has not moved
         known = pattern._source is None if home is None else home.moves == pattern._moves
         return Entries(x._values, pattern._mask if known else pattern.mask)
-    return Stored(x._values, pattern)  # type: ignore[arg-type]
+    return SparseEntries(x._values, pattern)  # type: ignore[arg-type]
 
 
 def unwrap(argument: Any) -> Any:
@@ -214,7 +214,7 @@ def wrap(result: Any) -> Any:
     """Entries, or those in a sequence, as MaskedTensors."""
     if isinstance(result, Entries):
         return masked_tensor.of_entries(result.values, result.mask)
-    if isinstance(result, Stored):
+    if isinstance(result, SparseEntries):
         return masked_tensor.MaskedTensor(result.values, result.pattern)
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
         return type(result)([wrap(part) for part in result])
@@ -315,7 +315,7 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
         raise RuntimeError(words) if isinstance(target, Tensor) else TypeError(words)
     if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
         result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
-    if not isinstance(result, (Entries, Stored)):
+    if not isinstance(result, (Entries, SparseEntries)):
         raise TypeError(
             f"{_name(function)} has several results; out= takes one MaskedTensor. Call it without out="
         )
@@ -341,14 +341,14 @@ def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTen
     leaf = values.requires_grad and values.is_leaf
     if isinstance(result, Entries) and isinstance(target._pattern, BooleanPattern) and not reshapes:
         write_entries(target, *result)
-    elif isinstance(result, Stored) and result.pattern is target._pattern:
+    elif isinstance(result, SparseEntries) and result.pattern is target._pattern:
         values.copy_(result.values)
     elif leaf:
         raise RuntimeError(
             f"{_name(function)} in place would replace a leaf that requires grad, and its .grad; "
             "write x = function(x).detach().requires_grad_()"
         )
-    elif isinstance(result, Stored):
+    elif isinstance(result, SparseEntries):
         target._rebind(result.values.to(values.dtype), result.pattern)
     else:
         old, mask = target._pattern, result.mask

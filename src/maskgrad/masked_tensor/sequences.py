@@ -15,7 +15,7 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.jagged.indexing import picked
 from maskgrad.semantics.jagged.rows import is_jagged
 from maskgrad.semantics.jagged.sequences import ends
-from maskgrad.semantics.stored.entries import SIGNED
+from maskgrad.semantics.sparse.entries import SIGNED
 
 __all__ = ["check_layout", "from_offsets", "from_sequences", "install", "jagged_of_lengths"]
 

@@ -21,8 +21,8 @@ from maskgrad.patterns import (
 from maskgrad.patterns.checks import check_pattern, check_places
 from maskgrad.patterns.conversion import LAYOUTS, pattern_of_places
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.stored import keys_of, places_of
-from maskgrad.semantics.stored.entries import densified, exploded
+from maskgrad.patterns.stored import ravel_multi_index, unravel_index
+from maskgrad.semantics.sparse.entries import densified, exploded
 
 __all__ = ["from_sparse", "install"]
 
@@ -86,10 +86,10 @@ def _from_coordinates(t: Tensor, check_invariants: bool) -> MaskedTensor:
     indices, values = t._indices(), t.detach()._values().detach()
     if check_invariants:
         check_places(indices, sizes)
-    keys = keys_of(indices, sizes)
+    keys = ravel_multi_index(indices, sizes)
     if bool((keys[1:] <= keys[:-1]).any()):  # the flag is believed nowhere
         distinct, values = kernels.merge_rows(keys, values, math.prod(sizes), "sum")
-        indices = places_of(distinct, sizes)
+        indices = unravel_index(distinct, sizes)
     pattern = CoordinatePattern(indices, sizes)
     return MaskedTensor(entries_of(t, values, pattern), pattern)
 
@@ -109,17 +109,17 @@ def _rows(
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Places in the first ``listed`` dimensions, and for each an entry with all others; each must be complete."""
     sizes, dense = shape[:listed], shape[listed:]
-    order = torch.argsort(keys_of(coordinates, shape))
-    distinct, counts = torch.unique(keys_of(coordinates[:listed], sizes), return_counts=True)
+    order = torch.argsort(ravel_multi_index(coordinates, shape))
+    distinct, counts = torch.unique(ravel_multi_index(coordinates[:listed], sizes), return_counts=True)
     partial = counts != math.prod(dense)
     if bool(partial.any()):
-        first = places_of(distinct[partial][:1], sizes)[:, 0].tolist()
+        first = unravel_index(distinct[partial][:1], sizes)[:, 0].tolist()
         raise ValueError(
             f"a place in the first {listed} dimensions stores all {math.prod(dense)} entries of the others, but "
             f"{int(partial.sum())} places are specified only in part, the first at {tuple(first)}; write "
             "x.to_sparse(), which lists each entry"
         )
-    return places_of(distinct, sizes), entries[order].reshape(len(distinct), *dense), sizes
+    return unravel_index(distinct, sizes), entries[order].reshape(len(distinct), *dense), sizes
 
 
 def _listed_dims(shape: torch.Size, sparse_dim: Any, dense_dim: int | None, layout: torch.layout) -> int:
@@ -220,7 +220,7 @@ def compressed(self: MaskedTensor) -> Tensor:
     if stored_of(self) is None:
         return kernels.masked_select(*self._dense())
     coordinates, entries, sizes = _places(self)
-    keys = keys_of(coordinates, sizes)
+    keys = ravel_multi_index(coordinates, sizes)
     if isinstance(self._pattern, JaggedPattern) and self._pattern.is_canonical:
         return entries
     if can_read_values(keys) and not bool((keys[1:] <= keys[:-1]).any()):

@@ -15,7 +15,7 @@ from maskgrad.patterns import BooleanPattern, Facts, JaggedPattern, Pattern, Sto
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import pattern_of_facts
 from maskgrad.semantics.entries import Entries, chosen, fill
-from maskgrad.semantics.stored.entries import Stored, densified, exploded
+from maskgrad.semantics.sparse.entries import SparseEntries, densified, exploded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,10 +247,10 @@ def of_entries(values: Tensor, mask: Tensor) -> MaskedTensor:
     return MaskedTensor(values, BooleanPattern(mask))
 
 
-def stored_of(x: MaskedTensor) -> Stored | None:
+def stored_of(x: MaskedTensor) -> SparseEntries | None:
     """The stored values and their pattern; None if the entries have a Boolean mask."""
     pattern = x._pattern
-    return Stored(x._values, pattern) if isinstance(pattern, StoredPattern) else None
+    return SparseEntries(x._values, pattern) if isinstance(pattern, StoredPattern) else None
 
 
 def listed_of(x: MaskedTensor) -> tuple[Tensor, Tensor] | None:

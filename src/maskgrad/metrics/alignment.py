@@ -16,8 +16,8 @@ from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.patterns.pattern import Pattern
-from maskgrad.patterns.stored import StoredPattern, keys_of
-from maskgrad.semantics.stored.entries import exploded
+from maskgrad.patterns.stored import StoredPattern, ravel_multi_index
+from maskgrad.semantics.sparse.entries import exploded
 
 __all__ = ["align"]
 
@@ -178,7 +178,7 @@ def _read(x: Operand, dim: int | None, name: str) -> Spread | Listed:
         stored = stored_of(x)
         assert stored is not None
         coordinates, entries, sizes = exploded(stored)
-        keys = keys_of(coordinates, sizes)
+        keys = ravel_multi_index(coordinates, sizes)
         if bool((keys[1:] <= keys[:-1]).any()):
             order = torch.argsort(keys)
             return Listed(keys[order], entries[order])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.gradients.attached import attached_gradient, keep_attached
-from maskgrad.gradients.padded_rows import PaddedRows, sizes_may_vary
+from maskgrad.gradients.padded_rows import PaddedRows, supports_dynamic_shapes
 from maskgrad.nn.lookup import LookupTable, table_of
 from maskgrad.optim.graphs import EFFECT_TAGS
 from maskgrad.semantics.bags import split_offsets
@@ -82,7 +82,7 @@ def keeps_slots(table: Any, rows: Tensor) -> bool:
     if not (weight.requires_grad and torch.is_grad_enabled()):
         return False
     compiling = torch.compiler.is_compiling()
-    if table.capacity is None and (compiling or not table.sparse or sizes_may_vary(weight.device)):
+    if table.capacity is None and (compiling or not table.sparse or supports_dynamic_shapes(weight.device)):
         return False
     if compiling:
         return weight.is_leaf and not torch.compiler.is_exporting()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.around_step import observe_steps
+from maskgrad.gradients.step_hooks import observe_steps
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.hyperparameters import finite
 from maskgrad.optim.lazy.averages import LazyAverage, LazyAverages

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import torch
 from torch.optim import Optimizer
 
-from maskgrad.gradients.around_step import StepObserver, observe_steps
 from maskgrad.gradients.attached import current_gradient
+from maskgrad.gradients.step_hooks import StepObserver, observe_steps
 
 __all__ = ["LBFGS", "Adafactor", "DenseOnly", "Muon"]
 

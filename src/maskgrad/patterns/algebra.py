@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.pattern import Pattern
-from maskgrad.patterns.stored import StoredPattern, keys_of
+from maskgrad.patterns.stored import StoredPattern, ravel_multi_index
 
 __all__ = ["difference", "equal", "find", "intersection", "is_subset", "sorted_keys", "union"]
 
@@ -14,7 +14,7 @@ __all__ = ["difference", "equal", "find", "intersection", "is_subset", "sorted_k
 def sorted_keys(pattern: Pattern) -> Tensor:
     """The row-major numbers of all specified places, ascending."""
     if isinstance(pattern, StoredPattern):
-        return torch.sort(keys_of(pattern.coordinates(), pattern.sizes)).values
+        return torch.sort(ravel_multi_index(pattern.coordinates(), pattern.sizes)).values
     return pattern.mask.reshape(-1).nonzero().squeeze(1)
 
 

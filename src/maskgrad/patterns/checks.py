@@ -13,7 +13,7 @@ from maskgrad.patterns.compressed import BY_ROW, CompressedPattern, lines_of
 from maskgrad.patterns.coordinates import CoordinatePattern
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.patterns.pattern import Pattern
-from maskgrad.patterns.stored import keys_of
+from maskgrad.patterns.stored import ravel_multi_index
 
 __all__ = ["check_offsets", "check_pattern", "check_places"]
 
@@ -110,7 +110,7 @@ def _check_coordinates(pattern: CoordinatePattern, values: Tensor) -> None:
         raise ValueError(
             f"values must have one row for each of {pattern.indices.shape[1]} places, found shape {tuple(values.shape)}"
         )
-    keys = keys_of(pattern.indices, pattern.sizes)
+    keys = ravel_multi_index(pattern.indices, pattern.sizes)
     if bool((keys[1:] <= keys[:-1]).any()):
         raise ValueError("indices must be in row-major order, each place once; use mg.sparse.coalesce first")
 

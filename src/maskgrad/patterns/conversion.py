@@ -17,7 +17,7 @@ from maskgrad.patterns.compressed import BY_ROW, CompressedPattern
 from maskgrad.patterns.coordinates import CoordinatePattern
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.patterns.pattern import Facts, Pattern
-from maskgrad.patterns.stored import StoredPattern, keys_of, places_of
+from maskgrad.patterns.stored import StoredPattern, ravel_multi_index, unravel_index
 
 __all__ = ["LAYOUTS", "pattern_of_facts", "pattern_of_places"]
 
@@ -81,7 +81,7 @@ def pattern_of_places(
         wanted = "two positive numbers" if layout in BLOCKED else "None"
         raise ValueError(f"blocksize must be {wanted} for layout {layout}, found {blocksize}")
     if layout == torch.sparse_coo:
-        order = torch.argsort(keys_of(coordinates, sizes))
+        order = torch.argsort(ravel_multi_index(coordinates, sizes))
         return CoordinatePattern(coordinates[:, order], sizes), order
     if len(sizes) < 2:
         raise ValueError(
@@ -99,8 +99,8 @@ def _sequences(coordinates: Tensor, sizes: tuple[int, ...]) -> tuple[StoredPatte
         raise ValueError(
             f"layout torch.jagged needs a batch and a ragged dimension, found shape {sizes}; use x.unsqueeze(0)"
         )
-    order = torch.argsort(keys_of(coordinates, sizes))
-    which = keys_of(coordinates[:-1, order], sizes[:-1])
+    order = torch.argsort(ravel_multi_index(coordinates, sizes))
+    which = ravel_multi_index(coordinates[:-1, order], sizes[:-1])
     lengths = torch.bincount(which, minlength=math.prod(sizes[:-1]))
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     pattern = jagged_pattern(offsets, coordinates.shape[1], sizes)
@@ -123,11 +123,11 @@ def _lines(
     line, position = (row, column) if layout in BY_ROW else (column, row)
     lines, width = (sizes[-2], sizes[-1]) if layout in BY_ROW else (sizes[-1], sizes[-2])
     turned = (*sizes[:-2], lines, width)
-    order = torch.argsort(keys_of(torch.stack([*batch, line, position]), turned))
+    order = torch.argsort(ravel_multi_index(torch.stack([*batch, line, position]), turned))
     number = 1
     for size in sizes[:-2]:
         number *= size
-    which = keys_of(torch.stack([*batch, line]), turned[:-1])
+    which = ravel_multi_index(torch.stack([*batch, line]), turned[:-1])
     counts = torch.bincount(which, minlength=number * lines).reshape(number, lines)
     pointers = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
     totals = pointers[:, -1]
@@ -152,7 +152,7 @@ def _blocks(
         )
     *batch, row, column = coordinates
     grid = (*sizes[:-2], sizes[-2] // height, sizes[-1] // width)
-    block = keys_of(
+    block = ravel_multi_index(
         torch.stack(
             [
                 *batch,
@@ -165,12 +165,12 @@ def _blocks(
     distinct, counts = torch.unique(block, return_counts=True)
     partial = counts != height * width
     if bool(partial.any()):
-        first = places_of(distinct[partial][:1], grid)[:, 0].tolist()
+        first = unravel_index(distinct[partial][:1], grid)[:, 0].tolist()
         raise ValueError(
             f"layout {layout} stores whole blocks, but {int(partial.sum())} blocks of size {tuple(blocksize)} are "
             f"specified only in part, the first at {tuple(first)}; use smaller blocks, or another layout"
         )
-    order, pointers, positions = _lines(places_of(distinct, grid), grid, layout)
+    order, pointers, positions = _lines(unravel_index(distinct, grid), grid, layout)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.shape[0], device=order.device)
     inside = (row % height) * width + column % width

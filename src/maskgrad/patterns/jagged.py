@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.pattern import Facts
-from maskgrad.patterns.stored import StoredPattern, places_of
+from maskgrad.patterns.stored import StoredPattern, unravel_index
 
 __all__ = ["JaggedPattern", "jagged_pattern", "same_lengths"]
 
@@ -102,7 +102,7 @@ class JaggedPattern(StoredPattern):
 
     def coordinates(self) -> Tensor:
         """Batch indices and position of each row."""
-        return self.remembered("coordinates", lambda: places_of(self.index, self.sizes))
+        return self.remembered("coordinates", lambda: unravel_index(self.index, self.sizes))
 
     def shape(self, values: Tensor) -> torch.Size:
         """The whole shape, each dimension at its place."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.pattern import Pattern
 
-__all__ = ["StoredPattern", "keys_of", "places_of"]
+__all__ = ["StoredPattern", "ravel_multi_index", "unravel_index"]
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class StoredPattern(Pattern):
         return mask.index_put(tuple(coordinates), torch.ones((), dtype=torch.bool, device=mask.device))
 
 
-def keys_of(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def ravel_multi_index(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Row-major numbers (n,) of the places at ``coordinates`` (s, n)."""
     if math.prod(sizes) >= 2**63:
         raise ValueError(f"sizes {sizes} have too many places, {math.prod(sizes)}, to be numbered by int64")
@@ -89,8 +89,8 @@ def keys_of(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return keys
 
 
-def places_of(keys: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Coordinates (s, n) of row-major numbers (n,): the inverse of :func:`keys_of`."""
+def unravel_index(keys: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Coordinates (s, n) of row-major numbers (n,): the inverse of :func:`ravel_multi_index`."""
     rows: list[Tensor] = []
     for size in reversed(sizes):
         rows.insert(0, keys % max(size, 1))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.entries import HALVES, Entries
-from maskgrad.semantics.stored.entries import Stored
+from maskgrad.semantics.sparse.entries import SparseEntries
 
 __all__ = ["MAY_WIDEN", "in_float32", "wide"]
 
@@ -54,8 +54,8 @@ def wide(operand: Any) -> Any:
     """Halves as float32; the others as they are."""
     if isinstance(operand, Entries):
         return Entries(wide(operand.values), operand.mask)
-    if isinstance(operand, Stored):
-        return Stored(wide(operand.values), operand.pattern)
+    if isinstance(operand, SparseEntries):
+        return SparseEntries(wide(operand.values), operand.pattern)
     if type(operand) in (tuple, list):
         return type(operand)([wide(part) for part in operand])
     if type(operand) is dict:
@@ -66,7 +66,7 @@ def wide(operand: Any) -> Any:
 def _device(operands: Any) -> str:
     """The kind of device of the first tensor."""
     for operand in operands:
-        if isinstance(operand, (Entries, Stored)):
+        if isinstance(operand, (Entries, SparseEntries)):
             return operand.values.device.type
         if isinstance(operand, Tensor):
             return operand.device.type

@@ -14,8 +14,8 @@ from maskgrad.errors import UnsupportedOperationError
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
-from maskgrad.semantics.stored.cotangents import cotangent
-from maskgrad.semantics.stored.entries import Stored
+from maskgrad.semantics.sparse.cotangents import cotangent
+from maskgrad.semantics.sparse.entries import SparseEntries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ __all__ = ["OPERATIONS", "grad"]
 
 
 def _several(argument: Any) -> list[Any]:
-    single = isinstance(argument, (Entries, Stored)) or not isinstance(argument, Sequence)
+    single = isinstance(argument, (Entries, SparseEntries)) or not isinstance(argument, Sequence)
     return [argument] if single else list(argument)
 
 
@@ -34,11 +34,11 @@ def _sent(output: Any) -> Any:
     """An output as a plain tensor whose unspecified entries are constants."""
     if isinstance(output, Entries):
         return torch.where(output.mask, output.values, 0)
-    return output.values if isinstance(output, Stored) else output
+    return output.values if isinstance(output, SparseEntries) else output
 
 
 def _plain(argument: Any) -> Any:
-    return argument.values if isinstance(argument, (Entries, Stored)) else argument
+    return argument.values if isinstance(argument, (Entries, SparseEntries)) else argument
 
 
 def _seeds(outputs: list[Any], cotangents: Any) -> list[Any] | None:
@@ -49,16 +49,16 @@ def _seeds(outputs: list[Any], cotangents: Any) -> list[Any] | None:
     if len(given) != len(outputs):
         return [_sent(c) for c in given]  # torch says what is wrong
     return [
-        cotangent(output, c) if isinstance(output, Stored) and c is not None else _sent(c)
+        cotangent(output, c) if isinstance(output, SparseEntries) and c is not None else _sent(c)
         for output, c in zip(outputs, given, strict=True)
     ]
 
 
 def _alike(gradient: Any, input: Any) -> Any:
-    if gradient is None or not isinstance(input, (Entries, Stored)):
+    if gradient is None or not isinstance(input, (Entries, SparseEntries)):
         return gradient
-    if isinstance(input, Stored):
-        return Stored(gradient, input.pattern)
+    if isinstance(input, SparseEntries):
+        return SparseEntries(gradient, input.pattern)
     # with is_grads_batched there is one gradient for each cotangent
     return Entries(
         gradient, input.mask if gradient.ndim == input.mask.ndim else input.mask.expand(gradient.shape)
@@ -75,7 +75,9 @@ def grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         ("retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched"), args[3:]
     )
     called |= rest
-    if called.get("is_grads_batched") and any(isinstance(part, Stored) for part in (*outputs, *inputs)):
+    if called.get("is_grads_batched") and any(
+        isinstance(part, SparseEntries) for part in (*outputs, *inputs)
+    ):
         raise UnsupportedOperationError(
             "torch.autograd.grad(is_grads_batched=True)",
             "a sparse layout has no place for one gradient per cotangent; call it once for each of them instead",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.semantics.stored.entries import is_masked, shape_of
+from maskgrad.semantics.sparse.entries import is_masked, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

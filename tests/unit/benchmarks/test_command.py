@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import course
+from benchmarks import runner
 from benchmarks.__main__ import app
 from benchmarks.families import filling
 from benchmarks.results import read_rows
@@ -68,7 +68,7 @@ def test_a_mistake_is_named_before_anything_runs(
     arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(course, "measure", None)
+    monkeypatch.setattr(runner, "measure", None)
     said = " ".join(bench(*arguments, code=2).split())
     for word in words:
         assert word in said
@@ -82,7 +82,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure, done = course.measure, []
+    measure, done = runner.measure, []
 
     def one_and_then_none(*arguments: object) -> object:
         if done:
@@ -90,7 +90,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
         done.append(1)
         return measure(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(course, "measure", one_and_then_none)
+    monkeypatch.setattr(runner, "measure", one_and_then_none)
     said = bench("--quick", "--families", "filling,softmax", "--sizes", "9", "--out", str(tmp_path), code=130)
     assert "Interrupted" in said
     (kept,) = tmp_path.glob("*.csv")

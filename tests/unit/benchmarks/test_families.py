@@ -12,9 +12,9 @@ from benchmarks.case import OURS, LeftOutError, WrongResultError
 from benchmarks.families import FAMILIES, coalescing, compiled, models, per_sample, storage, updates
 from benchmarks.peers import PEERS
 from benchmarks.plan import Family, Point
-from benchmarks.timing import Pace, measure
+from benchmarks.timing import TimingConfig, measure
 
-ONCE = Pace(fewest=1, most=1, seconds=0.0, shortest=0.0)
+ONCE = TimingConfig(fewest=1, most=1, seconds=0.0, shortest=0.0)
 #: torch.compile takes seconds for each; FBGEMM and Opacus are other programs' business
 LEFT_OUT = {"compiled-where", "fbgemm", "opacus"}
 

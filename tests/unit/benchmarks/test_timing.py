@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.case import OURS, Contender, LeftOutError, WrongResultError
-from benchmarks.timing import Pace, measure
+from benchmarks.case import OURS, Implementation, LeftOutError, WrongResultError
+from benchmarks.timing import TimingConfig, measure
 from tests.unit.benchmarks.stopwatch import Stopwatch, case, ours_and
 
-PACE = Pace(fewest=3, most=9, seconds=1.0, shortest=0.1)
+PACE = TimingConfig(fewest=3, most=9, seconds=1.0, shortest=0.1)
 
 
 def timed(contenders: Any, clock: Stopwatch, wanted: Any = ("torch.masked", "dense"), **facts: Any) -> Any:
@@ -62,7 +62,7 @@ def test_contenders_take_turns_at_beginning() -> None:
             clock.now += 0.2
             return torch.tensor(1.0)
 
-        return lambda: Contender(call)
+        return lambda: Implementation(call)
 
     clock = Stopwatch()
     timed(ours_and(ours=noting("ours"), dense=noting("dense")), clock)
@@ -75,7 +75,7 @@ def test_contenders_take_turns_at_beginning() -> None:
 def test_peers_that_nobody_asked_for_are_not_even_made() -> None:
     clock = Stopwatch()
 
-    def never() -> Contender:
+    def never() -> Implementation:
         raise AssertionError("made")
 
     rows, _ = timed(ours_and(ours=clock.takes(0.2), scipy=never), clock)
@@ -110,7 +110,7 @@ def test_results_that_the_reference_lets_pass_must_still_agree() -> None:
 def test_a_yardstick_is_not_compared() -> None:
     clock = Stopwatch()
     dense = clock.takes(0.2, result=99.0)().call
-    rows, _ = timed(ours_and(ours=clock.takes(0.2), dense=lambda: Contender(dense, read=None)), clock)
+    rows, _ = timed(ours_and(ours=clock.takes(0.2), dense=lambda: Implementation(dense, read=None)), clock)
     assert "dense" in rows
 
 
@@ -118,7 +118,7 @@ def failing(error: Exception) -> Any:
     def call() -> None:
         raise error
 
-    return lambda: Contender(call)
+    return lambda: Implementation(call)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not for halves\nand more"), LeftOutError("not installed")])
@@ -157,7 +157,7 @@ def test_garbage_collection_goes_on_afterwards() -> None:
         clock.now += 0.5
         return torch.tensor(1.0)
 
-    timed(ours_and(ours=lambda: Contender(call)), clock)
+    timed(ours_and(ours=lambda: Implementation(call)), clock)
     assert not any(seen[1:])  # the first looks at the result
     assert gc.isenabled()
 
@@ -165,13 +165,13 @@ def test_garbage_collection_goes_on_afterwards() -> None:
 def test_what_runs_to_warm_up_does_not_count() -> None:
     clock, calls = Stopwatch(), []
 
-    def slow_at_first() -> Contender:
+    def slow_at_first() -> Implementation:
         def call() -> torch.Tensor:
             calls.append(1)
             clock.now += 1.0 if len(calls) <= 4 else 0.2
             return torch.tensor(1.0)
 
-        return Contender(call)
+        return Implementation(call)
 
     (row,) = measure(case({OURS: slow_at_first}), PACE, (), print, clock, warming=3.0)
     assert row.median_ms == pytest.approx(200)

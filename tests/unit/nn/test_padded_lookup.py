@@ -277,7 +277,7 @@ def test_copied_pickled_and_described() -> None:
 
 
 def test_on_a_device_without_sparse_tensors_slots_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padded_lookup, "sizes_may_vary", lambda device: False)
+    monkeypatch.setattr(padded_lookup, "supports_dynamic_shapes", lambda device: False)
     for table in (embedding(), bag(mode="sum")):
         for step in range(2):
             table(indices(step)).sum().backward()

@@ -23,7 +23,7 @@ HEIGHT, LOOKUPS, STEPS = 9, 8, 5
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """On a device where a size may depend on numbers, slots become rows; XLA is the other kind."""
     if request.param == "sizes are fixed":
-        monkeypatch.setattr(gradients, "sizes_may_vary", lambda device: False)
+        monkeypatch.setattr(gradients, "supports_dynamic_shapes", lambda device: False)
     return request.param
 
 
@@ -130,7 +130,7 @@ def test_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows.lists_rows
     assert rows.rows is not None
     assert rows.rows.tolist() == [2, 0, 2]
-    monkeypatch.setattr(gradients, "sizes_may_vary", lambda device: False)
+    monkeypatch.setattr(gradients, "supports_dynamic_shapes", lambda device: False)
     slots = read(given, "p")
     assert slots.in_slots
     assert slots.rows is not None

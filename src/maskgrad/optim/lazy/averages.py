@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from maskgrad.gradients.around_step import StepObserver
 from maskgrad.gradients.gradient import widened_dtype
+from maskgrad.gradients.step_hooks import StepObserver
 from maskgrad.optim.lazy.catch_up import bring_up_to_date
 from maskgrad.optim.lazy.touched_rows import touched_rows
 

@@ -16,7 +16,7 @@ from maskgrad.semantics.jagged.rows import is_jagged, padded
 from maskgrad.semantics.multi_head_attention import DEFAULTS
 from maskgrad.semantics.multi_head_attention import SIGNATURE as MULTI_HEAD
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.stored.entries import Stored, is_masked
+from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,13 +51,13 @@ def attended(
     return found, served
 
 
-def with_mask(result: Stored, served: Tensor | None) -> Stored | Entries:
+def with_mask(result: SparseEntries, served: Tensor | None) -> SparseEntries | Entries:
     """The rows; with a Boolean mask if some have no key and are unspecified."""
     if served is None:
         return result
     known = served.reshape(*served.shape, *(1,) * (result.values.ndim - served.ndim))
     whole = padded(result)
-    mask = padded(Stored(known.expand(result.values.shape), result.pattern))
+    mask = padded(SparseEntries(known.expand(result.values.shape), result.pattern))
     return Entries(whole.values, mask.values)
 
 
@@ -81,7 +81,7 @@ def scaled_dot_product_attention(fallback: Callable[..., Any]) -> Callable[..., 
         found, served = attended(rows, query.pattern, key.pattern, attn_mask, **given)
         found = found.squeeze(1) if one_head else found
         return with_mask(
-            Stored(found, query.pattern), served if served is None or not one_head else served[:, 0]
+            SparseEntries(found, query.pattern), served if served is None or not one_head else served[:, 0]
         )
 
     return body
@@ -136,7 +136,7 @@ def multi_head_attention_forward(fallback: Callable[..., Any]) -> Callable[..., 
         if served is not None:
             served = served.any(1)
         out = F.linear(found.flatten(1), given["out_proj_weight"], given["out_proj_bias"])
-        return with_mask(Stored(out, query.pattern), served), weights
+        return with_mask(SparseEntries(out, query.pattern), served), weights
 
     return body
 

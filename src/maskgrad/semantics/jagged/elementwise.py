@@ -9,7 +9,7 @@ from torch import Tensor
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import aligned, attach, padded
-from maskgrad.semantics.stored.entries import Stored
+from maskgrad.semantics.sparse.entries import SparseEntries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ def elementwise(operation: Operation) -> Callable[..., Any]:
         operands = [*args, *kwargs.values()] if kwargs else args
         pattern = _common(operands)
         if pattern is not None:
-            rows: Any = [o.values if type(o) is Stored else o for o in operands]
+            rows: Any = [o.values if type(o) is SparseEntries else o for o in operands]
         else:
             found = aligned(operands)
             if found is None or any(isinstance(o, Entries) for o in found.operands):
@@ -38,7 +38,7 @@ def elementwise(operation: Operation) -> Callable[..., Any]:
             result = function(*rows[: len(args)], **names)
         else:
             result = function(*rows)
-        return attach(result, lambda values: Stored(values, pattern))
+        return attach(result, lambda values: SparseEntries(values, pattern))
 
     return body
 
@@ -47,7 +47,7 @@ def _common(operands: Any) -> JaggedPattern | None:
     """The pattern that is one and the same object in all operands but numbers: asked first, and without shapes."""
     pattern, ndim = None, 0
     for operand in operands:
-        if type(operand) is Stored:
+        if type(operand) is SparseEntries:
             own = operand.pattern
             if type(own) is not JaggedPattern:
                 return None

@@ -25,7 +25,7 @@ from maskgrad.semantics.jagged.rows import (
     out_of_frame,
 )
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.stored.entries import Stored, is_masked
+from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None =
     new = old if at is None else at
     result = run(in_frame(x.values, old))
     pattern = x.pattern.moved(new)
-    return attach(result, lambda values: Stored(out_of_frame(values, new), pattern))
+    return attach(result, lambda values: SparseEntries(out_of_frame(values, new), pattern))
 
 
 def _without(at: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -136,7 +136,7 @@ def linear(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., 
         x, others = given["input"], (given["weight"], given.get("bias"))
         if not trailing(x, 1) or not x.shape[-1] or any(is_masked(o) for o in others):
             return fallback(function, args, kwargs)
-        return Stored(function(x.values, *others), x.pattern)
+        return SparseEntries(function(x.values, *others), x.pattern)
 
     return body
 
@@ -151,7 +151,7 @@ def matmul(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., 
             return fallback(function, args, kwargs)
         if function is operator.imatmul:
             return fallback(function, args, kwargs)
-        return Stored(torch.matmul(x.values, other), x.pattern)
+        return SparseEntries(torch.matmul(x.values, other), x.pattern)
 
     return body
 
@@ -165,7 +165,7 @@ def addmm(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., A
         plain = isinstance(added, Tensor) and isinstance(other, Tensor) and set(given) <= {"beta", "alpha"}
         if not plain or not trailing(x, 1) or (added.ndim == 2 and added.shape[0] != 1) or len(args) > 3:
             return fallback(function, args, kwargs)
-        return Stored(torch.addmm(added, x.values, other, **given), x.pattern)
+        return SparseEntries(torch.addmm(added, x.values, other, **given), x.pattern)
 
     return body
 
@@ -180,7 +180,7 @@ def layer_norm(operation: Operation, fallback: Callable[..., Any]) -> Callable[.
         if masked or not trailing(x, 1 if isinstance(shape, int) else len(shape)):
             return fallback(function, args, kwargs)
         x, rest, named = _first(args, kwargs)
-        return Stored(function(x.values, *rest, **named), x.pattern)
+        return SparseEntries(function(x.values, *rest, **named), x.pattern)
 
     return body
 
@@ -196,7 +196,7 @@ def batch_norm(operation: Operation, fallback: Callable[..., Any]) -> Callable[.
         # one row alone is too little to train on for PyTorch, and not for us
         at = x.pattern.at
         result = operation.body(function, (everywhere(in_frame(x.values, at)), *rest), named)
-        return Stored(out_of_frame(result.values, at), x.pattern)
+        return SparseEntries(out_of_frame(result.values, at), x.pattern)
 
     return body
 
@@ -210,7 +210,7 @@ def lookup(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., 
             return fallback(function, args, kwargs)
         if function is F.one_hot and not x.values.numel():  # PyTorch has no number of classes for no labels
             return fallback(function, args, kwargs)
-        return Stored(function(x.values, *rest, **named), x.pattern)
+        return SparseEntries(function(x.values, *rest, **named), x.pattern)
 
     return body
 
@@ -276,7 +276,9 @@ def pairs(signature: str, default: int) -> Callable[..., Any]:
             if not all(part.shape[dim] for part in rows):
                 return fallback(function, args, kwargs)
             reduced = at if given.get("keepdim") else _without(at, (dim,))
-            return Stored(out_of_frame(function(*rows, **given), reduced), found.pattern.moved(reduced))
+            return SparseEntries(
+                out_of_frame(function(*rows, **given), reduced), found.pattern.moved(reduced)
+            )
 
         return body
 

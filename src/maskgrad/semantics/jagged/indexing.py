@@ -15,7 +15,7 @@ from maskgrad.semantics.jagged.features import ALONG, framed
 from maskgrad.semantics.jagged.rows import is_jagged, of_lengths
 from maskgrad.semantics.jagged.views import _unsqueeze
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.stored.entries import Stored
+from maskgrad.semantics.sparse.entries import SparseEntries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ def _written_out(index: Any, rank: int) -> list[Any] | None:
     return [*parts[:at], *[ALL] * (rank - used), *parts[at + 1 :]]
 
 
-def _features_only(x: Jagged, parts: list[Any]) -> Stored | None:
+def _features_only(x: Jagged, parts: list[Any]) -> SparseEntries | None:
     """Where numbers may not be looked at: slices and numbers of features, everything of all else."""
     if any(p is not None and not isinstance(p, (int, slice)) for p in parts):
         return None
@@ -212,7 +212,7 @@ def picked(x: Jagged, rows: Tensor, known: Tensor) -> Entries:
     return Entries(values.movedim(order, tuple(at)), mask.movedim(order, tuple(at)))
 
 
-def positions_between(x: Jagged, start: int, stop: int) -> Stored:
+def positions_between(x: Jagged, start: int, stop: int) -> SparseEntries:
     """``x[:, start:stop]``: sequences that end earlier are shorter, or empty."""
     pattern = x.pattern
     size = max(stop - start, 0)
@@ -226,10 +226,10 @@ def positions_between(x: Jagged, start: int, stop: int) -> Stored:
         return shorter, rows
 
     shorter, rows = pattern.remembered(("between", start, stop), made)
-    return Stored(x.values.index_select(0, rows), shorter)
+    return SparseEntries(x.values.index_select(0, rows), shorter)
 
 
-def of_sequences(x: Jagged, which: Tensor) -> Stored:
+def of_sequences(x: Jagged, which: Tensor) -> SparseEntries:
     """Some of the sequences, in any order, perhaps several times; one batch dimension."""
     pattern = x.pattern
     sizes = (which.shape[0], pattern.longest)
@@ -240,4 +240,4 @@ def of_sequences(x: Jagged, which: Tensor) -> Stored:
     )
     begin = pattern.offsets[:-1].index_select(0, which)
     rows = begin.index_select(0, chosen.sequences()) + chosen.positions()
-    return Stored(x.values.index_select(0, rows), chosen)
+    return SparseEntries(x.values.index_select(0, rows), chosen)

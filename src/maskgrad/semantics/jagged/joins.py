@@ -13,7 +13,7 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import aligned, check_frames, feature_dims, is_jagged, of_lengths
 from maskgrad.semantics.signatures import bound, paired
-from maskgrad.semantics.stored.entries import Stored
+from maskgrad.semantics.sparse.entries import SparseEntries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def cat(fallback: Callable[..., Any]) -> Callable[..., Any]:
         if dim in features:
             if not _together(parts):
                 return fallback(function, args, kwargs)
-            return Stored(torch.cat([p.values for p in parts], features.index(dim) + 1), first.pattern)
+            return SparseEntries(torch.cat([p.values for p in parts], features.index(dim) + 1), first.pattern)
         patterns = [part.pattern for part in parts]
         fits = len(first.pattern.at) == 2 and dim == first.pattern.at[0]
         if not fits or any(p.at != first.pattern.at or p.longest != first.pattern.longest for p in patterns):
@@ -60,7 +60,7 @@ def cat(fallback: Callable[..., Any]) -> Callable[..., Any]:
         frame = first.pattern.frame.new_ones(()).expand(size, first.pattern.longest)
         model = JaggedPattern(first.pattern.offsets, first.pattern.index, frame, first.pattern.at)
         whole = of_lengths(torch.cat([p.lengths() for p in patterns]), model)
-        return Stored(torch.cat([part.values for part in parts]), whole)
+        return SparseEntries(torch.cat([part.values for part in parts]), whole)
 
     return body
 
@@ -77,7 +77,7 @@ def stack(fallback: Callable[..., Any]) -> Callable[..., Any]:
         dim = as_dim(dim, len(first.shape) + 1)
         before = len([d for d in feature_dims(first) if d < dim])
         at = tuple([place + (place >= dim) for place in first.pattern.at])
-        return Stored(torch.stack([p.values for p in parts], before + 1), first.pattern.moved(at))
+        return SparseEntries(torch.stack([p.values for p in parts], before + 1), first.pattern.moved(at))
 
     return body
 
@@ -104,6 +104,6 @@ def where(fallback: Callable[..., Any]) -> Callable[..., Any]:
         found = aligned([condition, a, b])
         if found is None or any(isinstance(o, Entries) for o in found.operands):
             return fallback(function, args, kwargs)
-        return Stored(torch.where(*found.operands), found.pattern)
+        return SparseEntries(torch.where(*found.operands), found.pattern)
 
     return body

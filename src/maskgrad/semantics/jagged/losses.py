@@ -9,7 +9,7 @@ from torch import Tensor
 from maskgrad.semantics.entries import Entries, rearranged
 from maskgrad.semantics.jagged.rows import aligned, everywhere, in_frame, is_jagged, out_of_frame, padded
 from maskgrad.semantics.losses.regression import forgotten_weight
-from maskgrad.semantics.stored.entries import Stored, shape_of
+from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +25,10 @@ def _result(operation: Operation, result: Any, pattern: JaggedPattern, partly: b
     if not isinstance(result, Entries) or not result.values.ndim:
         return result
     values, mask = (out_of_frame(part, pattern.at) for part in result)
-    found = Stored(values, pattern)
+    found = SparseEntries(values, pattern)
     if not partly:
         return found
-    return Entries(padded(found).values, padded(Stored(mask, pattern)).values)
+    return Entries(padded(found).values, padded(SparseEntries(mask, pattern)).values)
 
 
 def by_position(operation: Operation) -> Callable[..., Any]:
@@ -39,7 +39,7 @@ def by_position(operation: Operation) -> Callable[..., Any]:
             weight = forgotten_weight()
             kwargs = kwargs if weight is None else {**kwargs, "weight": weight}
         operands = [*args, *kwargs.values()]
-        taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, Stored, Entries))]
+        taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, SparseEntries, Entries))]
         ranks = {len(shape_of(operands[i])) for i in taking_part}
         # a variance without the last dimension belongs to all of it
         fits = operation.name != "nn.functional.gaussian_nll_loss" or len(ranks) == 1
@@ -72,7 +72,7 @@ def by_class(operation: Operation) -> Callable[..., Any]:
         scores, target = (given[n] for n in names)
         rank = len(shape_of(scores))
         others = [*args[2:], *[v for k, v in kwargs.items() if k not in names]]
-        if rank < 2 or any(isinstance(o, (Stored, Entries)) for o in others):
+        if rank < 2 or any(isinstance(o, (SparseEntries, Entries)) for o in others):
             return fallback()
         labels = len(shape_of(target)) == rank - 1
         if labels:  # a dimension for the class
@@ -99,5 +99,5 @@ def _with_class(target: Any) -> Any:
     if is_jagged(target):
         at = tuple([place + (place >= 1) for place in target.pattern.at])
         before = len([d for d in range(1) if d not in target.pattern.at])
-        return Stored(target.values.unsqueeze(before + 1), target.pattern.moved(at))
+        return SparseEntries(target.values.unsqueeze(before + 1), target.pattern.moved(at))
     return rearranged(target, lambda part: part.unsqueeze(1))

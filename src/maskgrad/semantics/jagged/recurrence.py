@@ -22,7 +22,7 @@ from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import everywhere, from_padded, is_jagged
 from maskgrad.semantics.recurrence import SIGNATURE, Steps, in_layers, reversing, run_layer, taken
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.stored.entries import Stored, is_masked
+from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,7 +96,7 @@ def recurrence(operation: Operation, fallback: Callable[..., Any]) -> Callable[.
                 else (output, *final)
             )
         rows, states = _run(function, given, x.values, pattern, initial)
-        return (Stored(rows, pattern), *map(everywhere, states))
+        return (SparseEntries(rows, pattern), *map(everywhere, states))
 
     return body
 

@@ -18,9 +18,9 @@ from maskgrad.semantics.jagged.rows import from_padded, is_jagged, padded
 from maskgrad.semantics.jagged.sequences import over_sequences, totals, within_sequences
 from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.stored import conversion
-from maskgrad.semantics.stored import registry as stored
-from maskgrad.semantics.stored.entries import Stored, exploded, from_places
+from maskgrad.semantics.sparse import conversion
+from maskgrad.semantics.sparse import registry as stored
+from maskgrad.semantics.sparse.entries import SparseEntries, exploded, from_places
 
 if TYPE_CHECKING:
     from maskgrad.semantics.facts import Operation
@@ -221,6 +221,8 @@ def _either(by_entry: Body, along: Body) -> Body:
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         second = args[1] if len(args) > 1 else kwargs.get("other")
-        return (by_entry if isinstance(second, (Tensor, Stored, Entries)) else along)(function, args, kwargs)
+        return (by_entry if isinstance(second, (Tensor, SparseEntries, Entries)) else along)(
+            function, args, kwargs
+        )
 
     return body

@@ -10,7 +10,7 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern, same_lengths
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.stored.entries import Stored, densified, shape_of
+from maskgrad.semantics.sparse.entries import SparseEntries, densified, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ __all__ = [
 
 if TYPE_CHECKING:
 
-    class Jagged(Stored):
+    class Jagged(SparseEntries):
         """Stored entries of which :func:`is_jagged` is true."""
 
         pattern: JaggedPattern
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def is_jagged(x: Any) -> TypeIs[Jagged]:
     """Whether an operand is stored as sequences of different lengths."""
-    return type(x) is Stored and type(x.pattern) is JaggedPattern
+    return type(x) is SparseEntries and type(x.pattern) is JaggedPattern
 
 
 def feature_dims(x: Jagged) -> list[int]:
@@ -66,9 +66,9 @@ def padded(x: Any) -> Any:
     return type(x)([padded(part) for part in x]) if type(x) in (list, tuple) else x
 
 
-def from_padded(values: Tensor, pattern: JaggedPattern) -> Stored:
+def from_padded(values: Tensor, pattern: JaggedPattern) -> SparseEntries:
     """The rows of a tensor of the whole shape."""
-    return Stored(at_rows(values, pattern), pattern)
+    return SparseEntries(at_rows(values, pattern), pattern)
 
 
 def in_frame(values: Tensor, at: Sequence[int]) -> Tensor:

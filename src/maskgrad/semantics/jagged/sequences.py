@@ -13,7 +13,7 @@ from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.jagged.features import ALONG, _without
 from maskgrad.semantics.jagged.rows import is_jagged
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.stored.entries import Stored, densified, is_masked
+from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +43,9 @@ def _is_eager(x: Jagged) -> bool:
     return can_read_values(x.values, *x.pattern.tensors())
 
 
-def _canonical(x: Jagged) -> Stored:
+def _canonical(x: Jagged) -> SparseEntries:
     """The same rows with batch and ragged dimension in front."""
-    return Stored(x.values, x.pattern.moved(tuple(range(len(x.pattern.at)))))
+    return SparseEntries(x.values, x.pattern.moved(tuple(range(len(x.pattern.at)))))
 
 
 def over_sequences(name: str, rule: Callable[..., Any], fallback: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,7 +107,7 @@ def _placed(result: Any, at: tuple[int, ...], kept: int | None) -> Any:
     if isinstance(result, tuple) and not isinstance(result, Entries):
         parts = [_placed(part, at, kept) for part in result]
         return tuple(parts) if type(result) is tuple else type(result)(parts)
-    entries = densified(result) if isinstance(result, Stored) else result
+    entries = densified(result) if isinstance(result, SparseEntries) else result
     order = tuple(range(len(at)))
     parts = list(entries) if at == order else [part.movedim(order, at) for part in entries]
     if kept is not None:
@@ -124,7 +124,7 @@ def within_sequences(name: str, rule: Callable[..., Any], fallback: Callable[...
             return fallback(function, args, kwargs)
         x = given.pop("input")
         given["dim"] = len(x.pattern.at) - 1
-        return Stored(rule(function, (_canonical(x),), given).values, x.pattern)
+        return SparseEntries(rule(function, (_canonical(x),), given).values, x.pattern)
 
     return body
 

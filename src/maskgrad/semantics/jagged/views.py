@@ -11,7 +11,7 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import feature_dims, is_jagged
 from maskgrad.semantics.shapes import order_after, shape_after
-from maskgrad.semantics.stored.entries import Stored, densified
+from maskgrad.semantics.sparse.entries import SparseEntries, densified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,16 +24,16 @@ __all__ = ["BY_SHAPE", "RULES", "permute", "reshape", "rule"]
 ELSE = None
 
 
-def permute(x: Jagged, order: Sequence[int]) -> Stored:
+def permute(x: Jagged, order: Sequence[int]) -> SparseEntries:
     """Dimensions in another order."""
     features = feature_dims(x)
     at = tuple([order.index(place) for place in x.pattern.at])
     moved = [features.index(d) + 1 for d in order if d in features]
     values = x.values if moved == sorted(moved) else x.values.permute(0, *moved)
-    return Stored(values, x.pattern.moved(at))
+    return SparseEntries(values, x.pattern.moved(at))
 
 
-def reshape(x: Jagged, shape: Sequence[int]) -> Stored | None:
+def reshape(x: Jagged, shape: Sequence[int]) -> SparseEntries | None:
     """Other features around the batch and ragged dimensions, if these stay or become one, or two again."""
     shape, old, pattern = list(shape), x.shape, x.pattern
     inner, number = list(pattern.frame.shape), pattern.frame.numel()
@@ -50,7 +50,7 @@ def reshape(x: Jagged, shape: Sequence[int]) -> Stored | None:
     if places is None:
         return ELSE
     features = [size for d, size in enumerate(shape) if d not in places]
-    return Stored(x.values.reshape(x.values.shape[0], *features), pattern.moved(tuple(places)))
+    return SparseEntries(x.values.reshape(x.values.shape[0], *features), pattern.moved(tuple(places)))
 
 
 def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] | None:
@@ -68,28 +68,32 @@ def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] 
     return found if math.prod(shape[position:]) == math.prod(old[start:]) else None
 
 
-def _rearranged(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> Stored | None:
+def _rearranged(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
     """``transpose``, ``movedim``, ``x.T``, …: dimensions in another order."""
     return permute(x, order_after(function, len(x.shape), *args, **kwargs))
 
 
-def _reshaped(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> Stored | None:
+def _reshaped(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
     """``view``, ``flatten``, ``reshape_as``, …: other sizes; or, of ``view``, another dtype."""
     dtype = args[0] if args else kwargs.get("dtype")
     if isinstance(dtype, torch.dtype):
-        return Stored(x.values.view(dtype), x.pattern) if dtype.itemsize == x.values.dtype.itemsize else ELSE
+        return (
+            SparseEntries(x.values.view(dtype), x.pattern)
+            if dtype.itemsize == x.values.dtype.itemsize
+            else ELSE
+        )
     return reshape(x, shape_after(function, x.shape, *args, **kwargs))
 
 
-def _unsqueeze(x: Jagged, dim: int) -> Stored:
+def _unsqueeze(x: Jagged, dim: int) -> SparseEntries:
     rank = len(x.shape)
     dim = as_dim(dim, rank + 1)
     at = tuple([place + (place >= dim) for place in x.pattern.at])
     before = len([d for d in feature_dims(x) if d < dim])
-    return Stored(x.values.unsqueeze(before + 1), x.pattern.moved(at))
+    return SparseEntries(x.values.unsqueeze(before + 1), x.pattern.moved(at))
 
 
-def _squeeze(x: Jagged, dim: Any = None) -> Stored | None:
+def _squeeze(x: Jagged, dim: Any = None) -> SparseEntries | None:
     rank = len(x.shape)
     if dim is None:
         dims = [d for d in range(rank) if x.shape[d] == 1]
@@ -100,10 +104,10 @@ def _squeeze(x: Jagged, dim: Any = None) -> Stored | None:
         return ELSE
     features = [x.shape[d] for d in feature_dims(x) if d not in dims]
     at = tuple([place - len([d for d in dims if d < place]) for place in x.pattern.at])
-    return Stored(x.values.reshape(x.values.shape[0], *features), x.pattern.moved(at))
+    return SparseEntries(x.values.reshape(x.values.shape[0], *features), x.pattern.moved(at))
 
 
-def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> Stored | None:
+def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
     """``expand``, ``expand_as`` and ``broadcast_to``."""
     wanted = shape_after(function, x.shape, *args, **kwargs)
     missing = len(wanted) - len(x.shape)
@@ -112,7 +116,7 @@ def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any
         return ELSE
     features = [wanted[d] for d in range(len(wanted)) if d not in at]
     values = x.values[(slice(None), *(None,) * missing)]
-    return Stored(values.expand(-1, *features), x.pattern.moved(at))
+    return SparseEntries(values.expand(-1, *features), x.pattern.moved(at))
 
 
 def rule(name: str, fallback: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,10 +140,10 @@ def rule(name: str, fallback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 #: Rules that ask PyTorch what the function that was called makes of the shape.
-BY_SHAPE: dict[str, Callable[..., Stored | None]] = {
+BY_SHAPE: dict[str, Callable[..., SparseEntries | None]] = {
     **dict.fromkeys(("transpose", "permute", "t", "T", "mT", "movedim"), _rearranged),
     **dict.fromkeys(("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten"), _reshaped),
     **dict.fromkeys(("expand", "broadcast_to", "expand_as"), _expanded),
 }
 #: Rules that read the arguments themselves.
-RULES: dict[str, Callable[..., Stored | None]] = {"unsqueeze": _unsqueeze, "squeeze": _squeeze}
+RULES: dict[str, Callable[..., SparseEntries | None]] = {"unsqueeze": _unsqueeze, "squeeze": _squeeze}

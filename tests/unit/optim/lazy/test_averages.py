@@ -28,11 +28,11 @@ def test_only_rows_that_move_are_touched() -> None:
 
 
 def test_who_is_gone_watches_no_steps() -> None:
-    from maskgrad.gradients import around_step
+    from maskgrad.gradients import step_hooks
 
     p = nn.Parameter(torch.ones(2))
-    before = len(around_step._observers)
+    before = len(step_hooks._observers)
     ema = ExponentialMovingAverage([p], 0.9)
-    assert len(around_step._observers) == before + 1
+    assert len(step_hooks._observers) == before + 1
     del ema
-    assert len(around_step._observers) == before
+    assert len(step_hooks._observers) == before

@@ -15,10 +15,10 @@ from maskgrad.kernels.segments import segment_index
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.stored import keys_of, places_of
+from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.stored.entries import Stored, exploded, undivided, widened
+from maskgrad.semantics.sparse.entries import SparseEntries, exploded, undivided, widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,7 +166,7 @@ def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) ->
     entries = coordinates.shape[1]
     if not kept:
         return _one_group(entries, coordinates.device)
-    keys = keys_of(coordinates[kept], rest)
+    keys = ravel_multi_index(coordinates[kept], rest)
     # looked at first, for no graph may depend on it
     if can_read_values(keys) and bool(
         (keys[1:] >= keys[:-1]).all()
@@ -175,7 +175,7 @@ def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) ->
         pointers, order = torch.nn.functional.pad(counts.cumsum(0), (1, 0)), None
     else:
         pointers, order, distinct = kernels.sort_rows(keys, math.prod(rest))
-    return Groups(pointers, order, entries, places_of(distinct, rest), rest)
+    return Groups(pointers, order, entries, unravel_index(distinct, rest), rest)
 
 
 def group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
@@ -198,7 +198,7 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
     ):  # sequences, but for the empty ones
         present = pattern.lengths().nonzero().squeeze(1)
         ends = torch.cat([pattern.offsets[present], pattern.offsets[-1:]])
-        places = places_of(present, pattern.sizes[:-1])
+        places = unravel_index(present, pattern.sizes[:-1])
         return Groups(ends, None, pattern.index.shape[0], places, pattern.sizes[:-1])
     return group(pattern.coordinates(), pattern.sizes, dims)
 
@@ -220,7 +220,7 @@ def _one_group(entries: int, device: torch.device) -> Groups:
     return Groups(pointers, None, entries, pointers.new_zeros((0, number)), ())
 
 
-def grouped(x: Stored, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]]:
+def grouped(x: SparseEntries, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]]:
     """Groups of the entries that differ in ``dim`` only; dense dimensions stay aside unless they are reduced too."""
     dims = as_dims(dim, len(x.shape))
     if all(d < len(x.sizes) for d in dims):
@@ -234,7 +234,7 @@ def grouped(x: Stored, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]]:
 
 def reduced(
     values: Tensor, groups: Groups, dims: tuple[int, ...], rank: int, keepdim: bool
-) -> Stored | Entries:
+) -> SparseEntries | Entries:
     """One value for each group, at its place; without a pattern if no sparse dimension remains."""
     if not groups.sizes:
         whole = undivided(values)
@@ -244,4 +244,4 @@ def reduced(
         return Entries(whole.values.reshape(shape), whole.mask.reshape(shape))
     kept = len(groups.sizes) + (len(dims) if keepdim else 0)
     at = [d for d in range(kept) if not keepdim or d not in dims]
-    return Stored(values, groups.pattern(tuple(at), kept))
+    return SparseEntries(values, groups.pattern(tuple(at), kept))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.signatures import named
-from maskgrad.semantics.stored.entries import Stored
-from maskgrad.semantics.stored.groups import Groups, grouped, reduced
+from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.sparse.groups import Groups, grouped, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +24,10 @@ def over_groups(formula: Callable[..., Tensor]) -> Callable[..., Any]:
     """A rule with torch's signature from a formula: entries (n, *dense) and groups -> a value for each (g, *dense)."""
 
     def body(
-        input: Stored, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **options: Any
+        input: SparseEntries, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **options: Any
     ) -> Any:
         if dtype is not None:
-            input = Stored(input.values.to(dtype), input.pattern)
+            input = SparseEntries(input.values.to(dtype), input.pattern)
         groups, entries, dims = grouped(input, dim)
         return reduced(formula(entries, groups, **options), groups, dims, len(input.shape), keepdim)
 

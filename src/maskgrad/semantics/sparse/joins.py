@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.patterns.stored import keys_of
+from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import functions_named
 from maskgrad.semantics.signatures import bound, paired
-from maskgrad.semantics.stored.elementwise import apply, same_pattern
-from maskgrad.semantics.stored.entries import (
-    Stored,
+from maskgrad.semantics.sparse.elementwise import apply, same_pattern
+from maskgrad.semantics.sparse.entries import (
+    SparseEntries,
     exploded,
     flat,
     from_places,
@@ -23,7 +23,7 @@ from maskgrad.semantics.stored.entries import (
     shape_of,
     with_values,
 )
-from maskgrad.semantics.stored.views import expand, reshape, unsqueeze
+from maskgrad.semantics.sparse.views import expand, reshape, unsqueeze
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["BETWEEN", "RULES"]
 
 
-def _all_stored(tensors: Sequence[Any]) -> list[Stored]:
-    if not all(isinstance(t, Stored) for t in tensors):
-        layout = next((t.pattern.layout for t in tensors if isinstance(t, Stored)), torch.sparse_coo)
+def _all_stored(tensors: Sequence[Any]) -> list[SparseEntries]:
+    if not all(isinstance(t, SparseEntries) for t in tensors):
+        layout = next((t.pattern.layout for t in tensors if isinstance(t, SparseEntries)), torch.sparse_coo)
         raise UnsupportedLayoutError("joining sparse and dense tensors", layout)
     return list(tensors)
 
 
-def cat(tensors: Sequence[Any], dim: int = 0) -> Stored:
+def cat(tensors: Sequence[Any], dim: int = 0) -> SparseEntries:
     """Put stored tensors one behind the other."""
     parts = _all_stored(tensors)
     at = as_dim(dim, len(parts[0].shape))
@@ -51,7 +51,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Stored:
     divided_alike = all(len(part.sizes) == sparse for part in parts)
     if divided_alike and at >= sparse and same_pattern(parts):
         entries = torch.cat([part.entries for part in parts], at - sparse + 1)
-        return Stored(parts[0].pattern.gathered(entries), parts[0].pattern)
+        return SparseEntries(parts[0].pattern.gathered(entries), parts[0].pattern)
     if not divided_alike or at >= sparse:
         parts = [flat(part) for part in parts]
     moved, offset = [], 0
@@ -65,22 +65,22 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Stored:
     return from_places(torch.cat(moved, 1), entries, sizes, parts[0].pattern)
 
 
-def stack(tensors: Sequence[Any], dim: int = 0) -> Stored:
+def stack(tensors: Sequence[Any], dim: int = 0) -> SparseEntries:
     """Join along a new dimension."""
     return cat([unsqueeze(t, dim) for t in _all_stored(tensors)], dim)
 
 
-def hstack(tensors: Sequence[Any]) -> Stored:
+def hstack(tensors: Sequence[Any]) -> SparseEntries:
     """Side by side."""
     return cat(tensors, 0 if len(_all_stored(tensors)[0].shape) == 1 else 1)
 
 
-def vstack(tensors: Sequence[Any]) -> Stored:
+def vstack(tensors: Sequence[Any]) -> SparseEntries:
     """One below the other."""
     return cat([unsqueeze(t, 0) if len(t.shape) == 1 else t for t in _all_stored(tensors)], 0)
 
 
-def column_stack(tensors: Sequence[Any]) -> Stored:
+def column_stack(tensors: Sequence[Any]) -> SparseEntries:
     """Side by side, vectors as columns."""
     parts = [reshape(t, (t.shape[0], 1)) if len(t.shape) == 1 else t for t in _all_stored(tensors)]
     return cat(parts, 1)
@@ -93,18 +93,20 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if len(arguments) < 3:
         raise TypeError("where of a MaskedTensor needs a condition and two sides")
     condition, a, b = (arguments[n] for n in ("condition", "input", "other"))
-    values = condition.values if isinstance(condition, (Stored, Entries)) else condition
+    values = condition.values if isinstance(condition, (SparseEntries, Entries)) else condition
     if values.dtype != torch.bool:
         raise TypeError(
             f"condition must be a Boolean tensor, found {values.dtype}; write it out, as in condition != 0"
         )
-    kinds = [isinstance(side, Stored) for side in (a, b)]
-    if not isinstance(condition, Stored) and not all(kinds):
+    kinds = [isinstance(side, SparseEntries) for side in (a, b)]
+    if not isinstance(condition, SparseEntries) and not all(kinds):
         stored = a if kinds[0] else b
         raise UnsupportedLayoutError(
             "where() of a sparse and a dense side", stored.pattern.layout, tuple(stored.shape)
         )
-    dtype = _dtype_of_both(*[side.values if isinstance(side, (Stored, Entries)) else side for side in (a, b)])
+    dtype = _dtype_of_both(
+        *[side.values if isinstance(side, (SparseEntries, Entries)) else side for side in (a, b)]
+    )
     shape = torch.broadcast_shapes(*[shape_of(o) for o in (condition, a, b)])
     sides = [
         _chosen(condition if wanted else _negated(condition), side, dtype, shape)
@@ -112,7 +114,7 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     ]
     coordinates = torch.cat([side.pattern.coordinates() for side in sides], 1)
     entries = torch.cat([side.entries for side in sides])
-    model = next(o for o in (a, b, condition) if isinstance(o, Stored)).pattern
+    model = next(o for o in (a, b, condition) if isinstance(o, SparseEntries)).pattern
     return from_places(coordinates, entries, tuple(shape), model)
 
 
@@ -130,7 +132,7 @@ def _negated(condition: Any) -> Any:
     return with_values(condition, ~condition.values) if is_masked(condition) else ~condition
 
 
-def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) -> Stored:
+def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) -> SparseEntries:
     """The entries of one side at which the condition is specified and true."""
 
     def run(values: list[Any]) -> tuple[Tensor, Tensor]:
@@ -148,9 +150,9 @@ def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) ->
 
 def _in_order(x: Any) -> tuple[Tensor, Tensor]:
     """Row-major numbers of the specified places, ascending, and their entries."""
-    if isinstance(x, Stored):
+    if isinstance(x, SparseEntries):
         coordinates, entries, sizes = exploded(x)
-        keys, order = torch.sort(keys_of(coordinates, sizes))
+        keys, order = torch.sort(ravel_multi_index(coordinates, sizes))
         return keys, entries[order]
     if isinstance(x, Entries):
         keys = x.mask.reshape(-1).nonzero().squeeze(1)

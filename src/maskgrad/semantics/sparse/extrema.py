@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.eager import forward_mode_is_active
-from maskgrad.patterns.stored import keys_of
+from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import named
-from maskgrad.semantics.stored.elementwise import apply
-from maskgrad.semantics.stored.entries import Stored, exploded
-from maskgrad.semantics.stored.groups import Groups, group, grouped, reduced
+from maskgrad.semantics.sparse.elementwise import apply
+from maskgrad.semantics.sparse.entries import SparseEntries, exploded
+from maskgrad.semantics.sparse.groups import Groups, group, grouped, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ def _ordered(values: Tensor) -> None:
         raise RuntimeError(f"extrema are not defined for complex dtypes, found {values.dtype}")
 
 
-def _check_sizes(input: Stored, dims: tuple[int, ...]) -> None:
+def _check_sizes(input: SparseEntries, dims: tuple[int, ...]) -> None:
     for d in dims:
         if not input.shape[d]:
             raise IndexError(f"amax(): Expected reduction dim {d} to have non-zero size.")
@@ -55,7 +55,7 @@ def extremum(entries: Tensor, groups: Groups, largest: bool, nan_shares: bool = 
 
 
 def _shared(largest: bool, nan_shares: bool = False) -> Callable[..., Any]:
-    def body(input: Stored, dim: Any = (), keepdim: bool = False) -> Any:
+    def body(input: SparseEntries, dim: Any = (), keepdim: bool = False) -> Any:
         groups, entries, dims = grouped(input, dim)
         _check_sizes(input, dims)
         best = extremum(entries, groups, largest, nan_shares)
@@ -64,19 +64,21 @@ def _shared(largest: bool, nan_shares: bool = False) -> Callable[..., Any]:
     return body
 
 
-def _aminmax(input: Stored, *, dim: int | None = None, keepdim: bool = False) -> Any:
+def _aminmax(input: SparseEntries, *, dim: int | None = None, keepdim: bool = False) -> Any:
     kind: Any = torch.return_types.aminmax
     return kind([_shared(largest)(input, dim, keepdim) for largest in (False, True)])
 
 
-def _winners(input: Stored, dim: int | None, largest: bool) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
+def _winners(
+    input: SparseEntries, dim: int | None, largest: bool
+) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
     """The first winner of each group: its value and its position; and the groups."""
     coordinates, entries, sizes = exploded(input)
     _ordered(entries)
     dims = tuple(range(len(sizes))) if dim is None else (as_dim(dim, len(sizes)),)
     _check_sizes(input, dims)
     groups = group(coordinates, sizes, dims)
-    position = keys_of(coordinates, sizes) if dim is None else coordinates[dims[0]]
+    position = ravel_multi_index(coordinates, sizes) if dim is None else coordinates[dims[0]]
     plain = entries.detach()
     winning = (plain == groups.extremum(plain, largest)[groups.index]) | (plain != plain)
     first = groups.extremum(torch.where(winning, position, torch.iinfo(torch.int64).max), False)
@@ -86,7 +88,7 @@ def _winners(input: Stored, dim: int | None, largest: bool) -> tuple[Tensor, Ten
 
 
 def _position(largest: bool) -> Callable[..., Any]:
-    def body(input: Stored, dim: int | None = None, keepdim: bool = False) -> Any:
+    def body(input: SparseEntries, dim: int | None = None, keepdim: bool = False) -> Any:
         _, first, groups, dims = _winners(input, dim, largest)
         return reduced(first, groups, dims, len(input.shape), keepdim)
 
@@ -99,7 +101,7 @@ def _extremum_or_pair(largest: bool) -> Callable[..., Any]:
     pairwise = torch.maximum if largest else torch.minimum
 
     def body(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-        second = dim if isinstance(dim, (Stored, Entries, Tensor)) else other
+        second = dim if isinstance(dim, (SparseEntries, Entries, Tensor)) else other
         if second is not None:
             return apply(lambda v: pairwise(v[0], v[1]), [input, second])
         if dim is None:

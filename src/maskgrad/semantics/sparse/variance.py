@@ -10,9 +10,9 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import named
-from maskgrad.semantics.stored.entries import Stored
-from maskgrad.semantics.stored.groups import Groups, grouped, reduced
-from maskgrad.semantics.stored.reductions import is_inexact, mean
+from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.sparse.groups import Groups, grouped, reduced
+from maskgrad.semantics.sparse.reductions import is_inexact, mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def has_enough(groups: Groups, correction: float) -> bool:
 
 def _rule(deviation: bool, with_mean: bool) -> Callable[..., Any]:
     def body(
-        input: Stored,
+        input: SparseEntries,
         dim: Any = None,
         unbiased: bool | None = None,
         keepdim: bool = False,

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns import CoordinatePattern
-from maskgrad.patterns.stored import keys_of, places_of
+from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.contractions import multiply
 from maskgrad.semantics.entries import Entries, rearranged
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.stored.elementwise import apply
-from maskgrad.semantics.stored.entries import (
-    Stored,
+from maskgrad.semantics.sparse.elementwise import apply
+from maskgrad.semantics.sparse.entries import (
+    SparseEntries,
     flat,
     from_places,
     is_masked,
@@ -27,8 +27,8 @@ from maskgrad.semantics.stored.entries import (
     widened,
     with_values,
 )
-from maskgrad.semantics.stored.reductions import over_groups, total
-from maskgrad.semantics.stored.views import diagonal, expand, reshape, squeeze, transpose, unsqueeze
+from maskgrad.semantics.sparse.reductions import over_groups, total
+from maskgrad.semantics.sparse.views import diagonal, expand, reshape, squeeze, transpose, unsqueeze
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,15 +41,15 @@ RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 
 def matmul(left: Any, right: Any) -> Any:
     """``left @ right`` with at least one stored factor: vectors, matrices, and batches of matrices."""
-    left, right = (flat(f) if isinstance(f, Stored) else f for f in (left, right))
+    left, right = (flat(f) if isinstance(f, SparseEntries) else f for f in (left, right))
     _check(left, right)
-    if isinstance(left, Stored) and len(left.shape) == 1:
+    if isinstance(left, SparseEntries) and len(left.shape) == 1:
         return _without(matmul(unsqueeze(left, 0), right), -2 if len(shape_of(right)) > 1 else -1)
-    if isinstance(right, Stored) and len(right.shape) == 1:
+    if isinstance(right, SparseEntries) and len(right.shape) == 1:
         return _without(matmul(left, unsqueeze(right, 1)), -1)
-    if isinstance(left, Stored) and isinstance(right, Stored):
+    if isinstance(left, SparseEntries) and isinstance(right, SparseEntries):
         return _both(left, right)
-    if isinstance(right, Stored):
+    if isinstance(right, SparseEntries):
         turned = transpose(right, -2, -1)
         if len(shape_of(left)) == 1:
             return _times_dense(turned, left)
@@ -78,14 +78,14 @@ def _turned(x: Entries | Tensor) -> Any:
     return rearranged(x, lambda part: part.mT)
 
 
-def _without(x: Stored | Entries, dim: int) -> Stored | Entries:
+def _without(x: SparseEntries | Entries, dim: int) -> SparseEntries | Entries:
     """A dimension that stood for a vector removed again."""
-    if isinstance(x, Stored):
+    if isinstance(x, SparseEntries):
         return squeeze(x, dim)
     return Entries(x.values.squeeze(dim), x.mask.squeeze(dim))
 
 
-def _times_dense(left: Stored, right: Entries | Tensor) -> Entries:
+def _times_dense(left: SparseEntries, right: Entries | Tensor) -> Entries:
     """(…, n, k) stored times (…, k, p) dense: each entry scales one row of the partner."""
     values, mask = right if isinstance(right, Entries) else (right, None)
     if values.ndim == 1:
@@ -103,7 +103,7 @@ def _times_dense(left: Stored, right: Entries | Tensor) -> Entries:
         at = (*batch, column)
         values = values.expand(*outer, *values.shape[-2:])
         mask = mask if mask is None else mask.expand(values.shape)
-    place = keys_of(torch.stack([*batch, row]), left.sizes[:-1])
+    place = ravel_multi_index(torch.stack([*batch, row]), left.sizes[:-1])
     number = math.prod(left.sizes[:-1])
     factor, partner = widened(left.entries).unsqueeze(1), widened(values[at])
     if mask is None:
@@ -120,7 +120,7 @@ def _times_dense(left: Stored, right: Entries | Tensor) -> Entries:
     return Entries(added.reshape(shape), covered.reshape(shape))
 
 
-def _both(left: Stored, right: Stored) -> Stored:
+def _both(left: SparseEntries, right: SparseEntries) -> SparseEntries:
     """Two stored factors: each entry of the left one meets the entries of one row of the right one."""
     batches = torch.broadcast_shapes(left.sizes[:-2], right.sizes[:-2])
     left, right = (
@@ -132,8 +132,8 @@ def _both(left: Stored, right: Stored) -> Stored:
     *others, line, column = right.pattern.coordinates()
     meeting = (*batches, left.sizes[-1])
     inner, line = (
-        keys_of(torch.stack([*batch, inner]), meeting),
-        keys_of(torch.stack([*others, line]), meeting),
+        ravel_multi_index(torch.stack([*batch, inner]), meeting),
+        ravel_multi_index(torch.stack([*others, line]), meeting),
     )
     order = torch.argsort(line, stable=True)
     sorted_line = line[order].contiguous()
@@ -143,10 +143,10 @@ def _both(left: Stored, right: Stored) -> Stored:
     offset = torch.arange(first.shape[0], device=row.device) - (number.cumsum(0) - number)[first]
     second = order[begin[first] + offset]
     products = widened(left.entries)[first] * widened(right.entries)[second]
-    keys = keys_of(torch.stack([*[b[first] for b in batch], row[first], column[second]]), sizes)
+    keys = ravel_multi_index(torch.stack([*[b[first] for b in batch], row[first], column[second]]), sizes)
     distinct, index = torch.unique(keys, return_inverse=True)
     added = products.new_zeros(distinct.shape[0]).index_add(0, index, products)
-    return from_places(places_of(distinct, sizes), added.to(left.values.dtype), sizes, left.pattern)
+    return from_places(unravel_index(distinct, sizes), added.to(left.values.dtype), sizes, left.pattern)
 
 
 def _rule(name: str) -> Callable[..., Any]:
@@ -192,36 +192,36 @@ def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     x, y = (
         f if rank < 3 else _reshaped(f, (-1, shape_of(f)[-1])) for f, rank in zip((x, y), ranks, strict=True)
     )
-    turned = y if ranks[1] == 1 else transpose(y, -2, -1) if isinstance(y, Stored) else _turned(y)
+    turned = y if ranks[1] == 1 else transpose(y, -2, -1) if isinstance(y, SparseEntries) else _turned(y)
     found = matmul(x, turned)
     return _reshaped(found, shape) if max(ranks) > 2 else found
 
 
 def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
-    return reshape(x, shape) if isinstance(x, Stored) else rearranged(x, lambda t: t.reshape(shape))
+    return reshape(x, shape) if isinstance(x, SparseEntries) else rearranged(x, lambda t: t.reshape(shape))
 
 
 def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``outer``: one entry for each pair of entries."""
     x, y = bound("input vec2", args, kwargs).values()
-    if all(isinstance(v, Stored) and len(v.sizes) == len(v.shape) == 1 for v in (x, y)):
+    if all(isinstance(v, SparseEntries) and len(v.sizes) == len(v.shape) == 1 for v in (x, y)):
         rows, columns = x.pattern.coordinates()[0], y.pattern.coordinates()[0]
         places = rows.repeat_interleave(len(columns)), columns.repeat(len(rows))
         entries = (x.entries[:, None] * y.entries).reshape(-1)
-        return Stored(entries, CoordinatePattern(torch.stack(places), (*x.sizes, *y.sizes)))
+        return SparseEntries(entries, CoordinatePattern(torch.stack(places), (*x.sizes, *y.sizes)))
     return apply(lambda v: v[0] * v[1], [_reshaped(x, (-1, 1)), _reshaped(y, (1, -1))])
 
 
 def _product(left: Any, right: Any) -> Any:
     """A product with or without stored factors."""
-    if isinstance(left, Stored) or isinstance(right, Stored):
+    if isinstance(left, SparseEntries) or isinstance(right, SparseEntries):
         return matmul(left, right)
     return multiply(left, right) if is_masked(left) or is_masked(right) else left @ right
 
 
 def _plus(a: Any, b: Any) -> Any:
     """The sum of two operands, stored if one of them is."""
-    if isinstance(a, Stored) or isinstance(b, Stored):
+    if isinstance(a, SparseEntries) or isinstance(b, SparseEntries):
         return apply(lambda v: v[0] + v[1], [a, b])
     parts = [p if isinstance(p, Entries) else Entries(p, torch.ones((), dtype=torch.bool)) for p in (a, b)]
     masks = [p.mask.to(p.values.device).expand(p.values.shape) for p in parts]
@@ -254,7 +254,7 @@ def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     arguments = bound("input weight bias", args, kwargs)
     weight, bias = arguments["weight"], arguments.get("bias")
     if len(shape_of(weight)) > 1:
-        weight = transpose(weight, -2, -1) if isinstance(weight, Stored) else _turned(weight)
+        weight = transpose(weight, -2, -1) if isinstance(weight, SparseEntries) else _turned(weight)
     result = _product(arguments["input"], weight)
     return result if bias is None else _plus(result, bias)
 

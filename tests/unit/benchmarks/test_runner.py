@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.case import OURS, Case, Contender, LeftOutError
-from benchmarks.course import run
+from benchmarks.case import OURS, Case, Implementation, LeftOutError
 from benchmarks.plan import Family, Plan
 from benchmarks.results import Row, read_rows
-from benchmarks.timing import Pace
+from benchmarks.runner import run
+from benchmarks.timing import TimingConfig
 from tests.unit.benchmarks.stopwatch import Stopwatch, case, ours_and
 
-PLAN = Plan(pace=Pace(fewest=2, most=2, seconds=0.0, shortest=0.0))
+PLAN = Plan(pace=TimingConfig(fewest=2, most=2, seconds=0.0, shortest=0.0))
 
 
 class Told:
@@ -44,11 +44,11 @@ def family(name: str, cases: list[Case], forgotten: list[str] | None = None) -> 
     return Family(name, "about", "size", lambda _: cases, sizes=(8,), quick_size=8, forget=forget)
 
 
-def raising(error: BaseException) -> Callable[[], Contender]:
+def raising(error: BaseException) -> Callable[[], Implementation]:
     def call() -> Any:
         raise error
 
-    return lambda: Contender(call)
+    return lambda: Implementation(call)
 
 
 def test_rows_are_written_with_goals_and_provenance(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_case_that_is_left_out_is_named(tmp_path: Path) -> None:
 
 def test_an_absent_peer_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "benchmarks.course.why_absent", lambda peer: "not installed" if peer == "scipy" else ""
+        "benchmarks.runner.why_absent", lambda peer: "not installed" if peer == "scipy" else ""
     )
     clock, told = Stopwatch(), Told()
     good = case(ours_and(ours=clock.takes(0.1), scipy=raising(AssertionError("asked"))))

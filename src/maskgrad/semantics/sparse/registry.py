@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
-from maskgrad.semantics.stored import (
+from maskgrad.semantics.sparse import (
     contractions,
     conversion,
     extrema,
@@ -16,8 +16,8 @@ from maskgrad.semantics.stored import (
     variance,
     views,
 )
-from maskgrad.semantics.stored.elementwise import elementwise, prelu
-from maskgrad.semantics.stored.losses import by_position
+from maskgrad.semantics.sparse.elementwise import elementwise, prelu
+from maskgrad.semantics.sparse.losses import by_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable

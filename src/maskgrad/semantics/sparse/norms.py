@@ -11,9 +11,9 @@ from torch import Tensor
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.signatures import named
-from maskgrad.semantics.stored.entries import Stored
-from maskgrad.semantics.stored.groups import Groups, group_of, grouped
-from maskgrad.semantics.stored.reductions import is_inexact, over_groups
+from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.sparse.groups import Groups, group_of, grouped
+from maskgrad.semantics.sparse.reductions import is_inexact, over_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ def _rounded(entries: Tensor, groups: Groups, ord: float) -> Tensor:
 
 
 def vector_norm(
-    input: Stored, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    input: SparseEntries, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """``torch.linalg.vector_norm``."""
     if (ord < 0 or ord == math.inf) and not all(input.shape[d] for d in as_dims(dim, len(input.shape))):
@@ -45,7 +45,12 @@ def vector_norm(
 
 
 def any_norm(
-    input: Stored, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: None = None, dtype: Any = None
+    input: SparseEntries,
+    p: Any = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    out: None = None,
+    dtype: Any = None,
 ) -> Any:
     """``torch.norm``: a vector norm over all dimensions named, whatever their number."""
     if p == "nuc":
@@ -58,7 +63,7 @@ def any_norm(
 
 
 def linalg_norm(
-    A: Stored,  # torch's name for it
+    A: SparseEntries,  # torch's name for it
     ord: Any = None,
     dim: Any = None,
     keepdim: bool = False,
@@ -72,17 +77,17 @@ def linalg_norm(
     raise UnsupportedLayoutError(f"linalg.norm(ord={ord!r}) of a matrix", A.pattern.layout, tuple(A.shape))
 
 
-def normalize(input: Stored, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Stored:
+def normalize(input: SparseEntries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> SparseEntries:
     """Divide by the p-norm of the entries, or by ``eps`` if that is larger; in the pattern of the input."""
     dims = as_dims(dim, len(input.shape))
     if all(d >= len(input.sizes) for d in dims):  # within dense dimensions every vector is complete
         inner = tuple(d - len(input.sizes) + 1 for d in dims)
         entries = torch.nn.functional.normalize(input.entries, p, inner, eps)  # type: ignore[arg-type]
-        return Stored(input.pattern.gathered(entries), input.pattern)
+        return SparseEntries(input.pattern.gathered(entries), input.pattern)
     groups, entries, _ = grouped(input, dim)
     divisor = groups.spread(_rounded(entries, groups, float(p)).clamp_min(eps))
     result = (entries / divisor).to(entries.dtype).reshape(input.entries.shape)
-    return Stored(input.pattern.gathered(result), input.pattern)
+    return SparseEntries(input.pattern.gathered(result), input.pattern)
 
 
 def _probabilities(entries: Tensor, groups: Groups) -> Tensor:
@@ -95,10 +100,12 @@ def _logarithms(entries: Tensor, groups: Groups) -> Tensor:
 
 def _along(
     among_groups: Callable[[Tensor, Groups], Tensor], complete: Callable[[Tensor, int], Tensor]
-) -> Callable[..., Stored]:
+) -> Callable[..., SparseEntries]:
     """A rule from the formula for groups, and torch's own function for dense dimensions."""
 
-    def body(input: Stored, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3) -> Stored:
+    def body(
+        input: SparseEntries, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
+    ) -> SparseEntries:
         for extra in rest:  # F.softmax(x, dim, _stacklevel, dtype)
             dtype = extra if isinstance(extra, torch.dtype) else dtype
         axis, sparse = as_dim(dim, len(input.shape)), len(input.sizes)
@@ -111,7 +118,7 @@ def _along(
             wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
             groups = group_of(input.pattern, (axis,))
             result = among_groups(wide, groups).to(entries.dtype)
-        return Stored(input.pattern.gathered(result), input.pattern)
+        return SparseEntries(input.pattern.gathered(result), input.pattern)
 
     return body
 
@@ -120,9 +127,11 @@ softmax = _along(_probabilities, torch.softmax)
 log_softmax = _along(_logarithms, torch.log_softmax)
 
 
-def softmin(input: Stored, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3) -> Stored:
+def softmin(
+    input: SparseEntries, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
+) -> SparseEntries:
     """The softmax of the negated entries."""
-    return softmax(Stored(-input.values, input.pattern), dim, *rest, dtype=dtype)
+    return softmax(SparseEntries(-input.values, input.pattern), dim, *rest, dtype=dtype)
 
 
 #: Reductions; the others keep the pattern of the input.

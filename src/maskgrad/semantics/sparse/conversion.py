@@ -10,7 +10,7 @@ from torch import Tensor
 from maskgrad.patterns.algebra import equal
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.plain_arguments import plain_arguments
-from maskgrad.semantics.stored.entries import Stored, shape_of
+from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,54 +24,56 @@ LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_l
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Change dtype or device of the values; the pattern follows to the device."""
     x, *rest = args
-    others = [a.values if isinstance(a, (Stored, Entries)) else a for a in rest]
-    if not isinstance(x, Stored):
+    others = [a.values if isinstance(a, (SparseEntries, Entries)) else a for a in rest]
+    if not isinstance(x, SparseEntries):
         return function(x, *others, **kwargs)
     values = function(x.values, *others, **kwargs)
     if not isinstance(values, Tensor):
         return values
     moved = [t.to(values.device) for t in x.pattern.tensors()]
-    return Stored(values, x.pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
+    return SparseEntries(values, x.pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
 
 
-def clone(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+def clone(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
     """A copy of the values; patterns never change, so they are shared."""
     x = args[0] if args else kwargs["input"]
-    return Stored(x.values.clone(), x.pattern)
+    return SparseEntries(x.values.clone(), x.pattern)
 
 
-def detach(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+def detach(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
     """The values out of the graph."""
     x = args[0] if args else kwargs["input"]
-    return Stored(x.values.detach(), x.pattern)
+    return SparseEntries(x.values.detach(), x.pattern)
 
 
-def like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+def like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
     """``ones_like`` and its kin: new values in the same pattern."""
     x, *rest = args or (kwargs["input"],)
     options = {name: value for name, value in kwargs.items() if name != "input"}
     plain, options = plain_arguments(rest, options)
     values = function(x.values, *plain, **options)
     if values.device == x.values.device:
-        return Stored(values, x.pattern)
+        return SparseEntries(values, x.pattern)
     moved = [t.to(values.device) for t in x.pattern.tensors()]
-    return Stored(values, x.pattern.rebuilt(tuple(moved)))
+    return SparseEntries(values, x.pattern.rebuilt(tuple(moved)))
 
 
-def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
     """Zeros for what is stored; in place there is nothing else."""
-    return Stored(torch.zeros_like(args[0].values), args[0].pattern)
+    return SparseEntries(torch.zeros_like(args[0].values), args[0].pattern)
 
 
-def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
+def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
     """``x.copy_(source)`` from the same layout; where the pattern is the same, to the memory that there is."""
     x, source = args[0], args[1] if len(args) > 1 else kwargs["src"]
     if not (
-        isinstance(x, Stored) and isinstance(source, Stored) and x.pattern.facts() == source.pattern.facts()
+        isinstance(x, SparseEntries)
+        and isinstance(source, SparseEntries)
+        and x.pattern.facts() == source.pattern.facts()
     ):
         target, found = (
             f"{part.pattern.layout}, {tuple(part.shape)}"
-            if isinstance(part, Stored)
+            if isinstance(part, SparseEntries)
             else "a Boolean mask or none"
             for part in (x, source)
         )
@@ -81,9 +83,9 @@ def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         )
     values = source.values.to(x.values)
     if equal(x.pattern, source.pattern):
-        return Stored(values, x.pattern)
+        return SparseEntries(values, x.pattern)
     moved = [t.to(values.device) for t in source.pattern.tensors()]
-    return Stored(values, source.pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
+    return SparseEntries(values, source.pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
 
 
 def same_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -96,8 +98,10 @@ def ask(name: str) -> Callable[..., Any]:
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["input"]
-        if not isinstance(x, Stored):
-            return function(*[a.values if isinstance(a, (Stored, Entries)) else a for a in args], **kwargs)
+        if not isinstance(x, SparseEntries):
+            return function(
+                *[a.values if isinstance(a, (SparseEntries, Entries)) else a for a in args], **kwargs
+            )
         shape = x.shape
         answers: dict[str, Callable[[], Any]] = {
             "shape": lambda: shape,
@@ -115,7 +119,7 @@ def ask(name: str) -> Callable[..., Any]:
         }
         if name in answers:
             return answers[name]()
-        rest = [a.values if isinstance(a, (Stored, Entries)) else a for a in args[1:]]
+        rest = [a.values if isinstance(a, (SparseEntries, Entries)) else a for a in args[1:]]
         return function(x.values, *rest, **kwargs)
 
     return body

@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 import maskgrad as mg
-from maskgrad.gradients import around_step
-from maskgrad.gradients.around_step import StepObserver, observe_steps
+from maskgrad.gradients import step_hooks
+from maskgrad.gradients.step_hooks import StepObserver, observe_steps
 
 
 class Notes(StepObserver):
@@ -88,15 +88,15 @@ def test_a_closure_that_is_called_often_is_told_of_each_time() -> None:
 
 def test_nobody_is_kept_alive_and_pytorch_is_hooked_once() -> None:
     gc.collect()  # observers that other tests have left behind
-    before = len(around_step._observers)
+    before = len(step_hooks._observers)
     notes = Notes(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
     observe_steps(notes)
     observe_steps(notes)
-    assert len(around_step._observers) == before + 1
-    assert len(around_step._hooked) == 2
+    assert len(step_hooks._observers) == before + 1
+    assert len(step_hooks._hooked) == 2
     del notes
     gc.collect()
-    assert len(around_step._observers) == before
+    assert len(step_hooks._observers) == before
 
 
 def test_the_interface_refuses_to_be_instantiated() -> None:

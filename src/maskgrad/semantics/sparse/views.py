@@ -13,11 +13,11 @@ import torch
 
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns import BlockPattern, CompressedPattern, CoordinatePattern, StoredPattern
-from maskgrad.patterns.stored import keys_of, places_of
+from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.shapes import order_after, shape_after
-from maskgrad.semantics.stored.entries import Stored, exploded, flat, from_places, undivided
+from maskgrad.semantics.sparse.entries import SparseEntries, exploded, flat, from_places, undivided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,12 +44,12 @@ TURNED = {
 }
 
 
-def on_dense(x: Stored, move: Callable[[Tensor], Tensor]) -> Stored:
+def on_dense(x: SparseEntries, move: Callable[[Tensor], Tensor]) -> SparseEntries:
     """Change the dense dimensions of all entries (n, *dense) alike; the pattern stays."""
-    return Stored(x.pattern.gathered(move(x.entries)), x.pattern)
+    return SparseEntries(x.pattern.gathered(move(x.entries)), x.pattern)
 
 
-def _turned(x: Stored) -> Stored:
+def _turned(x: SparseEntries) -> SparseEntries:
     """The last two of the sparse dimensions of a compressed layout exchanged: the same memory, read the other way."""
     pattern, sizes = x.pattern, (*x.sizes[:-2], x.sizes[-1], x.sizes[-2])
     turned: StoredPattern
@@ -58,14 +58,14 @@ def _turned(x: Stored) -> Stored:
         turned = BlockPattern(
             TURNED[pattern.layout], pattern.pointers, pattern.positions, (width, height), sizes
         )
-        return Stored(x.values.transpose(len(sizes) - 1, len(sizes)), turned)
+        return SparseEntries(x.values.transpose(len(sizes) - 1, len(sizes)), turned)
     assert isinstance(pattern, CompressedPattern)
-    return Stored(
+    return SparseEntries(
         x.values, CompressedPattern(TURNED[pattern.layout], pattern.pointers, pattern.positions, sizes)
     )
 
 
-def permute(x: Stored, order: Sequence[int]) -> Stored:
+def permute(x: SparseEntries, order: Sequence[int]) -> SparseEntries:
     """Exchange dimensions; sparse ones among themselves, or all of them once dense ones are spelled out."""
     order = list(order)
     if order == sorted(order):
@@ -85,7 +85,7 @@ def permute(x: Stored, order: Sequence[int]) -> Stored:
     return from_places(coordinates[outer], x.entries, tuple(x.sizes[d] for d in outer), x.pattern)
 
 
-def transpose(x: Stored, dim0: int, dim1: int) -> Stored:
+def transpose(x: SparseEntries, dim0: int, dim1: int) -> SparseEntries:
     """Exchange two dimensions."""
     order = list(range(len(x.shape)))
     a, b = as_dim(dim0, len(order)), as_dim(dim1, len(order))
@@ -93,25 +93,25 @@ def transpose(x: Stored, dim0: int, dim1: int) -> Stored:
     return permute(x, order)
 
 
-def rearranged(function: Callable[..., Any], x: Stored, *args: Any, **kwargs: Any) -> Stored:
+def rearranged(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
     """``transpose``, ``movedim``, ``x.T``, …: dimensions in another order."""
     return permute(x, order_after(function, len(x.shape), *args, **kwargs))
 
 
-def conjugate_transpose(function: Callable[..., Any], x: Stored) -> Stored:
+def conjugate_transpose(function: Callable[..., Any], x: SparseEntries) -> SparseEntries:
     """``x.mH``, ``x.H`` and ``x.adjoint()``."""
     turned = rearranged(function, x)
-    return Stored(turned.values.conj(), turned.pattern)
+    return SparseEntries(turned.values.conj(), turned.pattern)
 
 
-def reshaped(function: Callable[..., Any], x: Stored, *args: Any, **kwargs: Any) -> Stored:
+def reshaped(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
     """``flatten``, ``unflatten``, ``view_as``, …: other sizes for the same row-major numbers."""
     return reshape(x, shape_after(function, x.shape, *args, **kwargs))
 
 
 def view(
-    function: Callable[..., Any], x: Stored, *args: Any, dtype: torch.dtype | None = None, **named: Any
-) -> Stored:
+    function: Callable[..., Any], x: SparseEntries, *args: Any, dtype: torch.dtype | None = None, **named: Any
+) -> SparseEntries:
     """``view`` to another shape, or to another dtype of the same size."""
     kind = args[0] if args and isinstance(args[0], torch.dtype) else dtype
     if kind is None:
@@ -121,15 +121,15 @@ def view(
             f"view(dtype) of a MaskedTensor needs a dtype of the same size, {x.values.element_size()} bytes, "
             f"found {kind}; several entries would share one place"
         )
-    return Stored(x.values.view(kind), x.pattern)
+    return SparseEntries(x.values.view(kind), x.pattern)
 
 
-def repeated(function: Callable[..., Any], x: Stored, *args: Any, **kwargs: Any) -> Stored:
+def repeated(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
     """``expand``, ``expand_as`` and ``broadcast_to``."""
     return expand(x, shape_after(function, x.shape, *args, **kwargs))
 
 
-def reshape(x: Stored, shape: Sequence[int]) -> Stored:
+def reshape(x: SparseEntries, shape: Sequence[int]) -> SparseEntries:
     """Other sizes for the same row-major numbers: COO."""
     sizes = shape_after(torch.reshape, x.shape, shape)
     if not sizes:
@@ -138,10 +138,12 @@ def reshape(x: Stored, shape: Sequence[int]) -> Stored:
         return x
     coordinates, entries, old = exploded(x)
     # COO, because a line for each of 10^10 rows of size 1 costs more than the entries
-    return from_places(places_of(keys_of(coordinates, old), tuple(sizes)), entries, tuple(sizes))
+    return from_places(
+        unravel_index(ravel_multi_index(coordinates, old), tuple(sizes)), entries, tuple(sizes)
+    )
 
 
-def unsqueeze(x: Stored, dim: int) -> Stored:
+def unsqueeze(x: SparseEntries, dim: int) -> SparseEntries:
     """A new dimension of size 1: dense if it stands behind a dense one, else sparse."""
     at, sparse = as_dim(dim, len(x.shape) + 1), len(x.sizes)
     if at > sparse:
@@ -152,7 +154,7 @@ def unsqueeze(x: Stored, dim: int) -> Stored:
     return _in_order(x, coordinates, (*x.sizes[:at], 1, *x.sizes[at:]))
 
 
-def squeeze(x: Stored, dim: Any = None) -> Stored | Entries:
+def squeeze(x: SparseEntries, dim: Any = None) -> SparseEntries | Entries:
     """Remove dimensions of size 1; a tensor of which no sparse dimension remains is dense."""
     rank, sparse = len(x.shape), len(x.sizes)
     dims = range(rank) if dim is None else [as_dim(d, rank) for d in ([dim] if isinstance(dim, int) else dim)]
@@ -163,19 +165,19 @@ def squeeze(x: Stored, dim: Any = None) -> Stored | Entries:
     if not kept:
         return undivided(entries)
     if len(kept) == sparse:
-        return Stored(x.pattern.gathered(entries), x.pattern)
-    smaller = Stored(x.pattern.gathered(entries), x.pattern)
+        return SparseEntries(x.pattern.gathered(entries), x.pattern)
+    smaller = SparseEntries(x.pattern.gathered(entries), x.pattern)
     return _in_order(smaller, x.pattern.coordinates()[kept], tuple(x.sizes[d] for d in kept))
 
 
-def _in_order(x: Stored, coordinates: Tensor, sizes: tuple[int, ...]) -> Stored:
+def _in_order(x: SparseEntries, coordinates: Tensor, sizes: tuple[int, ...]) -> SparseEntries:
     """Other coordinates for the same entries, whose order they keep."""
     if isinstance(x.pattern, CoordinatePattern):
-        return Stored(x.values, CoordinatePattern(coordinates, sizes))
+        return SparseEntries(x.values, CoordinatePattern(coordinates, sizes))
     return from_places(coordinates, x.entries, sizes, x.pattern)
 
 
-def expand(x: Stored, shape: Sequence[int]) -> Stored:
+def expand(x: SparseEntries, shape: Sequence[int]) -> SparseEntries:
     """Repeat along dimensions of size 1, and along new ones in front: every repeated entry is stored."""
     wanted = list(shape)
     for _ in range(len(wanted) - len(x.shape)):
@@ -190,13 +192,13 @@ def expand(x: Stored, shape: Sequence[int]) -> Stored:
     times = math.prod(new[d] for d in grown)
     numbers = torch.arange(times, device=coordinates.device)
     places = coordinates.repeat_interleave(times, dim=1)
-    inner = places_of(numbers, tuple(new[d] for d in grown)).repeat(1, coordinates.shape[1])
+    inner = unravel_index(numbers, tuple(new[d] for d in grown)).repeat(1, coordinates.shape[1])
     for row, d in enumerate(grown):
         places[d] = inner[row]
     return from_places(places, entries.repeat_interleave(times, dim=0), new, x.pattern)
 
 
-def flip(x: Stored, *dims: Any) -> Stored:
+def flip(x: SparseEntries, *dims: Any) -> SparseEntries:
     """Reverse the order along dimensions."""
     given = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
     order = [as_dim(d, len(x.shape)) for d in given]
@@ -207,7 +209,7 @@ def flip(x: Stored, *dims: Any) -> Stored:
     return from_places(coordinates, x.entries, x.sizes, x.pattern)
 
 
-def roll(x: Stored, shifts: Any, dims: Any = None) -> Stored:
+def roll(x: SparseEntries, shifts: Any, dims: Any = None) -> SparseEntries:
     """Move entries along dimensions, round and round."""
     if dims is None or dims == ():
         return reshape(roll(reshape(x, (-1,)), shifts, 0), x.shape)
@@ -220,7 +222,7 @@ def roll(x: Stored, shifts: Any, dims: Any = None) -> Stored:
     return from_places(coordinates, x.entries, x.sizes, x.pattern)
 
 
-def diagonal(x: Stored, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Stored:
+def diagonal(x: SparseEntries, offset: int = 0, dim1: int = 0, dim2: int = 1) -> SparseEntries:
     """The entries whose two coordinates differ by ``offset``; their dimension comes last."""
     a, b = as_dim(dim1, len(x.shape)), as_dim(dim2, len(x.shape))
     if a == b:
@@ -234,7 +236,7 @@ def diagonal(x: Stored, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Stored
     return from_places(places, entries[on], (*(sizes[d] for d in rest), length), x.pattern)
 
 
-def _same(x: Stored, *_: Any, **__: Any) -> Stored:
+def _same(x: SparseEntries, *_: Any, **__: Any) -> SparseEntries:
     return x
 
 

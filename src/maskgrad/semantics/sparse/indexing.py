@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.patterns.stored import keys_of
+from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.stored.elementwise import lookup
-from maskgrad.semantics.stored.entries import Stored, flat, from_places
-from maskgrad.semantics.stored.views import on_dense, squeeze, unsqueeze
+from maskgrad.semantics.sparse.elementwise import lookup
+from maskgrad.semantics.sparse.entries import SparseEntries, flat, from_places
+from maskgrad.semantics.sparse.views import on_dense, squeeze, unsqueeze
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "index_select", "pieces", "section"]
 
 
-def section(x: Stored, at: int, start: int, length: int, step: int = 1) -> Stored:
+def section(x: SparseEntries, at: int, start: int, length: int, step: int = 1) -> SparseEntries:
     """Every ``step``-th position of a range of one dimension, all of them in bounds."""
     if length == x.shape[at] and step == 1:
         return x
@@ -39,7 +39,7 @@ def section(x: Stored, at: int, start: int, length: int, step: int = 1) -> Store
     return from_places(kept, x.entries[inside], (*x.sizes[:at], length, *x.sizes[at + 1 :]), x.pattern)
 
 
-def narrow(x: Stored, dim: int, start: Any, length: int) -> Stored:
+def narrow(x: SparseEntries, dim: int, start: Any, length: int) -> SparseEntries:
     """A range of one dimension."""
     at = as_dim(dim, len(x.shape))
     size, begin = x.shape[at], int(start)
@@ -53,7 +53,7 @@ def narrow(x: Stored, dim: int, start: Any, length: int) -> Stored:
     return section(x, at, begin, length)
 
 
-def select(x: Stored, dim: int, index: Any) -> Stored | Entries:
+def select(x: SparseEntries, dim: int, index: Any) -> SparseEntries | Entries:
     """One slice; the dimension disappears."""
     at, place = as_dim(dim, len(x.shape)), int(index)
     size = x.shape[at]
@@ -62,7 +62,7 @@ def select(x: Stored, dim: int, index: Any) -> Stored | Entries:
     return squeeze(section(x, at, place % size, 1), at)
 
 
-def index_select(x: Stored, dim: int, index: Tensor) -> Stored:
+def index_select(x: SparseEntries, dim: int, index: Tensor) -> SparseEntries:
     """Slices by position, in the order asked for; a position may be asked for several times."""
     _known(index)
     at = as_dim(dim, len(x.shape))
@@ -89,11 +89,11 @@ def index_select(x: Stored, dim: int, index: Tensor) -> Stored:
     )
 
 
-def pieces(x: Stored, at: int, lengths: list[int]) -> tuple[Stored, ...]:
+def pieces(x: SparseEntries, at: int, lengths: list[int]) -> tuple[SparseEntries, ...]:
     """Consecutive parts of one dimension, whatever their number for the price of one sort."""
     if at >= len(x.sizes):
         parts = x.entries.split(lengths, at - len(x.sizes) + 1)
-        return tuple([Stored(x.pattern.gathered(part), x.pattern) for part in parts])
+        return tuple([SparseEntries(x.pattern.gathered(part), x.pattern) for part in parts])
     coordinates = x.pattern.coordinates()
     order = torch.argsort(coordinates[at], stable=True)
     sorted_places, entries = coordinates[:, order], x.entries[order]
@@ -112,7 +112,7 @@ def pieces(x: Stored, at: int, lengths: list[int]) -> tuple[Stored, ...]:
 def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
     """A rule from the function of torch that says into which lengths a dimension is divided."""
 
-    def body(x: Stored, *args: Any, dim: int = 0, **options: Any) -> tuple[Stored, ...]:
+    def body(x: SparseEntries, *args: Any, dim: int = 0, **options: Any) -> tuple[SparseEntries, ...]:
         if len(args) > 1:
             dim, args = args[1], args[:1]
         at = as_dim(dim, len(x.shape))
@@ -122,14 +122,14 @@ def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
-def unbind(x: Stored, dim: int = 0) -> tuple[Stored | Entries, ...]:
+def unbind(x: SparseEntries, dim: int = 0) -> tuple[SparseEntries | Entries, ...]:
     """All slices of one dimension."""
     at = as_dim(dim, len(x.shape))
     return tuple([squeeze(part, at) for part in pieces(x, at, [1] * x.shape[at])])
 
 
 def _known(index: Any) -> None:
-    if isinstance(index, (Stored, Entries)):
+    if isinstance(index, (SparseEntries, Entries)):
         raise TypeError(
             f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its "
             "unspecified entries select anything is not known. Use index.filled(False), or index.compressed()"
@@ -157,7 +157,7 @@ def _part(part: Any) -> Any:
 
 def getitem(x: Any, index: Any) -> Any:
     """Integers, slices, Ellipsis, None, tensors of positions or Booleans, in torch's order of dimensions."""
-    if not isinstance(x, Stored):
+    if not isinstance(x, SparseEntries):
         _known(index)
         raise TypeError("the index of a plain tensor must be plain")
     _known(index)
@@ -178,7 +178,7 @@ def getitem(x: Any, index: Any) -> Any:
             x, dim = _sliced(x, dim, part), dim + 1
         elif isinstance(part, Tensor):
             x, dim = _advanced(x, dim, part), dim + 1
-        elif isinstance(x, Stored):
+        elif isinstance(x, SparseEntries):
             x = select(x, dim, part)
         else:  # the sparse dimensions are used up
             x = Entries(x.values.select(dim, part), x.mask.select(dim, part))
@@ -190,13 +190,13 @@ def _takes(part: Any) -> bool:
 
 
 def _unsqueezed(x: Any, dim: int) -> Any:
-    if not isinstance(x, Stored):
+    if not isinstance(x, SparseEntries):
         return Entries(x.values.unsqueeze(dim), x.mask.unsqueeze(dim))
     return unsqueeze(x, dim)
 
 
 def _sliced(x: Any, dim: int, part: slice) -> Any:
-    if not isinstance(x, Stored):
+    if not isinstance(x, SparseEntries):
         at = (*[slice(None)] * dim, part)
         return Entries(x.values[at], x.mask[at])
     start, stop, step = part.indices(x.shape[dim])
@@ -207,7 +207,7 @@ def _sliced(x: Any, dim: int, part: slice) -> Any:
 
 def _advanced(x: Any, dim: int, part: Tensor) -> Any:
     """One tensor: positions, or the Booleans of one or more dimensions."""
-    if not isinstance(x, Stored):
+    if not isinstance(x, SparseEntries):
         at = (*[slice(None)] * dim, part)
         return Entries(x.values[at], x.mask[at])
     part = part.to(x.values.device)
@@ -225,7 +225,7 @@ def _advanced(x: Any, dim: int, part: Tensor) -> Any:
     return index_select(x, dim, torch.where(part < 0, part + size, part))
 
 
-def _where_true(x: Stored, dim: int, chosen: Tensor) -> Stored:
+def _where_true(x: SparseEntries, dim: int, chosen: Tensor) -> SparseEntries:
     """The places at which a Boolean tensor is True, as one dimension."""
     last = dim + chosen.ndim
     if tuple(chosen.shape) != tuple(x.shape[dim:last]) or not chosen.ndim:
@@ -235,7 +235,7 @@ def _where_true(x: Stored, dim: int, chosen: Tensor) -> Stored:
         )
     x = x if last <= len(x.sizes) else flat(x)
     coordinates = x.pattern.coordinates()
-    number = keys_of(coordinates[dim:last], tuple(chosen.shape))
+    number = ravel_multi_index(coordinates[dim:last], tuple(chosen.shape))
     inside = chosen.reshape(-1)[number]
     rank = (chosen.reshape(-1).cumsum(0) - 1)[number[inside]]
     kept = coordinates[:, inside]
@@ -244,7 +244,7 @@ def _where_true(x: Stored, dim: int, chosen: Tensor) -> Stored:
     return from_places(places, x.entries[inside], sizes, x.pattern)
 
 
-def _pointwise(x: Stored, parts: list[Any]) -> Entries:
+def _pointwise(x: SparseEntries, parts: list[Any]) -> Entries:
     """``x[rows, columns]``: one entry for each pair; the result has the shape of the index and is not sparse."""
     if any(not isinstance(part, (Tensor, int)) for part in parts) or len(parts) not in (
         len(x.sizes),

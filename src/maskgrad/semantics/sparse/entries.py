@@ -15,7 +15,7 @@ from maskgrad.semantics.entries import Entries
 
 __all__ = [
     "SIGNED",
-    "Stored",
+    "SparseEntries",
     "densified",
     "exploded",
     "flat",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 @dataclass(eq=False, slots=True)
-class Stored:
+class SparseEntries:
     """Stored values and the pattern that says where they belong; every stored value is specified."""
 
     values: Tensor
@@ -54,27 +54,27 @@ class Stored:
 
 def is_masked(operand: Any) -> bool:
     """Whether an operand is masked, on whatever layout."""
-    return isinstance(operand, (Entries, Stored))
+    return isinstance(operand, (Entries, SparseEntries))
 
 
-def with_values(x: Stored | Entries, values: Tensor) -> Stored | Entries:
+def with_values(x: SparseEntries | Entries, values: Tensor) -> SparseEntries | Entries:
     """Other values in the places of those of ``x``."""
-    return Stored(values, x.pattern) if isinstance(x, Stored) else Entries(values, x.mask)
+    return SparseEntries(values, x.pattern) if isinstance(x, SparseEntries) else Entries(values, x.mask)
 
 
 def shape_of(operand: Any) -> torch.Size:
     """The shape of a tensor, masked or not; a number has none."""
-    if isinstance(operand, Stored):
+    if isinstance(operand, SparseEntries):
         return operand.shape
     if isinstance(operand, Entries):
         return operand.values.shape
     return operand.shape if isinstance(operand, Tensor) else torch.Size()
 
 
-def exploded(x: Stored) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+def exploded(x: SparseEntries) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Coordinates (d, n), entries (n,) and all sizes: dense dimensions are spelled out as coordinates too."""
     if type(x.pattern) is JaggedPattern and not x.pattern.is_canonical:
-        canonical = Stored(x.values, x.pattern.moved(tuple(range(len(x.pattern.at)))))
+        canonical = SparseEntries(x.values, x.pattern.moved(tuple(range(len(x.pattern.at)))))
         coordinates, entries, _ = exploded(canonical)
         at = x.pattern.at
         order = [*at, *[d for d in range(len(x.shape)) if d not in at]]
@@ -92,7 +92,7 @@ def exploded(x: Stored) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     return torch.cat([outer, inside]), entries.reshape(-1), (*x.sizes, *dense)
 
 
-def flat(x: Stored) -> Stored:
+def flat(x: SparseEntries) -> SparseEntries:
     """The same entries without dense dimensions: COO if there were any."""
     if len(x.shape) == len(x.sizes):
         return x
@@ -101,18 +101,18 @@ def flat(x: Stored) -> Stored:
 
 def from_places(
     coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...], model: StoredPattern | None = None
-) -> Stored:
+) -> SparseEntries:
     """Entries at places, each once, in any order; CSR or CSC if ``model`` and the result are matrices, else COO."""
     layout = torch.sparse_coo
     if isinstance(model, CompressedPattern) and len(model.sizes) == len(sizes) == 2:
         layout = model.layout
     pattern, order = pattern_of_places(coordinates, sizes, layout)
-    return Stored(pattern.gathered(entries[order]), pattern)
+    return SparseEntries(pattern.gathered(entries[order]), pattern)
 
 
-def from_sorted_places(coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...]) -> Stored:
+def from_sorted_places(coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...]) -> SparseEntries:
     """COO from places that are in row-major order already."""
-    return Stored(entries, CoordinatePattern(coordinates, sizes))
+    return SparseEntries(entries, CoordinatePattern(coordinates, sizes))
 
 
 def undivided(entries: Tensor) -> Entries:
@@ -125,7 +125,7 @@ def undivided(entries: Tensor) -> Entries:
     )
 
 
-def densified(x: Stored) -> Entries:
+def densified(x: SparseEntries) -> Entries:
     """The same entries with a Boolean mask: allocates the whole shape, so only explicit conversions call it."""
     if type(x.pattern) is JaggedPattern:
         return _padded(x.values, x.pattern)

@@ -10,13 +10,13 @@ from torch import Tensor
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import at_rows
-from maskgrad.semantics.stored.elementwise import lookup, same_pattern
-from maskgrad.semantics.stored.entries import Stored, densified, shape_of
+from maskgrad.semantics.sparse.elementwise import lookup, same_pattern
+from maskgrad.semantics.sparse.entries import SparseEntries, densified, shape_of
 
 __all__ = ["cotangent"]
 
 
-def cotangent(output: Stored, gradient: Any) -> Tensor:
+def cotangent(output: SparseEntries, gradient: Any) -> Tensor:
     """A gradient in the storage of ``output``; what it does not specify is 0, and what ``output`` has not is ignored.
 
     Args:
@@ -30,22 +30,22 @@ def cotangent(output: Stored, gradient: Any) -> Tensor:
         raise RuntimeError(
             f"the gradient must have shape {tuple(output.shape)}, found {tuple(shape_of(gradient))}"
         )
-    if isinstance(gradient, Stored) and same_pattern([output, gradient]):
+    if isinstance(gradient, SparseEntries) and same_pattern([output, gradient]):
         return gradient.values
     jagged = isinstance(output.pattern, JaggedPattern)  # whose dimensions stand anywhere in the shape
-    if isinstance(gradient, Stored) and (jagged or isinstance(gradient.pattern, JaggedPattern)):
+    if isinstance(gradient, SparseEntries) and (jagged or isinstance(gradient.pattern, JaggedPattern)):
         gradient = densified(gradient)
     if isinstance(output.pattern, JaggedPattern):
         plain = torch.where(gradient.mask, gradient.values, 0) if isinstance(gradient, Entries) else gradient
         return at_rows(plain, output.pattern)
     places = output.pattern.coordinates()
-    if isinstance(gradient, Stored) and len(gradient.sizes) == len(output.sizes):
+    if isinstance(gradient, SparseEntries) and len(gradient.sizes) == len(output.sizes):
         entries, present = lookup(gradient, places)
         present = present.reshape(-1, *(1,) * (entries.ndim - 1))
         entries = torch.where(present, entries, 0)
     else:
         dense = gradient
-        if isinstance(gradient, Stored):
+        if isinstance(gradient, SparseEntries):
             raise RuntimeError("the gradient must have the same dense dimensions as the output")
         if isinstance(gradient, Entries):
             dense = torch.where(gradient.mask, gradient.values, 0)

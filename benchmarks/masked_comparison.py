@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.agreement import agree
-from benchmarks.case import OURS, Contender, Contest
+from benchmarks.case import OURS, Comparison, Implementation
 from benchmarks.deletion import Deleted, verifier
 from benchmarks.samples import random_values
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["FORWARD", "FORWARD_AND_BACKWARD", "Formulation", "compiled", "masked_contest", "memory_copy"]
+__all__ = ["FORWARD", "FORWARD_AND_BACKWARD", "Formulation", "compiled", "masked_comparison", "memory_copy"]
 
 FORWARD, FORWARD_AND_BACKWARD = "forward", "forward + backward"
 #: values and mask -> result; unspecified entries of a result that has the shape of the values do not matter
@@ -38,7 +38,7 @@ class Formulation:
     read: Callable[[Tensor, Any], Any] | None = None
 
 
-def masked_contest(
+def masked_comparison(
     formulation: Formulation,
     x: Tensor,
     mask: Tensor,
@@ -46,7 +46,7 @@ def masked_contest(
     bytes_moved: int | None = None,
     *,
     with_compiled: bool = False,
-) -> Contest:
+) -> Comparison:
     """The ways to compute ``formulation`` on ``x`` where ``mask`` is True.
 
     With ``torch.compile`` only on request: it takes seconds for each case.
@@ -60,9 +60,9 @@ def masked_contest(
             return _readable(found[0], mask), found[1]
         return _readable(found if formulation.read is None else formulation.read(x, found), mask)
 
-    def contender(function: Function, is_yardstick: bool = False) -> Callable[[], Contender]:
-        def make() -> Contender:
-            return Contender(_call(function, x, mask, weight), None if is_yardstick else read)
+    def contender(function: Function, is_yardstick: bool = False) -> Callable[[], Implementation]:
+        def make() -> Implementation:
+            return Implementation(_call(function, x, mask, weight), None if is_yardstick else read)
 
         return make
 
@@ -73,14 +73,16 @@ def masked_contest(
         where = formulation.where
         contenders["where"] = contender(where)
         if with_compiled:
-            contenders["compiled-where"] = lambda: Contender(_call(compiled(where), x, mask, weight), read)
+            contenders["compiled-where"] = lambda: Implementation(
+                _call(compiled(where), x, mask, weight), read
+            )
     if formulation.indexing is not None:
         contenders["indexing"] = contender(formulation.indexing)
     contenders["dense"] = contender(lambda values, _: formulation.dense(values), is_yardstick=True)
     if bytes_moved is not None:
         contenders["memory-copy"] = lambda: memory_copy(bytes_moved)
 
-    return Contest(
+    return Comparison(
         contenders,
         verify=verifier(formulation.deleted, x, mask, dims, dtype, weight),
         agree=lambda ours, theirs: agree(theirs, ours, dtype),
@@ -95,11 +97,11 @@ def compiled(function: Function) -> Function:
     return result
 
 
-def memory_copy(bytes_moved: int) -> Contender:
+def memory_copy(bytes_moved: int) -> Implementation:
     """A copy that reads and writes so many bytes together."""
     source = torch.zeros(max(bytes_moved // 8, 1))  # four bytes each, read and written
     target = torch.empty_like(source)
-    return Contender(lambda: target.copy_(source), read=None)
+    return Implementation(lambda: target.copy_(source), read=None)
 
 
 def _call(function: Function, x: Tensor, mask: Tensor, weight: Tensor | None) -> Callable[[], Any]:

@@ -15,11 +15,11 @@ from torch import Tensor
 from maskgrad.kernels import sort_rows
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.stored import StoredPattern, keys_of
+from maskgrad.patterns.stored import StoredPattern, ravel_multi_index
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import paired
-from maskgrad.semantics.stored.entries import Stored, flat, from_places, shape_of
-from maskgrad.semantics.stored.views import expand
+from maskgrad.semantics.sparse.entries import SparseEntries, flat, from_places, shape_of
+from maskgrad.semantics.sparse.views import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,24 +44,28 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     return _attach(run(values), wrap)
 
 
-def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], Stored]]:
+def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], SparseEntries]]:
     """Values of all operands at the entries that they have in common, and what puts a result there."""
     common = _common_pattern(operands)
     if common is not None:
-        return [o.values if type(o) is Stored else o for o in operands], lambda v: Stored(v, common)
+        return [o.values if type(o) is SparseEntries else o for o in operands], lambda v: SparseEntries(
+            v, common
+        )
     alive = True  # an unspecified number leaves nothing specified
     for operand in operands:
         if isinstance(operand, Entries) and not operand.mask.ndim:
             alive = alive and bool(operand.mask)
     operands = [o.values if isinstance(o, Entries) and not o.mask.ndim else o for o in operands]
     tensors = [o for o in operands if len(shape_of(o))]
-    stored = [o for o in tensors if isinstance(o, Stored)]
+    stored = [o for o in tensors if isinstance(o, SparseEntries)]
     if alive and len(stored) == len(tensors) and same_pattern(stored):
         same = stored[0].pattern
-        return [o.values if isinstance(o, Stored) else o for o in operands], lambda v: Stored(v, same)
+        return [o.values if isinstance(o, SparseEntries) else o for o in operands], lambda v: SparseEntries(
+            v, same
+        )
     shape = torch.broadcast_shapes(*[shape_of(o) for o in tensors])
     if _divided_differently(tensors, shape):
-        operands = [flat(o) if isinstance(o, Stored) else o for o in operands]
+        operands = [flat(o) if isinstance(o, SparseEntries) else o for o in operands]
         stored = [flat(o) for o in stored]
     leader = next(
         (o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None
@@ -81,7 +85,7 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], Stored]]
     if kept is not None and not torch.compiler.is_compiling() and bool(kept.all()):
         kept = None
     if kept is None:  # the others have all that the leader has: its pattern stands
-        return values, lambda v: Stored(pattern.gathered(v), pattern)
+        return values, lambda v: SparseEntries(pattern.gathered(v), pattern)
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
     return values, lambda v: from_places(places, v, pattern.sizes, pattern)
@@ -91,7 +95,7 @@ def _common_pattern(operands: list[Any]) -> StoredPattern | None:
     """The pattern that is one and the same object in all operands but numbers: asked first, and without shapes."""
     pattern, ndim = None, 0
     for operand in operands:
-        if type(operand) is Stored:
+        if type(operand) is SparseEntries:
             if pattern is None:
                 pattern, ndim = operand.pattern, operand.values.ndim
             elif operand.pattern is not pattern or operand.values.ndim != ndim:
@@ -101,7 +105,7 @@ def _common_pattern(operands: list[Any]) -> StoredPattern | None:
     return pattern
 
 
-def same_pattern(stored: list[Stored]) -> bool:
+def same_pattern(stored: list[SparseEntries]) -> bool:
     """Whether all operands have one pattern and rank: the same object, or equal index tensors."""
     first, rank = stored[0].pattern, len(stored[0].shape)
     for other in stored[1:]:
@@ -120,7 +124,7 @@ def same_pattern(stored: list[Stored]) -> bool:
     return True
 
 
-def _attach(result: Any, wrap: Callable[[Tensor], Stored]) -> Any:
+def _attach(result: Any, wrap: Callable[[Tensor], SparseEntries]) -> Any:
     if isinstance(result, Tensor):
         return wrap(result)
     parts = [wrap(part) for part in result]
@@ -129,7 +133,7 @@ def _attach(result: Any, wrap: Callable[[Tensor], Stored]) -> Any:
 
 def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
     """Whether operands disagree on which dimensions are dense, so that entries have to be numbers."""
-    stored = [o for o in tensors if isinstance(o, Stored)]
+    stored = [o for o in tensors if isinstance(o, SparseEntries)]
     dense = {len(o.shape) - len(o.sizes) for o in stored}
     if dense == {0}:
         return False
@@ -140,11 +144,11 @@ def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
     return any(size != 1 for mask in masks for size in mask.shape[max(mask.ndim - inner, 0) :])
 
 
-def _aligned(operand: Any, leader: Stored, coordinates: Tensor) -> tuple[Any, Tensor | None]:
+def _aligned(operand: Any, leader: SparseEntries, coordinates: Tensor) -> tuple[Any, Tensor | None]:
     """An operand's entries at the places of the leader, and which of these it has (None: all)."""
     if operand is leader:
         return leader.entries, None
-    if isinstance(operand, Stored):
+    if isinstance(operand, SparseEntries):
         offset = len(leader.sizes) - len(operand.sizes)
         at = [
             coordinates[offset + d] if size != 1 else torch.zeros_like(coordinates[0])
@@ -161,7 +165,7 @@ def _aligned(operand: Any, leader: Stored, coordinates: Tensor) -> tuple[Any, Te
     return operand, None
 
 
-def _gathered(dense: Tensor, leader: Stored, coordinates: Tensor) -> Tensor:
+def _gathered(dense: Tensor, leader: SparseEntries, coordinates: Tensor) -> Tensor:
     """Entries of a (broadcast) dense tensor at the leader's places, without expanding it."""
     dense = dense.reshape(*(1,) * (len(leader.shape) - dense.ndim), *dense.shape)
     at = [
@@ -171,11 +175,11 @@ def _gathered(dense: Tensor, leader: Stored, coordinates: Tensor) -> Tensor:
     return dense[tuple(at)]
 
 
-def lookup(x: Stored, places: Tensor) -> tuple[Tensor, Tensor]:
+def lookup(x: SparseEntries, places: Tensor) -> tuple[Tensor, Tensor]:
     """Entries (n, *dense) at ``places`` (s, n), and which of them exist (n,); the others are arbitrary."""
     pattern = x.pattern
     known, order = pattern.remembered("sorted", lambda: _sorted(pattern))
-    present, where = find(keys_of(places, x.sizes), known)
+    present, where = find(ravel_multi_index(places, x.sizes), known)
     entries = x.entries
     if not entries.shape[0]:
         return entries.new_zeros((places.shape[1], *entries.shape[1:])), present
@@ -184,7 +188,7 @@ def lookup(x: Stored, places: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sorted(pattern: StoredPattern) -> tuple[Tensor, Tensor | None]:
     """The numbers of the places, ascending, and the order that makes them so if they are not stored like that."""
-    known = keys_of(pattern.coordinates(), pattern.sizes)
+    known = ravel_multi_index(pattern.coordinates(), pattern.sizes)
     if can_read_values(known) and not bool((known[1:] <= known[:-1]).any()):
         return known, None
     _, order, ascending = sort_rows(known, math.prod(pattern.sizes))
@@ -196,7 +200,7 @@ def prelu(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     arguments = paired(("input", "weight"), args) | kwargs
     x, weight = arguments["input"], arguments["weight"]
     size = shape_of(weight).numel()
-    if isinstance(weight, Stored) or (size != 1 and (len(shape_of(x)) < 2 or shape_of(x)[1] != size)):
+    if isinstance(weight, SparseEntries) or (size != 1 and (len(shape_of(x)) < 2 or shape_of(x)[1] != size)):
         raise RuntimeError("prelu: weight must be a dense tensor with one entry, or one for each channel")
     shape = (-1, *(1,) * (len(shape_of(x)) - 2)) if size != 1 else ()
     if isinstance(weight, Entries):
