@@ -57,7 +57,7 @@ test-2.%: .venv-2.%/.stamp-minor
 	@$(call which_versions,$(<D))
 	$(<D)/bin/python $(light_run)
 
-planted-faults: $(VENV)/.stamp-dev  ## plant twenty faults, one at a time, and see which ones `make test` catches; an hour
+planted-faults: $(VENV)/.stamp-dev  ## plant known faults, one at a time, and see which ones `make test` catches; an hour
 	$(BIN)/python -m tests.planted_faults
 
 test-xla: .venv-xla/.stamp  ## run the tests on PyTorch/XLA, on the CPU; installs some gigabytes

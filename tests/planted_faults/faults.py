@@ -1,4 +1,4 @@
-"""Twenty faults such as are made: where, what stands there, what is planted in its place, and what it breaks."""
+"""Faults such as are made: where, what stands there, what is planted in its place, and what it breaks."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the last two dimensions of a sparse batch are taken for the first two",
         "semantics/sparse/views.py",
-        "return transpose(x, -2, -1)",
-        "return transpose(x, 0, 1)",
+        "return permute(x, order_after(function, len(x.shape), *args, **kwargs))",
+        "return permute(x, [1, 0, *range(2, len(x.shape))])",
     ),
     Fault(
         "CSC is read as CSR",
@@ -90,8 +90,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a layout without a rule computes on stored values alone",
         "semantics/sparse/registry.py",
-        "        return operation.body\n    return None",
-        "        return operation.body\n    return elementwise",
+        "        return by_position(operation)\n    return None",
+        "        return by_position(operation)\n    return elementwise",
     ),
     Fault(
         "the tangent of a masked gradient is not masked",
