@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor
@@ -181,7 +183,10 @@ def test_what_is_not_jagged_is_refused() -> None:
         mg.from_nested(torch.ones(2, 2))
     with pytest.raises(TypeError, match=r"found list"):
         mg.from_nested([torch.ones(2)])
-    with pytest.warns(UserWarning, match=r"nested"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message=r"The PyTorch API of nested tensors", category=UserWarning
+        )  # once
         strided = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.strided)
     with pytest.raises(TypeError, match=r"found a nested tensor of layout torch.strided"):
         mg.from_nested(strided)
