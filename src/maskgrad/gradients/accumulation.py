@@ -93,9 +93,7 @@ class GradientAccumulator:
         self._seen: list[Seen] = []
         self._seeds: dict[float, Tensor] = {}
         self._device, self._dtype = self._given[0].device, torch.float32
-        self._alike: torch.dtype | None = (
-            None  # of a mean on the CPU: of the next nothing has to be found out
-        )
+        self._alike: torch.dtype | None = None  # of a mean on the CPU: the next one is probably like it
         self._before: tuple[Plan | None, tuple[int, ...]] = None, ()
         weakref.finalize(self, _let_go, self._ranks, self._watch.close, self._held)
 
@@ -336,7 +334,7 @@ class GradientAccumulator:
         self._device = loss.device
         if loss.dtype is torch.float64:
             self._dtype = torch.float64
-        known = self._plan is ONE and not loss.ndim and loss.is_cpu
+        known = self._plan is ONE and not loss.ndim and loss.is_cpu and loss.dtype not in HALVES
         self._alike = loss.dtype if known else None
 
     def _seed(self, seen: Seen, times: int, loss: Tensor) -> Tensor:

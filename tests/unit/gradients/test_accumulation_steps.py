@@ -42,6 +42,13 @@ def compare(net: nn.Module, truth: dict[str, Tensor | None]) -> None:
             torch.testing.assert_close(param.grad, found.to(param.dtype), rtol=1e-5, atol=1e-6)
 
 
+def take_alike_steps(net: nn.Module, accumulator: mg.GradientAccumulator, x: Tensor, number: int = 2) -> None:
+    for _ in range(number):
+        accumulator.backward(errors(net, x).mean(), count=2 * len(x))
+        accumulator.finish()
+        net.zero_grad()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_steps(seed: int) -> None:
     """Means with counts, masked losses, plain ones with masks; frozen layers; other numbers in each step."""
@@ -92,10 +99,7 @@ def test_losses_with_names_after_one_without() -> None:
     net = network()
     accumulator = mg.GradientAccumulator(net)
     x = torch.randn(4, 3)
-    for _ in range(2):
-        accumulator.backward(errors(net, x).mean(), count=8)
-        accumulator.finish()
-        net.zero_grad()
+    take_alike_steps(net, accumulator, x)
     accumulator.backward({"a": errors(net, x).mean()}, count={"a": 8})
     with pytest.raises(ValueError, match="the same names"):
         accumulator.backward(errors(net, x).mean(), count=8)
@@ -135,6 +139,17 @@ def test_halves_gather_in_float32_after_steps_in_float32() -> None:
     torch.testing.assert_close(w.grad.float(), torch.tensor(512 / 513), rtol=4e-3, atol=0)
 
 
+def test_losses_in_halves_are_not_divided_in_advance() -> None:
+    """A step of one loss after one of 98,304 = 3 * 2**15, of which float16 holds no reciprocal."""
+    w = nn.Parameter(torch.ones(()))
+    accumulator = mg.GradientAccumulator([w])
+    for count in (98_304, 98_304, 1):
+        accumulator.backward((w * 1.0).half(), count=count)
+        accumulator.finish()
+        assert w.grad == 1.0
+        w.grad = None
+
+
 def test_gradients_left_from_the_step_before_are_refused() -> None:
     net = network()
     accumulator = mg.GradientAccumulator(net)
@@ -166,10 +181,7 @@ def test_gradients_are_the_users_after_finish() -> None:
 def test_a_plain_backward_of_some_parameters_is_noticed(layer: int, steps: int) -> None:
     net = network()
     accumulator = mg.GradientAccumulator(net)
-    for _ in range(steps):
-        accumulator.backward(errors(net, torch.randn(4, 3)).mean(), count=8)
-        accumulator.finish()
-        net.zero_grad()
+    take_alike_steps(net, accumulator, torch.randn(4, 3), steps)
     accumulator.backward(errors(net, torch.randn(4, 3)).mean(), count=8)
     net[layer].weight.sum().backward()
     for call in (
@@ -187,10 +199,7 @@ def test_a_pass_that_fails_after_others() -> None:
     net = network()
     accumulator = mg.GradientAccumulator(net)
     x = torch.randn(4, 3)
-    for _ in range(2):
-        accumulator.backward(errors(net, x).mean(), count=8)
-        accumulator.finish()
-        net.zero_grad()
+    take_alike_steps(net, accumulator, x)
     loss = errors(net, x).mean()
     loss.register_hook(lambda grad: 1 / 0)
     with pytest.raises(ZeroDivisionError):
