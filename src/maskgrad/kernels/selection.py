@@ -157,7 +157,7 @@ def can_read_values(*tensors: Tensor) -> bool:
 
     Looking elsewhere would wait for a device, break a graph, or find no numbers at all. What depends on a look must be
     a check of input or a shortcut, not the meaning of a result; the one exception is written down in
-    docs/decisions/0004-broken-partners-of-nothing.md.
+    docs/decisions/0004-nonfinite-factors-without-a-partner.md.
     """
     return is_eager() and all(map(is_plain, tensors))
 
