@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
-from maskgrad.masked_tensor.torch_patches.loading import let_load
-from maskgrad.masked_tensor.torch_patches.state_dicts import after_assigning
+from maskgrad.masked_tensor.torch_patches.modules import after_assigning
+from maskgrad.masked_tensor.torch_patches.pytrees import let_load
 from maskgrad.sparse import places, positions, stored
 
 __all__ = ["has_trained_entries", "keep_trained_entries", "trained_entries"]

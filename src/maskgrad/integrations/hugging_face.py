@@ -11,7 +11,7 @@ from torch import Tensor
 from maskgrad.gradients import clip_grad_norm_, grad_norm
 from maskgrad.integrations.token_collation import plain_tokens
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.masked_tensor.package_patches.refusing import has_masked
+from maskgrad.masked_tensor.torch_patches.patch import has_masked
 
 __all__ = ["TrainerMixin"]
 

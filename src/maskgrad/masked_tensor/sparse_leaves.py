@@ -8,9 +8,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from maskgrad.patterns import BlockPattern, CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns import CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns.compressed import BY_ROW
 
-__all__ = ["entries_of", "torch_tensor_of"]
+__all__ = ["entries_of", "lines_in", "torch_tensor_of"]
 
 #: Layouts that torch itself cannot accumulate: ``do not have is_contiguous``.
 NOT_ACCUMULATED = (torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
@@ -27,10 +28,17 @@ def torch_tensor_of(values: Tensor, pattern: StoredPattern) -> Tensor:
         return torch.sparse_coo_tensor(
             pattern.indices, values, shape, check_invariants=False, is_coalesced=True
         )
-    assert isinstance(pattern, (CompressedPattern, BlockPattern))
+    assert isinstance(pattern, CompressedPattern)
     return torch.sparse_compressed_tensor(
         pattern.pointers, pattern.positions, values, shape, layout=pattern.layout, check_invariants=False
     )
+
+
+def lines_in(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Pointers and positions of a compressed sparse tensor of torch."""
+    if t.layout in BY_ROW:
+        return t.crow_indices(), t.col_indices()
+    return t.ccol_indices(), t.row_indices()
 
 
 class _Entries(torch.autograd.Function):
@@ -97,10 +105,7 @@ def _accumulate_for(t: Tensor, values: Tensor) -> None:
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
     """The sum of two compressed gradients of one pattern."""
-    by_row = a.layout == torch.sparse_bsr
-    parts = [
-        (t.crow_indices(), t.col_indices()) if by_row else (t.ccol_indices(), t.row_indices()) for t in (a, b)
-    ]
+    parts = [lines_in(t) for t in (a, b)]
     if a.layout != b.layout or not all(torch.equal(x, y) for x, y in zip(*parts, strict=True)):
         raise RuntimeError(f"the .grad of a leaf of layout {b.layout} must have the pattern of the leaf")
     return torch.sparse_compressed_tensor(

@@ -9,17 +9,11 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.masked_tensor.sparse_leaves import entries_of, torch_tensor_of
+from maskgrad.masked_tensor.sparse_leaves import entries_of, lines_in, torch_tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
-from maskgrad.patterns import (
-    BlockPattern,
-    CompressedPattern,
-    CoordinatePattern,
-    JaggedPattern,
-    StoredPattern,
-)
+from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern
 from maskgrad.patterns.checks import check_pattern, check_places
-from maskgrad.patterns.conversion import LAYOUTS, pattern_of_places
+from maskgrad.patterns.conversion import BLOCKED, LAYOUTS, pattern_of_places
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.sparse.entries import densified, exploded
@@ -61,20 +55,12 @@ def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
         )
     if t.layout == torch.sparse_coo:
         return _from_coordinates(t, check_invariants)
-    pointers, positions = (
-        (t.crow_indices(), t.col_indices())
-        if t.layout in (torch.sparse_csr, torch.sparse_bsr)
-        else (t.ccol_indices(), t.row_indices())
-    )
     # detached a second time, values are no view of a sparse tensor: torch.compile cannot trace such views
     values = t.detach().values().detach()
     sizes = tuple(t.shape[: t.ndim - t.dense_dim()])
-    pattern: StoredPattern
-    if t.layout in (torch.sparse_bsr, torch.sparse_bsc):
-        at = len(sizes) - 1
-        pattern = BlockPattern(t.layout, pointers, positions, (values.shape[at], values.shape[at + 1]), sizes)
-    else:
-        pattern = CompressedPattern(t.layout, pointers, positions, sizes)
+    at = len(sizes) - 1
+    blocksize = (values.shape[at], values.shape[at + 1]) if t.layout in BLOCKED else None
+    pattern = CompressedPattern(t.layout, *lines_in(t), sizes, blocksize)
     if check_invariants:
         check_pattern(pattern, values)
     return MaskedTensor(entries_of(t, values, pattern), pattern)

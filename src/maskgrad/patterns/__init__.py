@@ -1,15 +1,12 @@
 """Patterns: which entries are specified, one file per way of storing that knowledge."""
 
-from maskgrad.patterns.blocks import BlockPattern
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import CompressedPattern
-from maskgrad.patterns.coordinates import CoordinatePattern
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.patterns.pattern import Facts, Pattern
-from maskgrad.patterns.stored import StoredPattern
+from maskgrad.patterns.stored import CoordinatePattern, StoredPattern
 
 __all__ = [
-    "BlockPattern",
     "BooleanPattern",
     "CompressedPattern",
     "CoordinatePattern",

@@ -7,13 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.blocks import BlockPattern
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import BY_ROW, CompressedPattern, lines_of
-from maskgrad.patterns.coordinates import CoordinatePattern
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.patterns.pattern import Pattern
-from maskgrad.patterns.stored import ravel_multi_index
+from maskgrad.patterns.stored import CoordinatePattern, ravel_multi_index
 
 __all__ = ["check_offsets", "check_pattern", "check_places"]
 
@@ -61,7 +59,7 @@ def check_pattern(pattern: Pattern, values: Tensor) -> None:
         raise ValueError(f"values and indices must be on one device, found {sorted(map(str, devices))}")
     if isinstance(pattern, CoordinatePattern):
         _check_coordinates(pattern, values)
-    elif isinstance(pattern, (CompressedPattern, BlockPattern)):
+    elif isinstance(pattern, CompressedPattern):
         _check_lines(pattern, values)
 
 
@@ -115,12 +113,12 @@ def _check_coordinates(pattern: CoordinatePattern, values: Tensor) -> None:
         raise ValueError("indices must be in row-major order, each place once; use mg.sparse.coalesce first")
 
 
-def _check_lines(pattern: CompressedPattern | BlockPattern, values: Tensor) -> None:
+def _check_lines(pattern: CompressedPattern, values: Tensor) -> None:
     pointers, positions, sizes = pattern.pointers, pattern.positions, pattern.sizes
     layout = pattern.layout
     _integers(pointers, "pointers")
     _integers(positions, "positions")
-    height, width = pattern.blocksize if isinstance(pattern, BlockPattern) else (1, 1)
+    height, width = pattern.blocksize or (1, 1)
     if len(sizes) < 2 or height < 1 or width < 1 or sizes[-2] % height or sizes[-1] % width:
         raise ValueError(f"layout {layout} with blocks of ({height}, {width}) does not fit sizes {sizes}")
     rows, columns = sizes[-2] // height, sizes[-1] // width
@@ -134,7 +132,7 @@ def _check_lines(pattern: CompressedPattern | BlockPattern, values: Tensor) -> N
         )
     if values.shape[: len(batch) + 1] != (*batch, number):
         raise ValueError(f"values must begin with shape {(*batch, number)}, found {tuple(values.shape)}")
-    if isinstance(pattern, BlockPattern) and values.shape[len(batch) + 1 : len(batch) + 3] != (height, width):
+    if pattern.blocksize and values.shape[len(batch) + 1 : len(batch) + 3] != (height, width):
         raise ValueError(f"values must hold blocks of ({height}, {width}), found shape {tuple(values.shape)}")
     steps = pointers.diff(dim=-1)
     if bool((steps < 0).any() | (pointers[..., 0] != 0).any() | (pointers[..., -1] != number).any()):

@@ -1,4 +1,4 @@
-"""The pattern stored line by line: CSR (lines are rows) and CSC (lines are columns), batched or not."""
+"""The pattern stored line by line: CSR and BSR (lines are rows), CSC and BSC (lines are columns), batched or not."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.pattern import Facts
-from maskgrad.patterns.stored import StoredPattern
+from maskgrad.patterns.stored import StoredPattern, unravel_index
 
-__all__ = ["CompressedPattern", "LinePattern", "lines_of"]
+__all__ = ["BLOCKED", "BY_ROW", "TRANSPOSED", "CompressedPattern", "lines_of"]
 
 BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
+BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
+#: Each compressed layout, and the one that reads the same memory with rows and columns exchanged.
+TRANSPOSED = {
+    torch.sparse_csr: torch.sparse_csc,
+    torch.sparse_csc: torch.sparse_csr,
+    torch.sparse_bsr: torch.sparse_bsc,
+    torch.sparse_bsc: torch.sparse_bsr,
+}
 
 
 def lines_of(pointers: Tensor, number: int) -> Tensor:
@@ -24,22 +32,24 @@ def lines_of(pointers: Tensor, number: int) -> Tensor:
     return (flat % max(lines, 1)).reshape(*pointers.shape[:-1], number)
 
 
-def batch_coordinates(sizes: tuple[int, ...], number: int, device: torch.device) -> list[Tensor]:
-    """The coordinates of the batch dimensions, each (prod(sizes) * number,)."""
-    if not sizes:
-        return []
-    grids = torch.meshgrid(*(torch.arange(size, device=device) for size in sizes), indexing="ij")
-    return [grid.unsqueeze(-1).expand(*sizes, number).reshape(-1) for grid in grids]
+class CompressedPattern(StoredPattern):
+    """Pointers (*batch, lines + 1) and positions (*batch, n) in the line; values (*batch, n, *block, *dense).
 
+    With a block size, lines and positions count blocks (height, width), of which every entry is specified.
+    """
 
-class LinePattern(StoredPattern):
-    """What patterns share that are stored line by line: pointers (*batch, lines + 1) and positions (*batch, n)."""
+    __slots__ = ("_layout", "blocksize", "pointers", "positions")
 
-    __slots__ = ("_layout", "pointers", "positions")
-
-    _layout: torch.layout
-    pointers: Tensor
-    positions: Tensor
+    def __init__(
+        self,
+        layout: torch.layout,
+        pointers: Tensor,
+        positions: Tensor,
+        sizes: tuple[int, ...],
+        blocksize: tuple[int, int] | None = None,
+    ) -> None:
+        self._layout, self.pointers, self.positions = layout, pointers, positions
+        self.sizes, self.blocksize = sizes, blocksize
 
     @property
     def layout(self) -> torch.layout:
@@ -50,43 +60,53 @@ class LinePattern(StoredPattern):
         """Pointers and positions."""
         return self.pointers, self.positions
 
-
-class CompressedPattern(LinePattern):
-    """CSR and CSC: positions in the line; values (*batch, n, *dense)."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, layout: torch.layout, pointers: Tensor, positions: Tensor, sizes: tuple[int, ...]
-    ) -> None:
-        self._layout, self.pointers, self.positions, self.sizes = layout, pointers, positions, sizes
-
     def facts(self) -> Facts:
-        """Layout and sizes."""
-        return Facts(str(self._layout).removeprefix("torch."), self.sizes)
+        """Layout, sizes and block size."""
+        return Facts(str(self._layout).removeprefix("torch."), self.sizes, self.blocksize)
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> CompressedPattern:
-        """The same layout and sizes around other index tensors."""
-        return CompressedPattern(self._layout, tensors[0], tensors[1], self.sizes)
+        """The same facts around other index tensors."""
+        return CompressedPattern(self._layout, tensors[0], tensors[1], self.sizes, self.blocksize)
+
+    def transposed(self) -> CompressedPattern:
+        """Rows and columns exchanged: the same memory, read the other way."""
+        sizes = (*self.sizes[:-2], self.sizes[-1], self.sizes[-2])
+        blocksize = None if self.blocksize is None else self.blocksize[::-1]
+        return CompressedPattern(TRANSPOSED[self._layout], self.pointers, self.positions, sizes, blocksize)
 
     def coordinates(self) -> Tensor:
-        """Batch, row and column of each entry."""
+        """Batch, row and column of each entry; block after block."""
         number = self.positions.shape[-1]
         lines = lines_of(self.pointers, number).reshape(-1)
         positions = self.positions.reshape(-1)
         pair = (lines, positions) if self._layout in BY_ROW else (positions, lines)
-        batch = batch_coordinates(self.sizes[:-2], number, positions.device)
-        return torch.stack([index.to(torch.int64) for index in (*batch, *pair)])
+        batch: list[Tensor] = []
+        if len(self.sizes) > 2:
+            ranges = [torch.arange(size, device=positions.device) for size in self.sizes[:-2]]
+            grids = torch.meshgrid(*ranges, indexing="ij")
+            batch = [grid.unsqueeze(-1).expand(*grid.shape, number).reshape(-1) for grid in grids]
+        found = torch.stack([index.to(torch.int64) for index in (*batch, *pair)])
+        if self.blocksize is None:
+            return found
+        height, width = self.blocksize
+        inside = unravel_index(torch.arange(height * width, device=found.device), (height, width))
+        rows, columns = found[-2:].unsqueeze(-1)
+        places = torch.stack([rows * height + inside[0], columns * width + inside[1]])
+        return torch.cat([found[:-2].repeat_interleave(height * width, 1), places.flatten(1)])
+
+    @property
+    def _counted(self) -> int:
+        """How many dimensions of the values count entries."""
+        return len(self.sizes) - (1 if self.blocksize is None else -1)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Without batch dimensions."""
-        batch = len(self.sizes) - 2
-        return values.flatten(0, batch) if batch else values
+        """Without batch dimensions and blocks."""
+        return values if self._counted == 1 else values.flatten(0, self._counted - 1)
 
     def gathered(self, entries: Tensor) -> Tensor:
-        """With batch dimensions."""
-        return entries.reshape(*self.positions.shape, *entries.shape[1:])
+        """With batch dimensions and blocks."""
+        return entries.reshape(*self.positions.shape, *(self.blocksize or ()), *entries.shape[1:])
 
     def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
-        """Everything behind the dimension that counts stored entries."""
-        return tuple(values.shape[len(self.sizes) - 1 :])
+        """Everything behind the dimensions that count entries."""
+        return tuple(values.shape[self._counted :])

@@ -11,31 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.blocks import BlockPattern
 from maskgrad.patterns.boolean import BooleanPattern
-from maskgrad.patterns.compressed import BY_ROW, CompressedPattern
-from maskgrad.patterns.coordinates import CoordinatePattern
+from maskgrad.patterns.compressed import BLOCKED, BY_ROW, TRANSPOSED, CompressedPattern
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.patterns.pattern import Facts, Pattern
-from maskgrad.patterns.stored import StoredPattern, ravel_multi_index, unravel_index
+from maskgrad.patterns.stored import CoordinatePattern, StoredPattern, ravel_multi_index, unravel_index
 
-__all__ = ["LAYOUTS", "pattern_of_facts", "pattern_of_places"]
+__all__ = ["BLOCKED", "LAYOUTS", "pattern_of_facts", "pattern_of_places"]
 
-LAYOUTS = (
-    torch.strided,
-    torch.sparse_coo,
-    torch.sparse_csr,
-    torch.sparse_csc,
-    torch.sparse_bsr,
-    torch.sparse_bsc,
-)
-BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
+LAYOUTS = (torch.strided, torch.sparse_coo, *TRANSPOSED)
 
 
 def pattern_of_facts(facts: Facts, tensors: tuple[Any, ...]) -> Pattern:
     """Put a pattern together again from what :meth:`Pattern.facts` and :meth:`Pattern.tensors` gave."""
     layout = getattr(torch, facts.layout)
-    number = 1 if layout in (torch.strided, torch.sparse_coo) else 3 if layout == torch.jagged else 2
+    number = {torch.strided: 1, torch.sparse_coo: 1, torch.jagged: 3}.get(layout, 2)
     if len(tensors) != number or (facts.blocksize is None) == (layout in BLOCKED):
         raise ValueError(
             f"a pattern of layout {layout} has {number} tensors, found {len(tensors)}, and a block size if it has "
@@ -46,11 +36,8 @@ def pattern_of_facts(facts: Facts, tensors: tuple[Any, ...]) -> Pattern:
     if layout == torch.sparse_coo:
         return CoordinatePattern(tensors[0], facts.sizes)
     if layout == torch.jagged:
-        offsets, index, frame = tensors
-        return JaggedPattern(offsets, index, frame, facts.sizes)
-    if facts.blocksize is None:
-        return CompressedPattern(layout, tensors[0], tensors[1], facts.sizes)
-    return BlockPattern(layout, tensors[0], tensors[1], facts.blocksize, facts.sizes)
+        return JaggedPattern(tensors[0], tensors[1], tensors[2], facts.sizes)
+    return CompressedPattern(layout, tensors[0], tensors[1], facts.sizes, facts.blocksize)
 
 
 def pattern_of_places(
@@ -124,9 +111,7 @@ def _lines(
     lines, width = (sizes[-2], sizes[-1]) if layout in BY_ROW else (sizes[-1], sizes[-2])
     turned = (*sizes[:-2], lines, width)
     order = torch.argsort(ravel_multi_index(torch.stack([*batch, line, position]), turned))
-    number = 1
-    for size in sizes[:-2]:
-        number *= size
+    number = math.prod(sizes[:-2])
     which = ravel_multi_index(torch.stack([*batch, line]), turned[:-1])
     counts = torch.bincount(which, minlength=number * lines).reshape(number, lines)
     pointers = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
@@ -152,16 +137,7 @@ def _blocks(
         )
     *batch, row, column = coordinates
     grid = (*sizes[:-2], sizes[-2] // height, sizes[-1] // width)
-    block = ravel_multi_index(
-        torch.stack(
-            [
-                *batch,
-                torch.div(row, height, rounding_mode="floor"),
-                torch.div(column, width, rounding_mode="floor"),
-            ]
-        ),
-        grid,
-    )
+    block = ravel_multi_index(torch.stack([*batch, row // height, column // width]), grid)
     distinct, counts = torch.unique(block, return_counts=True)
     partial = counts != height * width
     if bool(partial.any()):
@@ -175,4 +151,4 @@ def _blocks(
     rank[order] = torch.arange(order.shape[0], device=order.device)
     inside = (row % height) * width + column % width
     stored = torch.argsort(rank[torch.searchsorted(distinct, block)] * (height * width) + inside)
-    return BlockPattern(layout, pointers, positions, blocksize, sizes), stored
+    return CompressedPattern(layout, pointers, positions, sizes, blocksize), stored

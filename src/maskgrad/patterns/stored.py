@@ -1,4 +1,7 @@
-"""Patterns that list what is specified: their cost follows the number of specified entries, not the shape."""
+"""Patterns that list what is specified: their cost follows the number of specified entries, not the shape.
+
+The simplest of them is here: one row of coordinates per specified entry (COO), for any number of dimensions.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.pattern import Pattern
+from maskgrad.patterns.pattern import Facts, Pattern
 
-__all__ = ["StoredPattern", "ravel_multi_index", "unravel_index"]
+__all__ = ["CoordinatePattern", "StoredPattern", "ravel_multi_index", "unravel_index"]
 
 T = TypeVar("T")
 
@@ -77,6 +80,36 @@ class StoredPattern(Pattern):
         coordinates = self.coordinates()
         mask = torch.zeros(self.sizes, dtype=torch.bool, device=coordinates.device)
         return mask.index_put(tuple(coordinates), torch.ones((), dtype=torch.bool, device=mask.device))
+
+
+class CoordinatePattern(StoredPattern):
+    """Coordinates (s, n) in row-major order, each place once; values (n, *dense)."""
+
+    __slots__ = ("indices",)
+
+    def __init__(self, indices: Tensor, sizes: tuple[int, ...]) -> None:
+        self.indices, self.sizes = indices, sizes
+
+    @property
+    def layout(self) -> torch.layout:
+        """``torch.sparse_coo``."""
+        return torch.sparse_coo
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The coordinates."""
+        return (self.indices,)
+
+    def facts(self) -> Facts:
+        """The sizes of the sparse dimensions."""
+        return Facts("sparse_coo", self.sizes)
+
+    def rebuilt(self, tensors: tuple[Any, ...]) -> CoordinatePattern:
+        """The same sizes around other coordinates."""
+        return CoordinatePattern(tensors[0], self.sizes)
+
+    def coordinates(self) -> Tensor:
+        """As stored."""
+        return self.indices
 
 
 def ravel_multi_index(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:

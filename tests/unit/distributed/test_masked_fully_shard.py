@@ -195,7 +195,7 @@ def test_casts_reach_what_is_masked() -> None:
 
 
 def test_containers_without_masked_tensors_are_left_alone() -> None:
-    from maskgrad.masked_tensor.torch_patches.sharded_modules import _apart, _exchanged, _together
+    from maskgrad.masked_tensor.torch_patches.data_parallel import _apart, _exchanged, _together
 
     given = {"a": [torch.ones(1), (1, Answer(None))], "b": Pair(1, 2)}
     assert _exchanged(given, _apart) is given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -14,11 +15,9 @@ from torch import Tensor
 
 import maskgrad as mg
 from maskgrad.errors import TorchPatchWarning, UnsupportedOperationError
-from maskgrad.masked_tensor.package_patches import expert_rows, graph_scatter, table
-from maskgrad.masked_tensor.package_patches.refusing import has_masked, refuse
+from maskgrad.masked_tensor.package_patches import adapters
 from maskgrad.masked_tensor.package_patches.table import PACKAGE_PATCHES
-from maskgrad.masked_tensor.torch_patches.exchange import exchange
-from maskgrad.masked_tensor.torch_patches.patch import WAITS, Patch
+from maskgrad.masked_tensor.torch_patches.patch import WAITS, Patch, apply, exchange, has_masked, refuse
 
 ROOT = Path(__file__).parents[3]
 
@@ -68,7 +67,7 @@ def test_names_of_the_original_are_those_of_its_module(package: ModuleType) -> N
 
 
 def test_a_method_is_exchanged_in_its_class(package: ModuleType) -> None:
-    exchange("made_up.inner.Box.put", lambda original: lambda self, x: original(self, x) * 2)
+    exchange("made_up.inner.Box.put", lambda original, self, x: original(self, x) * 2)
     assert package.inner.Box().put(2) == 4
     with pytest.raises(ModuleNotFoundError, match=r"nowhere\.function"):
         exchange("nowhere.function", lambda original: original)
@@ -82,7 +81,7 @@ def test_where_masked_tensors_are_looked_for() -> None:
 def test_a_package_that_is_not_as_expected_is_named(package: ModuleType) -> None:
     patch = Patch("t", "r", "w; use x", "t", {"made_up.gone": None}, lambda: None, after="made_up")
     with pytest.warns(TorchPatchWarning, match=r"made_up is not as .* made_up\.gone is not there: w; use x"):
-        table._apply(patch)
+        apply([patch], "made_up")
 
 
 @pytest.mark.every
@@ -109,9 +108,7 @@ def test_the_backend_of_einops(package: ModuleType) -> None:
     sys.modules.update({"einops": ModuleType("einops"), "einops._backends": backends})
     sys.modules["einops"]._backends = backends  # type: ignore[attr-defined]
     try:
-        from maskgrad.masked_tensor.package_patches.einops_backend import install
-
-        install()
+        adapters.register_einops()
         (found,) = TorchBackend.__subclasses__()
         assert found.framework_name in sys.modules
         assert found().is_appropriate_type(x())
@@ -137,7 +134,7 @@ def scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int = 0, reduce:
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_scatter_deletes(reduce: str) -> None:
     """Into three groups, of which the second never has a row and the third loses all it has in one column."""
-    over = graph_scatter._on_entries(scatter)
+    over = partial(adapters.scatter, scatter)
     data = torch.tensor(
         [[1.0, torch.nan], [3.0, 5.0], [torch.nan, 7.0], [torch.inf, 9.0]], requires_grad=True
     )
@@ -156,7 +153,7 @@ def test_scatter_deletes(reduce: str) -> None:
 
 
 def test_scatter_says_what_is_wrong() -> None:
-    over = graph_scatter._on_entries(scatter)
+    over = partial(adapters.scatter, scatter)
     with pytest.raises(
         UnsupportedOperationError, match=r"found a Tensor with 2 dimensions.*scatter\(src\[keep\]"
     ):
@@ -178,7 +175,7 @@ def test_experts_see_whole_rows_only() -> None:
     there = torch.tensor([True, False, True])
     hidden = mg.masked(data, there[:, None])
     index = mg.masked(torch.tensor([[1, 1], [99, 99], [0, 1]]), there[:, None])
-    found = expert_rows._by_rows(experts)(None, hidden, index, weights=torch.full((3, 1), 2.0))
+    found = adapters.by_rows(experts)(None, hidden, index, weights=torch.full((3, 1), 2.0))
     assert found.tolist() == [[4.0, 8.0], [None, None], [6.0, 8.0]]
     assert seen == [((2, 2), torch.Tensor)]
     found.sum().backward()
@@ -186,7 +183,7 @@ def test_experts_see_whole_rows_only() -> None:
     assert data.grad.tolist() == [[4.0, 4.0], [0.0, 0.0], [2.0, 2.0]]
     part = mg.masked(data.detach(), torch.tensor([[True, False], [True, True], [True, True]]))
     with pytest.raises(UnsupportedOperationError, match=r"specified in part.*mask\[\.\.\., None\]"):
-        expert_rows._by_rows(experts)(None, part, index, index)
-    assert expert_rows._by_rows(experts)(
-        None, torch.ones(1, 2), torch.ones(1, 1), torch.ones(1, 1)
-    ).tolist() == [[1, 1]]
+        adapters.by_rows(experts)(None, part, index, index)
+    assert adapters.by_rows(experts)(None, torch.ones(1, 2), torch.ones(1, 1), torch.ones(1, 1)).tolist() == [
+        [1, 1]
+    ]

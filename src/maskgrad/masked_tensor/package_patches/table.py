@@ -6,23 +6,39 @@ then do something else. Each is touched after its package has been imported, by 
 
 from __future__ import annotations
 
-import warnings
+import functools
+from collections.abc import Callable
+from typing import Any
 
-from maskgrad.errors import TorchPatchWarning
-from maskgrad.masked_tensor.package_patches import (
-    einops_backend,
-    expert_rows,
-    graph_scatter,
-    image_transforms,
-    metric_updates,
-)
+from maskgrad.masked_tensor.package_patches import adapters
 from maskgrad.masked_tensor.package_patches.refusals import REFUSALS
-from maskgrad.masked_tensor.torch_patches.after_import import after_import
-from maskgrad.masked_tensor.torch_patches.patch import Patch
+from maskgrad.masked_tensor.torch_patches.patch import Patch, after_import, apply, exchange
 
 __all__ = ["PACKAGE_PATCHES", "apply_all"]
 
 _TESTS = "tests/ecosystem"
+#: Models of transformers that have a copy of the loss that balances experts.
+_MIXTURES = """
+    dbrx deepseek_v4 ernie4_5_moe ernie4_5_vl_moe flex_olmo flint glm4v_moe glm5_next gpt_oss granitemoe granitemoe_swa
+    granitemoehybrid granitemoeshared jamba jetmoe laguna lara_mini mellum minimax minimax_m2 minimax_m3_vl mixtral
+    olmoe phimoe qwen2_moe qwen3_5_moe qwen3_moe qwen3_next qwen3_omni_moe qwen3_vl_moe qwen4_exp
+"""
+
+
+def _exchanged(
+    module: str,
+    name: str,
+    parameters: str,
+    function: Callable[..., Any],
+    reason: str,
+    without: str,
+    test: str,
+) -> Patch:
+    """``module.name``, which takes ``parameters``, is ``function(original, …)`` once the module is imported."""
+    path = f"{module}.{name}"
+    install = functools.partial(exchange, path, function)
+    return Patch(path, reason, without, f"{_TESTS}/{test}", {path: parameters}, install, after=module)
+
 
 PACKAGE_PATCHES: tuple[Patch, ...] = (
     *REFUSALS,
@@ -36,48 +52,48 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
             "einops._backends.AbstractBackend": None,
             "einops._backends.TorchBackend.is_appropriate_type": "self tensor",
         },
-        install=einops_backend.install,
+        install=adapters.register_einops,
         after="einops._backends",
     ),
-    Patch(
-        target="torch_geometric.utils._scatter.scatter",
+    _exchanged(
+        "torch_geometric.utils._scatter",
+        "scatter",
+        "src index dim dim_size reduce",
+        adapters.scatter,
         reason="divides by the number of all rows, and starts from zeros",
         without="pooling and aggregations of torch_geometric count unspecified entries; use mg.functional",
-        test=f"{_TESTS}/test_torch_geometric.py::test_scatter",
-        needs={"torch_geometric.utils._scatter.scatter": "src index dim dim_size reduce"},
-        install=graph_scatter.install,
-        after="torch_geometric.utils._scatter",
+        test="test_torch_geometric.py::test_scatter",
     ),
-    Patch(
-        target="transformers.integrations.moe.ExpertsInterface.get_interface",
+    _exchanged(
+        "transformers.integrations.moe",
+        "ExpertsInterface.get_interface",
+        "self",
+        adapters.route_to_experts,
         reason="looks tokens up by indices computed from them, which are unspecified where the tokens are",
         without="mixtures of experts refuse MaskedTensors; give inputs_embeds=x.filled(0.) and attention_mask",
-        test=f"{_TESTS}/test_transformers.py::test_architectures",
-        needs={"transformers.integrations.moe.ExpertsInterface.get_interface": "self"},
-        install=expert_rows.install,
-        after="transformers.integrations.moe",
+        test="test_transformers.py::test_architectures",
     ),
     *(
-        Patch(
-            target=f"{module}.load_balancing_loss_func",
+        _exchanged(
+            f"transformers.models.{name}.modeling_{name}",
+            "load_balancing_loss_func",
+            "gate_logits num_experts top_k attention_mask",
+            adapters.balance_experts,
             reason="divides by the number of all tokens",
             without="the auxiliary loss of experts counts unspecified tokens; give inputs_embeds=x.filled(0.) and "
             "attention_mask",
-            test=f"{_TESTS}/test_transformers.py::test_balance_of_experts",
-            needs={f"{module}.load_balancing_loss_func": "gate_logits num_experts top_k attention_mask"},
-            install=expert_rows.balance(f"{module}.load_balancing_loss_func"),
-            after=module,
+            test="test_transformers.py::test_balance_of_experts",
         )
-        for module in (f"transformers.models.{name}.modeling_{name}" for name in expert_rows.MIXTURES)
+        for name in _MIXTURES.split()
     ),
-    Patch(
-        target="torchmetrics.metric.Metric._wrap_update",
+    _exchanged(
+        "torchmetrics.metric",
+        "Metric._wrap_update",
+        "self update",
+        adapters.guard_torchmetrics,
         reason="metrics divide by the number of all entries",
         without="metrics of torchmetrics count unspecified entries; use mg.metrics.wrap(metric)",
-        test=f"{_TESTS}/test_torchmetrics.py::test_metrics_that_are_not_wrapped_refuse",
-        needs={"torchmetrics.metric.Metric._wrap_update": "self update"},
-        install=metric_updates.guard_torchmetrics,
-        after="torchmetrics.metric",
+        test="test_torchmetrics.py::test_metrics_that_are_not_wrapped_refuse",
     ),
     Patch(
         target="ignite.metrics.metric.Metric.__init_subclass__",
@@ -85,7 +101,7 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
         without="metrics of ignite count unspecified entries; use mg.metrics.wrap(metric)",
         test=f"{_TESTS}/test_ignite.py::test_metrics_that_are_not_wrapped_refuse",
         needs={"ignite.metrics.metric.Metric.update": "self output"},
-        install=metric_updates.guard_ignite,
+        install=adapters.guard_ignite,
         after="ignite.metrics.metric",
     ),
     Patch(
@@ -103,7 +119,7 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
             "torchvision.transforms.v2._transform.Transform._needs_transform_list": "self flat_inputs",
             "torchvision.transforms.v2._transform._RandomApplyTransform.forward": "self inputs",
         },
-        install=image_transforms.install,
+        install=adapters.transform_images,
         after="torchvision.transforms.v2",
     ),
 )
@@ -112,14 +128,5 @@ PACKAGE_PATCHES: tuple[Patch, ...] = (
 def apply_all() -> None:
     """Apply each when its module has been imported; warn of one that is not as expected."""
     for patch in PACKAGE_PATCHES:
-        after_import(patch.after, lambda patch=patch: _apply(patch))  # type: ignore[misc]
-
-
-def _apply(patch: Patch) -> None:
-    patch.apply()
-    if patch.is_off:
-        warnings.warn(
-            f"{patch.after.partition('.')[0]} is not as this maskgrad expects it: {patch.state}: {patch.without}",
-            TorchPatchWarning,
-            stacklevel=2,
-        )
+        package = patch.after.partition(".")[0]
+        after_import(patch.after, functools.partial(apply, [patch], package))

@@ -2,6 +2,9 @@
 
 ``torch.autograd.Function.apply`` takes every argument that is no ``torch.Tensor`` for a constant. A MaskedTensor would
 go through ``forward``, outside any graph, and come out with right values and no gradient, without a word.
+
+``torch.utils.checkpoint`` with ``use_reentrant=True`` is such a function, which remembers its plain arguments and runs
+a second time in backward. It is given the plain parts of MaskedTensors, which are put together again inside.
 """
 
 from __future__ import annotations
@@ -9,27 +12,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches.reentrant_checkpoints import CHECKPOINTS, apply_on_parts
+from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["install", "reason_and_remedy"]
+__all__ = ["CHECKPOINTS", "apply_on_parts", "install", "reason_and_remedy"]
+
+#: where PyTorch's own functions for checkpoints live
+CHECKPOINTS = "torch.utils.checkpoint"
 
 
 def _guarded(apply: Callable[..., Any], own: Any) -> Callable[..., Any]:
     def guarded(cls: type, *args: Any, **kwargs: Any) -> Any:
         if cls.__module__ == CHECKPOINTS:
             return apply_on_parts(apply, cls, args)
-        for argument in args:
-            if type(argument) is MaskedTensor:
-                raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))
-        if not kwargs:
-            return apply(cls, *args)
-        for argument in kwargs.values():
+        for argument in (*args, *kwargs.values()) if kwargs else args:
             if type(argument) is MaskedTensor:
                 raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))
         return apply(cls, *args, **kwargs)
@@ -48,7 +50,7 @@ def reason_and_remedy(cls: type) -> str:
 
 def install() -> None:
     """Look at the arguments of every custom function of torch before it runs."""
-    own = torch.autograd.Function.__dict__.get("apply") or _inherited("apply")
+    own: Any = next(vars(kind)["apply"] for kind in torch.autograd.Function.__mro__ if "apply" in vars(kind))
     if not hasattr(own, "__func__"):  # since 2.14 it is written in C
 
         def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -59,5 +61,27 @@ def install() -> None:
     torch.autograd.Function.apply = classmethod(_guarded(apply, own))  # type: ignore[assignment, method-assign]
 
 
-def _inherited(name: str) -> Any:
-    return next(kind.__dict__[name] for kind in torch.autograd.Function.__mro__ if name in kind.__dict__)
+def apply_on_parts(apply: Callable[..., Any], cls: type, args: tuple[Any, ...]) -> Any:
+    """``CheckpointFunction.apply``: gradients pass through MaskedTensors, also inside of lists, tuples and dicts.
+
+    Other classes (the one that saves the arguments of checkpoints that are not reentrant) are given what they are
+    given: what is no tensor is kept as it is, and is used again.
+    """
+    if cls.__name__ != "CheckpointFunction" or len(args) < 2:
+        return apply(cls, *args)
+    run, preserve_random_state, *given = args
+    leaves, spec = pytree.tree_flatten(given) if holds_masked(given) else (list(given), None)
+    spec_of_results: list[pytree.TreeSpec] = []
+
+    def on_parts(*parts: Any) -> Any:
+        result = run(*(parts if spec is None else pytree.tree_unflatten(list(parts), spec)))
+        if not holds_masked(result):
+            return result
+        found, of_result = pytree.tree_flatten(result)
+        spec_of_results[:] = [of_result]
+        return tuple(found)
+
+    result = apply(cls, on_parts, preserve_random_state, *leaves)
+    if not spec_of_results:
+        return result
+    return pytree.tree_unflatten(list(result), spec_of_results[0])

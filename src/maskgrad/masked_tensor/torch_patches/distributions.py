@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.masked_tensor.package_patches.refusing import refuse
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches.exchange import exchange
+from maskgrad.masked_tensor.torch_patches.patch import exchange, refuse
 
 __all__ = ["install"]
 
@@ -34,7 +33,10 @@ def _check(distribution: Any, value: MaskedTensor) -> None:
             f"value must broadcast with batch_shape + event_shape of {type(distribution).__name__}, {tuple(expected)}, "
             f"found shape {tuple(shape)}"
         ) from None
-    joint = _joint_dims(distribution)
+    density = distribution
+    while isinstance(density, torch.distributions.Independent):  # which has a product of densities
+        density = density.base_dist
+    joint = len(density.event_shape)  # so many of the last dimensions have one density together
     if joint:
         parts = value.mask.flatten(-joint)
         if not torch.equal(parts.any(-1), parts.all(-1)):
@@ -53,13 +55,6 @@ def _check(distribution: Any, value: MaskedTensor) -> None:
         )
 
 
-def _joint_dims(distribution: Any) -> int:
-    """How many of the last dimensions have one density together; an Independent has a product of densities."""
-    while isinstance(distribution, torch.distributions.Independent):
-        distribution = distribution.base_dist
-    return len(distribution.event_shape)
-
-
 def install() -> None:
     """Let ``Distribution._validate_sample`` take MaskedTensors, and refuse parameters that are lists of several."""
     for name in JOINT:
@@ -69,14 +64,10 @@ def install() -> None:
             "Use the rows that are specified, parameters[rows], or x.filled(value).",
         )()
 
-    def of_masked(original: Any) -> Any:
-        @functools.wraps(original)
-        def validate_sample(self: Any, value: Any) -> None:
-            if isinstance(value, MaskedTensor):
-                _check(self, value)
-            else:
-                original(self, value)
+    def validate_sample(original: Callable[..., None], self: Any, value: Any) -> None:
+        if isinstance(value, MaskedTensor):
+            _check(self, value)
+        else:
+            original(self, value)
 
-        return validate_sample
-
-    exchange("torch.distributions.distribution.Distribution._validate_sample", of_masked)
+    exchange("torch.distributions.distribution.Distribution._validate_sample", validate_sample)

@@ -14,6 +14,11 @@ from typing import Any
 
 import torch
 
+from maskgrad.errors import MaskgradError
+from maskgrad.masked_tensor.dispatch import BY_FUNCTION
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.torch_patches.autograd_functions import reason_and_remedy
+from maskgrad.masked_tensor.torch_patches.patch import exchange
 from maskgrad.versions import is_before
 
 __all__ = [
@@ -27,14 +32,18 @@ __all__ = [
     "multiply_matrices",
     "numbers_on_the_left",
     "refuse_in_functions",
+    "report_errors",
     "start_nowhere_within",
-    "tell_refusals",
 ]
 
 
 def _variables(kind: str) -> Any:
     """A module of Dynamo's variables; its types are of no help to whoever replaces parts of it."""
     return importlib.import_module(f"torch._dynamo.variables.{kind}")
+
+
+def _exchange(path: str, function: Any) -> None:
+    exchange(f"torch._dynamo.{path}", function, everywhere=False)
 
 
 def multiply_matrices() -> None:
@@ -59,8 +68,13 @@ def is_since(version: str) -> bool:
 
 
 def invert() -> None:
-    """Let ``~masked`` be its method ``__invert__``."""
-    _variables("builtin").BuiltinVariable.call_invert = _call_invert
+    """Let ``~object`` be its method ``__invert__``; None lets Dynamo go on as before with everything else."""
+
+    def call_invert(self: Any, tx: Any, operand: Any) -> Any:
+        is_object = isinstance(operand, _variables("user_defined").UserDefinedObjectVariable)
+        return operand.call_method(tx, "__invert__", [], {}) if is_object else None
+
+    _variables("builtin").BuiltinVariable.call_invert = call_invert
 
 
 #: Which method of the operand on the right serves an operator with a number on the left.
@@ -113,11 +127,10 @@ def numbers_on_the_left() -> None:
 
 def keep_in_place() -> None:
     """Let ``masked += tensor`` and ``tensor += masked`` be what Python makes of them: the first one writes."""
-    builtin = _variables("builtin")
-    insert, usual = builtin.BuiltinVariable._handle_insert_op_in_graph, builtin.IN_PLACE_DESUGARING_MAP
+    kind = _variables("builtin").BuiltinVariable
+    usual = _variables("builtin").IN_PLACE_DESUGARING_MAP
 
-    @functools.wraps(insert)
-    def insert_op(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def insert_op(insert: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if self.fn in usual and len(args) == 2 and not kwargs:
             target, operand = args
             if _is_masked(target):
@@ -128,39 +141,26 @@ def keep_in_place() -> None:
                 return type(self)(ordinary).call_function(tx, [target, operand], {})
         return insert(self, tx, args, kwargs)
 
-    builtin.BuiltinVariable._handle_insert_op_in_graph = insert_op
-    builtin.BuiltinVariable.call_function_handler_cache.clear()  # it holds the method as it was
+    _exchange("variables.builtin.BuiltinVariable._handle_insert_op_in_graph", insert_op)
+    kind.call_function_handler_cache.clear()  # it holds the method as it was
 
 
 def _is_masked(variable: Any) -> bool:
-    from maskgrad.masked_tensor.tensor import MaskedTensor
-
     variable = variable.realize()
     is_object = isinstance(variable, _variables("user_defined").UserDefinedObjectVariable)
     return is_object and variable.python_type() is MaskedTensor
 
 
-def _call_invert(self: Any, tx: Any, operand: Any) -> Any:
-    """``~object`` is its method ``__invert__``; None lets Dynamo go on as before with everything else."""
-    is_object = isinstance(operand, _variables("user_defined").UserDefinedObjectVariable)
-    return operand.call_method(tx, "__invert__", [], {}) if is_object else None
-
-
 def refuse_in_functions() -> None:
     """Let Dynamo refuse a MaskedTensor in a custom autograd function, whose backward it would forget."""
-    from maskgrad.masked_tensor.torch_patches.autograd_functions import reason_and_remedy
 
-    misc = _variables("misc")
-    apply = misc.AutogradFunctionVariable.call_apply
-
-    @functools.wraps(apply)
-    def call_apply(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_apply(apply: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if any(_is_masked(argument) for argument in (*args, *kwargs.values())):
             what = "MaskedTensor in a custom autograd function"
             _refuse(what, f"{self.fn_cls.__name__}.apply", reason_and_remedy(self.fn_cls))
         return apply(self, tx, args, kwargs)
 
-    misc.AutogradFunctionVariable.call_apply = call_apply
+    _exchange("variables.misc.AutogradFunctionVariable.call_apply", call_apply)
 
 
 def _refuse(kind: str, context: str, explanation: str) -> None:
@@ -170,21 +170,16 @@ def _refuse(kind: str, context: str, explanation: str) -> None:
     exc.unimplemented(gb_type=kind, context=context, explanation=explanation, hints=[])
 
 
-def tell_refusals() -> None:
+def report_errors() -> None:
     """Let Dynamo pass on what our errors say, whose constructors it cannot trace."""
-    from maskgrad.errors import MaskgradError
 
-    classes = _variables("user_defined").UserDefinedClassVariable
-    call = classes.call_function
-
-    @functools.wraps(call)
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(call: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         kind = self.value
         if isinstance(kind, type) and issubclass(kind, MaskgradError):
             _refuse(kind.__name__, kind.__name__, _words(kind, args, kwargs))
         return call(self, tx, args, kwargs)
 
-    classes.call_function = call_function
+    _exchange("variables.user_defined.UserDefinedClassVariable.call_function", call_function)
 
 
 def _words(kind: type[Exception], args: Any, kwargs: Any) -> str:
@@ -198,25 +193,20 @@ def _words(kind: type[Exception], args: Any, kwargs: Any) -> str:
 
 def find_in_tuples() -> None:
     """Let Dynamo find a Tensor-like in a tuple of arguments, as it does in a list."""
-    torch_function = _variables("torch_function")
-    flatten = torch_function._flatten_vts
 
-    @functools.wraps(flatten)
-    def flatten_with_tuples(variables: Any) -> list[Any]:
+    def flatten_with_tuples(flatten: Any, variables: Any) -> list[Any]:
         kind = _variables("lists").TupleVariable
         found: list[Any] = []
         for variable in flatten(variables):
             is_tuple = variable.is_realized() and isinstance(variable, kind)
-            found.extend(flatten_with_tuples(variable.items) if is_tuple else [variable])
+            found.extend(flatten_with_tuples(flatten, variable.items) if is_tuple else [variable])
         return found
 
-    torch_function._flatten_vts = flatten_with_tuples
+    _exchange("variables.torch_function._flatten_vts", flatten_with_tuples)
 
 
 def ask_for_more_functions() -> None:
     """Let Dynamo ask Tensor-likes in every function that has a record; its set of them is made once and kept."""
-    from maskgrad.masked_tensor.dispatch import BY_FUNCTION
-
     _variables("torch").get_overridable_functions().update(
         function for function in BY_FUNCTION if callable(function)
     )
@@ -237,15 +227,13 @@ def start_nowhere_within() -> None:
     (https://github.com/pytorch/pytorch/issues/197811).
     """
     rules: Any = importlib.import_module("torch._dynamo.trace_rules")
-    check = rules.check_file
 
-    @functools.wraps(check)
-    def check_file(filename: Any, is_inlined_call: bool = False) -> Any:
+    def check_file(check: Any, filename: Any, is_inlined_call: bool = False) -> Any:
         if not is_inlined_call and str(filename).replace("\\", "/").startswith(_PASSING_ON):
             return rules.SkipResult(True, "a function of torch is passed on here, on which there is no guard")
         return check(filename, is_inlined_call)
 
-    rules.check_file = check_file
+    _exchange("trace_rules.check_file", check_file)
 
 
 def do_not_trace(reason: str) -> None:

@@ -1,21 +1,34 @@
-"""MaskedTensor as a pytree: transformations and graphs see two plain tensors, the values and the mask."""
+"""How a MaskedTensor is taken apart and put together again: by pytrees, in files, in the batches of a DataLoader.
+
+To transformations and graphs a MaskedTensor is a tree of plain tensors, its values and those of its pattern.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.tensor import MaskedTensor, rebuild, rebuild_stored
 from maskgrad.patterns import Facts
 from maskgrad.patterns.conversion import pattern_of_facts
 
-__all__ = ["install"]
-
+__all__ = ["holds_masked", "is_masked", "let_load", "register_collation", "register_files", "register_pytree"]
 
 NAMES = {"strided": ("values", "mask"), "jagged": ("values", "offsets", "index", "frame")}
+
+
+def is_masked(x: object) -> bool:
+    """Where to stop in a tree."""
+    return isinstance(x, MaskedTensor)
+
+
+def holds_masked(tree: Any) -> bool:
+    """Whether a leaf of a tree is a MaskedTensor."""
+    return any(isinstance(leaf, MaskedTensor) for leaf in pytree.tree_leaves(tree, is_masked))
 
 
 def _flatten(x: MaskedTensor) -> tuple[list[Any], Facts]:
@@ -35,23 +48,15 @@ def _unflatten(leaves: Any, facts: Facts) -> MaskedTensor:
     values, *tensors = leaves
     # Leaves of any other type are placeholders, while a transformation is under way.
     if facts.layout == "strided" and type(values) is Tensor and type(tensors[0]) is Tensor:
-        _check_parts(values, tensors[0])
+        mask = tensors[0]
+        if mask.dtype != torch.bool or mask.shape != values.shape:
+            raise ValueError(
+                "a MaskedTensor was taken apart as a pytree, and what was done to its parts does not fit together: "
+                f"values of shape {tuple(values.shape)}, and a mask of shape {tuple(mask.shape)} and {mask.dtype}. "
+                "Apply the function to the MaskedTensor itself, "
+                "tree_map(f, tree, is_leaf=lambda x: isinstance(x, mg.MaskedTensor)), or to x.filled(value)"
+            )
     return MaskedTensor(values, pattern_of_facts(facts, tuple(tensors)))
-
-
-def _check_parts(values: Tensor, mask: Tensor) -> None:
-    """Refuse what became of a MaskedTensor whose parts were treated one by one, each as a tensor for itself."""
-    if mask.dtype != torch.bool or mask.shape != values.shape:
-        raise ValueError(
-            "a MaskedTensor was taken apart as a pytree, and what was done to its parts does not fit together: values "
-            f"of shape {tuple(values.shape)}, and a mask of shape {tuple(mask.shape)} and {mask.dtype}. Apply the "
-            "function to the MaskedTensor itself, tree_map(f, tree, is_leaf=lambda x: isinstance(x, mg.MaskedTensor)), "
-            "or to x.filled(value)"
-        )
-
-
-def _dump(facts: Facts) -> list[Any]:
-    return list(facts)
 
 
 def _load(data: list[Any]) -> Facts:
@@ -59,7 +64,7 @@ def _load(data: list[Any]) -> Facts:
     return Facts(layout, tuple(sizes), None if blocksize is None else (blocksize[0], blocksize[1]))
 
 
-def install() -> None:
+def register_pytree() -> None:
     """Register the class with torch's pytrees."""
     pytree.register_pytree_node(
         MaskedTensor,
@@ -67,6 +72,28 @@ def install() -> None:
         _unflatten,
         serialized_type_name="maskgrad.MaskedTensor",
         flatten_with_keys_fn=_flatten_with_keys,
-        to_dumpable_context=_dump,
+        to_dumpable_context=list,
         from_dumpable_context=_load,
     )
+
+
+def let_load(made_by: list[type | Callable[..., Any]]) -> None:
+    """Let files hold what these classes or functions make; where PyTorch has no list of them, it refuses such files."""
+    register = getattr(torch.serialization, "add_safe_globals", None)
+    if register is not None:
+        register(made_by)
+
+
+def register_files() -> None:
+    """Let ``torch.load(weights_only=True)`` make MaskedTensors."""
+    let_load([rebuild, rebuild_stored])
+
+
+def register_collation() -> None:
+    """Let ``torch.utils.data.default_collate`` stack samples of one shape."""
+    from torch.utils.data._utils import collate as collation
+
+    def collate(batch: list[MaskedTensor], *, collate_fn_map: Any = None) -> MaskedTensor:
+        return torch.stack(batch, 0)  # type: ignore[arg-type, return-value]
+
+    collation.default_collate_fn_map[MaskedTensor] = collate

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from maskgrad.masked_tensor.torch_patches.state_dicts import before_saving
+from maskgrad.masked_tensor.torch_patches.modules import before_saving
 from maskgrad.optim.lazy.access import finer_rows
 from maskgrad.optim.lazy.rows import lazy_rows_of
 

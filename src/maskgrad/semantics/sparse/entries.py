@@ -104,7 +104,7 @@ def from_places(
 ) -> SparseEntries:
     """Entries at places, each once, in any order; CSR or CSC if ``model`` and the result are matrices, else COO."""
     layout = torch.sparse_coo
-    if isinstance(model, CompressedPattern) and len(model.sizes) == len(sizes) == 2:
+    if isinstance(model, CompressedPattern) and not model.blocksize and len(model.sizes) == len(sizes) == 2:
         layout = model.layout
     pattern, order = pattern_of_places(coordinates, sizes, layout)
     return SparseEntries(pattern.gathered(entries[order]), pattern)

@@ -184,7 +184,7 @@ def group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
 
 
 def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
-    if isinstance(pattern, CompressedPattern) and len(pattern.sizes) == 2:
+    if isinstance(pattern, CompressedPattern) and len(pattern.sizes) == 2 and not pattern.blocksize:
         entries, line = pattern.positions.shape[0], 0 if pattern.layout in BY_ROW else 1
         if dims == (1 - line,):  # the lines as they are stored, but for the empty ones
             pointers = pattern.pointers.to(torch.int64)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.patterns import BlockPattern, CompressedPattern, CoordinatePattern, StoredPattern
+from maskgrad.patterns import CompressedPattern, CoordinatePattern
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
@@ -36,33 +36,10 @@ __all__ = [
     "unsqueeze",
 ]
 
-TURNED = {
-    torch.sparse_csr: torch.sparse_csc,
-    torch.sparse_csc: torch.sparse_csr,
-    torch.sparse_bsr: torch.sparse_bsc,
-    torch.sparse_bsc: torch.sparse_bsr,
-}
-
 
 def on_dense(x: SparseEntries, move: Callable[[Tensor], Tensor]) -> SparseEntries:
     """Change the dense dimensions of all entries (n, *dense) alike; the pattern stays."""
     return SparseEntries(x.pattern.gathered(move(x.entries)), x.pattern)
-
-
-def _turned(x: SparseEntries) -> SparseEntries:
-    """The last two of the sparse dimensions of a compressed layout exchanged: the same memory, read the other way."""
-    pattern, sizes = x.pattern, (*x.sizes[:-2], x.sizes[-1], x.sizes[-2])
-    turned: StoredPattern
-    if isinstance(pattern, BlockPattern):
-        height, width = pattern.blocksize
-        turned = BlockPattern(
-            TURNED[pattern.layout], pattern.pointers, pattern.positions, (width, height), sizes
-        )
-        return SparseEntries(x.values.transpose(len(sizes) - 1, len(sizes)), turned)
-    assert isinstance(pattern, CompressedPattern)
-    return SparseEntries(
-        x.values, CompressedPattern(TURNED[pattern.layout], pattern.pointers, pattern.positions, sizes)
-    )
 
 
 def permute(x: SparseEntries, order: Sequence[int]) -> SparseEntries:
@@ -79,8 +56,9 @@ def permute(x: SparseEntries, order: Sequence[int]) -> SparseEntries:
         x = on_dense(x, lambda entries: entries.permute(0, *[d - sparse + 1 for d in order[sparse:]]))
     if outer == sorted(outer):
         return x
-    if x.pattern.layout in TURNED and outer == [*range(sparse - 2), sparse - 1, sparse - 2]:
-        return _turned(x)
+    if isinstance(x.pattern, CompressedPattern) and outer == [*range(sparse - 2), sparse - 1, sparse - 2]:
+        values = x.values if x.pattern.blocksize is None else x.values.transpose(sparse - 1, sparse)
+        return SparseEntries(values, x.pattern.transposed())
     coordinates = x.pattern.coordinates()
     return from_places(coordinates[outer], x.entries, tuple(x.sizes[d] for d in outer), x.pattern)
 

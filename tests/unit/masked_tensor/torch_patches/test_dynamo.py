@@ -17,7 +17,7 @@ def test_dynamo_is_not_imported_for_it() -> None:
 def test_the_tables_are_completed_if_dynamo_comes_later() -> None:
     run(
         "import operator, sys, torch, maskgrad\n"
-        "from maskgrad.masked_tensor.torch_patches.after_import import _Finder\n"
+        "from maskgrad.masked_tensor.torch_patches.patch import _Finder\n"
         "assert any(isinstance(f, _Finder) and any('dynamo' in n for n in f.waiting) for f in sys.meta_path)\n"
         "from torch._dynamo.variables import builtin\n"
         "assert builtin.BUILTIN_TO_TENSOR_RFN_MAP[operator.matmul] is torch.Tensor.__rmatmul__\n"
@@ -29,7 +29,7 @@ def test_the_tables_are_completed_if_dynamo_comes_later() -> None:
 def test_the_tables_are_completed_if_dynamo_came_before() -> None:
     run(
         "import operator, sys, torch, torch._dynamo, maskgrad\n"
-        "from maskgrad.masked_tensor.torch_patches.after_import import _Finder\n"
+        "from maskgrad.masked_tensor.torch_patches.patch import _Finder\n"
         "from torch._dynamo.variables import builtin\n"
         "for product in (operator.matmul, operator.imatmul):\n"
         "    assert builtin.BUILTIN_TO_TENSOR_RFN_MAP[product] is torch.Tensor.__rmatmul__\n"

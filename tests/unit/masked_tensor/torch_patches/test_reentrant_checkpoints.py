@@ -10,7 +10,7 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
-from maskgrad.masked_tensor.torch_patches.reentrant_checkpoints import CHECKPOINTS, apply_on_parts
+from maskgrad.masked_tensor.torch_patches.autograd_functions import CHECKPOINTS, apply_on_parts
 from tests.poison import assert_entries, nan, on
 
 DATA = [1.0, nan, 3.0]
