@@ -11,20 +11,26 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches.patch import exchange
 from maskgrad.patterns import BooleanPattern, Pattern
+from maskgrad.versions import is_before
 
 __all__ = [
+    "CASTS_OUTPUTS_APART",
     "find_in_outputs",
     "look_into_containers",
     "look_into_fully_shard",
     "memory_of",
     "send_buffers",
 ]
+
+#: In 2.12 ``_post_forward`` casts outputs itself.
+CASTS_OUTPUTS_APART = not is_before(torch.__version__, "2.13")
 
 
 def _looking_into(first: int) -> Callable[..., Any]:
@@ -43,7 +49,8 @@ def look_into_fully_shard() -> None:
     state = "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState"
     exchange(f"{state}._pre_forward", _looking_into(2))
     exchange(f"{state}._post_forward", _looking_into(2))
-    exchange(f"{state}._cast_output_dtype", _looking_into(1))
+    if CASTS_OUTPUTS_APART:
+        exchange(f"{state}._cast_output_dtype", _looking_into(1))
 
 
 def look_into_containers() -> None:

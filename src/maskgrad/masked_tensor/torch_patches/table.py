@@ -66,8 +66,12 @@ PATCHES: tuple[Patch, ...] = (
         needs={
             f"{_FSDP}.FSDPState._pre_forward": "self module args kwargs",
             f"{_FSDP}.FSDPState._post_forward": "self module input output",
-            f"{_FSDP}.FSDPState._cast_output_dtype": "self output",
-        },
+        }
+        | (
+            {f"{_FSDP}.FSDPState._cast_output_dtype": "self output"}
+            if data_parallel.CASTS_OUTPUTS_APART
+            else {}
+        ),
         install=data_parallel.look_into_fully_shard,
         after=_FSDP,
     ),
