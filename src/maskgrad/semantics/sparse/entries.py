@@ -74,8 +74,7 @@ def shape_of(operand: Any) -> torch.Size:
 def exploded(x: SparseEntries) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Coordinates (d, n), entries (n,) and all sizes: dense dimensions are spelled out as coordinates too."""
     if type(x.pattern) is JaggedPattern and not x.pattern.is_canonical:
-        canonical = SparseEntries(x.values, x.pattern.moved(tuple(range(len(x.pattern.at)))))
-        coordinates, entries, _ = exploded(canonical)
+        coordinates, entries, _ = exploded(SparseEntries(x.values, x.pattern.canonical()))
         at = x.pattern.at
         order = [*at, *[d for d in range(len(x.shape)) if d not in at]]
         back = [order.index(d) for d in range(len(order))]

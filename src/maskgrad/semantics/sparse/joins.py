@@ -28,7 +28,7 @@ from maskgrad.semantics.sparse.views import expand, reshape, unsqueeze
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["BETWEEN", "RULES"]
+__all__ = ["BETWEEN", "RULES", "where_arguments"]
 
 
 def _all_stored(tensors: Sequence[Any]) -> list[SparseEntries]:
@@ -86,13 +86,21 @@ def column_stack(tensors: Sequence[Any]) -> SparseEntries:
     return cat(parts, 1)
 
 
+def where_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any] | None:
+    """The condition and the two sides; None unless all are there."""
+    names = ("input", "condition", "other") if function is Tensor.where else ("condition", "input", "other")
+    given = paired(names, args) | {{"self": "input"}.get(k, k): v for k, v in kwargs.items()}
+    return None if len(given) < 3 else [given[name] for name in ("condition", "input", "other")]
+
+
 def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Between two sides of which both are stored, or by a stored condition; else the result would be dense."""
-    names = ("input", "condition", "other") if function is Tensor.where else ("condition", "input", "other")
-    arguments = paired(names, args) | {{"self": "input"}.get(k, k): v for k, v in kwargs.items()}
-    if len(arguments) < 3:
+    given = where_arguments(function, args, kwargs)
+    if given is None:
         raise TypeError("where of a MaskedTensor needs a condition and two sides")
-    condition, a, b = (arguments[n] for n in ("condition", "input", "other"))
+    condition, a, b = given
     values = condition.values if isinstance(condition, (SparseEntries, Entries)) else condition
     if values.dtype != torch.bool:
         raise TypeError(
