@@ -9,7 +9,7 @@ import torch
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 from maskgrad.patterns import BooleanPattern, Pattern, algebra
 from maskgrad.semantics.callbacks import as_entries
-from maskgrad.semantics.sparse.cotangents import cotangent
+from maskgrad.semantics.sparse.conversion import cotangent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

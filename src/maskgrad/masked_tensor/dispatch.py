@@ -92,10 +92,6 @@ MADE_OF_METHODS = frozenset(
     getattr(torch.nn.init, name) for name in ("uniform_", "normal_", "constant_", "kaiming_uniform_")
 )
 REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
-for (
-    _operation
-) in OPERATIONS:  # not while torch.compile traces: the graph would be guarded by what is known already
-    listed.rule_for(_operation)
 
 
 def binding_of(function: Any) -> Binding | None:

@@ -59,7 +59,7 @@ def test_groups_hold_the_entries_of_each_line(layout, dims):
     assert [sorted(entries) for entries in found] == [expected[key] for key in sorted(expected)]
     assert groups.count().tolist() == [len(expected[key]) for key in sorted(expected)]
     assert sum(groups.count().tolist()) == int(mask.sum())
-    assert torch.equal(groups.index, groups.spread(torch.arange(groups.number)))
+    assert torch.equal(groups.index, groups.expand(torch.arange(groups.number)))
 
 
 def test_groups_of_nothing():

@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.jagged.rows import (
     Call,
     aligned,
     attach,
-    everywhere,
     in_frame,
     is_jagged,
     out_of_frame,
@@ -97,7 +96,7 @@ def along(call: Call) -> Any:
     if call.operation.name not in BY_RULE:
         return framed(x, lambda rows: call.function(rows, *rest, **named), at)
     body = call.operation.body
-    return framed(x, lambda rows: _values_of(body(call.function, (everywhere(rows), *rest), named)), at)
+    return framed(x, lambda rows: _values_of(body(call.function, (as_entries(rows), *rest), named)), at)
 
 
 def trailing(x: Any, count: int) -> TypeIs[Jagged]:
@@ -151,7 +150,7 @@ def batch_norm(call: Call) -> Any:
         return None
     # one row alone is too little to train on for PyTorch, and not for us
     at = x.pattern.at
-    result = call.operation.body(call.function, (everywhere(in_frame(x.values, at)), *rest), named)
+    result = call.operation.body(call.function, (as_entries(in_frame(x.values, at)), *rest), named)
     return SparseEntries(out_of_frame(result.values, at), x.pattern)
 
 
@@ -181,7 +180,7 @@ def over_everything(call: Call) -> Any:
         return None
     if named.get("keepdim", named.get("keepdims", False)) or (len(rest) > 1 and rest[1] is True):
         return None
-    return call.operation.body(call.function, (everywhere(x.values), *rest), named)
+    return call.operation.body(call.function, (as_entries(x.values), *rest), named)
 
 
 def pairs(call: Call) -> Any:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries, rearranged
+from maskgrad.semantics.entries import Entries, as_entries, rearranged
 from maskgrad.semantics.jagged.rows import (
     Call,
     aligned,
-    everywhere,
     in_frame,
     is_jagged,
     out_of_frame,
@@ -57,7 +56,7 @@ def by_position(call: Call) -> Any:
             operands[i] = Entries(*(in_frame(part, at) for part in rows))
         elif isinstance(rows, Tensor) and rows.ndim:
             in_place = in_frame(rows, at)
-            operands[i] = everywhere(in_place) if is_jagged(operands[i]) else in_place
+            operands[i] = as_entries(in_place) if is_jagged(operands[i]) else in_place
     named = dict(zip(kwargs, operands[len(args) :], strict=True))
     result = operation.body(function, tuple(operands[: len(args)]), named)
     return _result(result, found.pattern, partly)
@@ -83,7 +82,7 @@ def by_class(call: Call) -> Any:
     rows = []
     for operand in found.operands:
         parts = [in_frame(p, at) for p in (operand if isinstance(operand, Entries) else (operand,))]
-        rows.append(Entries(*parts) if len(parts) == 2 else everywhere(parts[0]))
+        rows.append(Entries(*parts) if len(parts) == 2 else as_entries(parts[0]))
     if labels:
         rows[1] = Entries(*(part.squeeze(1) for part in rows[1]))
     rest = {k: v for k, v in kwargs.items() if k not in names}

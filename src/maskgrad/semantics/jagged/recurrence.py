@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged.rows import Call, everywhere, from_padded, is_jagged
+from maskgrad.semantics.entries import Entries, as_entries
+from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged
 from maskgrad.semantics.recurrence import SIGNATURE, Steps, in_layers, reversing, run_layer, taken
 from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 
@@ -90,7 +90,7 @@ def recurrence(call: Call) -> Any:
         rows = from_padded(output.values, pattern) if isinstance(output, Entries) else output
         return (rows, *final)
     rows, states = _run(function, given, x.values, pattern, initial)
-    return (SparseEntries(rows, pattern), *map(everywhere, states))
+    return (SparseEntries(rows, pattern), *map(as_entries, states))
 
 
 def _run(

@@ -29,7 +29,6 @@ __all__ = [
     "attach",
     "check_frames",
     "elementwise",
-    "everywhere",
     "feature_dims",
     "from_padded",
     "in_frame",
@@ -58,11 +57,6 @@ def feature_dims(x: Jagged) -> list[int]:
     """The dimensions of the whole shape that are features, in order: those of the values behind the first."""
     at = x.pattern.at
     return [d for d in range(len(at) + x.values.ndim - 1) if d not in at]
-
-
-def everywhere(values: Tensor) -> Entries:
-    """Values of which all are specified; the mask takes no memory."""
-    return Entries(values, torch.ones((), dtype=torch.bool, device=values.device).expand(values.shape))
 
 
 class Call(NamedTuple):

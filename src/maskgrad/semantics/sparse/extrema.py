@@ -19,26 +19,22 @@ from maskgrad.semantics.sparse.groups import Groups, group, grouped, reduced
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RULES", "extremum"]
+__all__ = ["RULES"]
 
 
-def _ordered(values: Tensor) -> None:
-    if values.is_complex():
-        raise RuntimeError(f"extrema are not defined for complex dtypes, found {values.dtype}")
-
-
-def _check_sizes(input: SparseEntries, dims: tuple[int, ...]) -> None:
+def _check(input: SparseEntries, dims: tuple[int, ...]) -> None:
+    if input.values.is_complex():
+        raise RuntimeError(f"extrema are not defined for complex dtypes, found {input.values.dtype}")
     for d in dims:
         if not input.shape[d]:
             raise IndexError(f"amax(): Expected reduction dim {d} to have non-zero size.")
 
 
-def extremum(entries: Tensor, groups: Groups, largest: bool, nan_shares: bool = False) -> Tensor:
+def _extremum(entries: Tensor, groups: Groups, largest: bool, nan_shares: bool = False) -> Tensor:
     """Largest or smallest entry; its gradient is shared equally by those that attain it.
 
     A NaN equals nothing, so that torch's gradient is 0 / 0 at every entry then; ``nan_shares``: equal NaN share it.
     """
-    _ordered(entries)
     best = groups.extremum(entries, largest)
     if not (entries.requires_grad or (entries.is_floating_point() and forward_mode_is_active())):
         return best
@@ -57,8 +53,8 @@ def extremum(entries: Tensor, groups: Groups, largest: bool, nan_shares: bool = 
 def _shared(largest: bool, nan_shares: bool = False) -> Callable[..., Any]:
     def body(input: SparseEntries, dim: Any = (), keepdim: bool = False) -> Any:
         groups, entries, dims = grouped(input, dim)
-        _check_sizes(input, dims)
-        best = extremum(entries, groups, largest, nan_shares)
+        _check(input, dims)
+        best = _extremum(entries, groups, largest, nan_shares)
         return reduced(best, groups, dims, len(input.shape), keepdim)
 
     return body
@@ -74,9 +70,8 @@ def _winners(
 ) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
     """The first winner of each group: its value and its position; and the groups."""
     coordinates, entries, sizes = exploded(input)
-    _ordered(entries)
     dims = tuple(range(len(sizes))) if dim is None else (as_dim(dim, len(sizes)),)
-    _check_sizes(input, dims)
+    _check(input, dims)
     groups = group(coordinates, sizes, dims)
     position = ravel_multi_index(coordinates, sizes) if dim is None else coordinates[dims[0]]
     plain = entries.detach()

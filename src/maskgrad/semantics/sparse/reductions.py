@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskgrad import kernels
+from maskgrad.patterns.eager import can_read_values
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import named
 from maskgrad.semantics.sparse.entries import SparseEntries
 from maskgrad.semantics.sparse.groups import Groups, grouped, reduced
@@ -55,13 +58,8 @@ def mean(entries: Tensor, groups: Groups) -> Tensor:
     return groups.mean(entries)
 
 
-def without_nan(entries: Tensor, groups: Groups) -> Tensor:
-    """Sum of the entries that are not NaN."""
-    return total(torch.where(entries.isnan(), torch.zeros_like(entries), entries), groups)
-
-
-def mean_without_nan(entries: Tensor, groups: Groups) -> Tensor:
-    """Mean of the entries that are not NaN; NaN where all are, with a gradient of 0 there."""
+def _mean_without_nan(entries: Tensor, groups: Groups) -> Tensor:
+    """NaN where all are, with a gradient of 0 there."""
     absent = entries.isnan()
     added = groups.sum(torch.where(absent, torch.zeros_like(entries), entries))
     number = groups.sum((~absent).to(added.dtype.to_real()))
@@ -69,45 +67,83 @@ def mean_without_nan(entries: Tensor, groups: Groups) -> Tensor:
     return torch.where(number > 0, average, torch.nan).to(entries.dtype)
 
 
-def prod(entries: Tensor, groups: Groups) -> Tensor:
-    """Product; integers and Booleans in int64."""
-    return groups.prod(entries).to(entries.dtype if is_inexact(entries) else torch.int64)
+def _prod(entries: Tensor, groups: Groups) -> Tensor:
+    found = groups.reduced(entries, kernels.product, kernels.segment_product)
+    return found.to(entries.dtype if is_inexact(entries) else torch.int64)
 
 
-def any_true(entries: Tensor, groups: Groups) -> Tensor:
-    """Whether some entry is true."""
-    return _truth(groups.sum((entries != 0).long()) > 0, entries)
-
-
-def all_true(entries: Tensor, groups: Groups) -> Tensor:
-    """Whether no entry is false."""
-    return _truth(groups.sum((entries == 0).long()) == 0, entries)
+def _logsumexp(entries: Tensor, groups: Groups) -> Tensor:
+    entries = entries if is_inexact(entries) else entries.to(torch.get_default_dtype())
+    found = groups.reduced(entries, kernels.masked_logsumexp, kernels.segment_logsumexp)
+    return found.to(entries.dtype)
 
 
 def _truth(result: Tensor, entries: Tensor) -> Tensor:
     return result.to(torch.uint8) if entries.dtype == torch.uint8 else result
 
 
-def count_nonzero(entries: Tensor, groups: Groups) -> Tensor:
-    """How many entries differ from zero."""
-    return groups.sum((entries != 0).long())
+def _has_enough(groups: Groups, correction: float) -> bool:
+    """Whether every group has more entries than the correction, as far as is known: fewer have no estimate."""
+    if correction < 1:
+        return True
+    return can_read_values(groups.pointers) and bool((groups.count() > correction).all())
 
 
-def logsumexp(entries: Tensor, groups: Groups) -> Tensor:
-    """Logarithm of the sum of exponentials."""
-    if not is_inexact(entries):
-        entries = entries.to(torch.get_default_dtype())
-    return groups.logsumexp(entries).to(entries.dtype)
+def _variance(deviation: bool, with_mean: bool) -> Callable[..., Any]:
+    def body(
+        input: SparseEntries,
+        dim: Any = None,
+        unbiased: bool | None = None,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> Any:
+        if isinstance(dim, bool):  # var(x, unbiased)
+            dim, unbiased = None, dim
+        if correction is None:
+            correction = 1 if unbiased is None or unbiased else 0
+        groups, entries, dims = grouped(input, dim)
+        if not is_inexact(entries):
+            raise RuntimeError(
+                f"std and var only support floating point and complex dtypes, found {entries.dtype}"
+            )
+        found, known = groups.variance(entries, correction), groups
+        if groups.sizes and not _has_enough(groups, correction):
+            enough = (groups.count() > correction).nonzero().squeeze(1)
+            found, known = found[enough], groups.only(enough)
+        if deviation:  # the gradient of the root at 0 is 0, as in torch.std
+            flat = found == 0
+            found = torch.where(flat, 0, torch.where(flat, 1, found).sqrt())
+        dtype = entries.dtype.to_real() if entries.is_complex() else entries.dtype
+        result = reduced(found.to(dtype), known, dims, len(input.shape), keepdim)
+        if isinstance(result, Entries) and groups.number:
+            result = Entries(result.values, result.mask & (groups.count() > correction).all())
+        if not with_mean:
+            return result
+        return result, reduced(mean(entries, groups), groups, dims, len(input.shape), keepdim)
+
+    return body
 
 
 RULES: dict[str, Callable[..., Any]] = {
-    "sum": named(over_groups(total)),
-    "mean": named(over_groups(mean)),
-    "nansum": named(over_groups(without_nan)),
-    "nanmean": named(over_groups(mean_without_nan)),
-    "prod": named(over_groups(prod)),
-    "logsumexp": named(over_groups(logsumexp)),
-    "any": named(over_groups(any_true)),
-    "all": named(over_groups(all_true)),
-    "count_nonzero": named(over_groups(count_nonzero)),
+    **{
+        name: named(over_groups(formula))
+        for name, formula in {
+            "sum": total,
+            "mean": mean,
+            "nansum": lambda entries, groups: total(
+                torch.where(entries.isnan(), torch.zeros_like(entries), entries), groups
+            ),
+            "nanmean": _mean_without_nan,
+            "prod": _prod,
+            "logsumexp": _logsumexp,
+            "any": lambda entries, groups: _truth(groups.sum((entries != 0).long()) > 0, entries),
+            "all": lambda entries, groups: _truth(groups.sum((entries == 0).long()) == 0, entries),
+            "count_nonzero": lambda entries, groups: groups.sum((entries != 0).long()),
+        }.items()
+    },
+    "var": named(_variance(False, False)),
+    "std": named(_variance(True, False)),
+    "var_mean": named(_variance(False, True)),
+    "std_mean": named(_variance(True, True)),
 }
