@@ -19,12 +19,11 @@ from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.jagged.rows import (
     Call,
     aligned,
-    attach,
     in_frame,
     is_jagged,
     out_of_frame,
 )
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
+from maskgrad.semantics.sparse.entries import SparseEntries, attach, is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

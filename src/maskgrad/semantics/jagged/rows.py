@@ -11,7 +11,7 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern, same_lengths
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.sparse.entries import SparseEntries, densified, shape_of
+from maskgrad.semantics.sparse.entries import SparseEntries, attach, densified, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,6 @@ __all__ = [
     "Jagged",
     "aligned",
     "at_rows",
-    "attach",
     "check_frames",
     "elementwise",
     "feature_dims",
@@ -221,16 +220,6 @@ def check_frames(a: JaggedPattern, b: JaggedPattern) -> None:
                 f"jagged operands need the same number of sequences, found {tuple(a.frame.shape[:-1])} and "
                 f"{tuple(b.frame.shape[:-1])}; choose those that belong together, as in x[indices]"
             )
-
-
-def attach(result: Any, wrap: Callable[[Tensor], Any]) -> Any:
-    """One result, or each of several, with its pattern."""
-    if isinstance(result, Tensor):
-        return wrap(result)
-    if isinstance(result, (tuple, list)):
-        parts = [attach(part, wrap) for part in result]
-        return tuple(parts) if type(result) is tuple else type(result)(parts)
-    return result
 
 
 def elementwise(operation: Operation) -> Callable[..., Any]:

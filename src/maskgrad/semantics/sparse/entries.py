@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern, StoredPattern
+from maskgrad.patterns import CompressedPattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.conversion import pattern_of_places
 from maskgrad.semantics.entries import Entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "SIGNED",
     "SparseEntries",
+    "attach",
     "densified",
     "exploded",
     "flat",
     "from_places",
-    "from_sorted_places",
     "is_masked",
     "shape_of",
     "undivided",
@@ -109,11 +112,6 @@ def from_places(
     return SparseEntries(pattern.gathered(entries[order]), pattern)
 
 
-def from_sorted_places(coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...]) -> SparseEntries:
-    """COO from places that are in row-major order already."""
-    return SparseEntries(entries, CoordinatePattern(coordinates, sizes))
-
-
 def undivided(entries: Tensor) -> Entries:
     """What is left when no sparse dimension is: the one entry (1, *dense), or nothing (0, *dense)."""
     present = bool(entries.shape[0])
@@ -166,3 +164,13 @@ def widened(values: Tensor) -> Tensor:
     if values.device.type == "cpu" and values.dtype == torch.complex64:
         return values.to(torch.complex128)
     return values.to(torch.complex64) if values.dtype == torch.complex32 else values
+
+
+def attach(result: Any, wrap: Callable[[Tensor], Any]) -> Any:
+    """One result, or each of several, with its pattern."""
+    if isinstance(result, Tensor):
+        return wrap(result)
+    if isinstance(result, (tuple, list)):
+        parts = [attach(part, wrap) for part in result]
+        return tuple(parts) if type(result) is tuple else type(result)(parts)
+    return result
