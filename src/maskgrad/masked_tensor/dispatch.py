@@ -39,7 +39,7 @@ class Binding(NamedTuple):
     Attributes:
         operation: its record.
         in_place: the spelling writes into its first argument.
-        out_of_place: the spelling with the same signature that does not.
+        out_of_place: the spelling with the same signature that does not, or that torch.compile can trace.
         usual: the operator to call instead, with its operands in the usual order, if the spelling exchanges them.
         flag: where the argument ``inplace`` stands, if the spelling has one (``F.relu(x, True)``).
     """
@@ -51,11 +51,18 @@ class Binding(NamedTuple):
     flag: int | None = None
 
 
+#: Methods of Tensor that torch.compile cannot trace, and functions of the same signature that it can.
+TRACEABLE: dict[Any, Callable[..., Any]] = {Tensor.unflatten: torch.unflatten}
+
+
 def _bindings() -> tuple[dict[Any, Binding], tuple[tuple[Any, Binding], ...]]:
     by_function: dict[Any, Binding] = {}
     written_in_python: list[tuple[Any, Binding]] = []
     for operation in OPERATIONS:
-        spellings = [(f, Binding(operation, flag=_place_of_inplace(f))) for f in operation.functions]
+        spellings = [
+            (f, Binding(operation, out_of_place=TRACEABLE.get(f), flag=_place_of_inplace(f)))
+            for f in operation.functions
+        ]
         spellings += [(f, Binding(operation, True, _out_of_place(operation, f))) for f in operation.in_place]
         spellings += [(f, Binding(operation, usual=usual)) for f, usual in operation.reflected]
         for function, binding in spellings:

@@ -28,7 +28,9 @@ def _refusals(
 
 
 def _of_graphs(functions: str, reason: str, remedy: str, test: str) -> Iterator[Patch]:
-    return _refusals(functions, reason, remedy, f"test_torch_geometric.py::{test}", "torch_geometric.")
+    return _refusals(
+        functions, reason, remedy, f"test_torch_geometric_refusals.py::{test}", "torch_geometric."
+    )
 
 
 _TABLE = "a table has columns of its own for what is missing, and would keep an object or lose the mask"
