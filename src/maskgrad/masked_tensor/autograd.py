@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +15,6 @@ from maskgrad.patterns import BooleanPattern, Pattern, algebra
 from maskgrad.patterns.boolean import is_expanded
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.sparse.conversion import cotangent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["AS_PARAMETER", "METHODS", "PROPERTIES", "as_values"]
 

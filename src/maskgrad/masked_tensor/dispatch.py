@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, Unsu
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.instead import instead_of
+from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.writing import VIEWS_OF_NUMBERS, makes_views, pattern_of_result, write_entries
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.boolean import Home, same_memory
@@ -26,9 +27,6 @@ from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.sparse import registry as listed
 from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
-
-if TYPE_CHECKING:
-    from maskgrad.masked_tensor.tensor import MaskedTensor
 
 __all__ = ["Binding", "binding_of", "call", "dispatch"]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +21,6 @@ from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.indexing import assigned
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["install"]
 

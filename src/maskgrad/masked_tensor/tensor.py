@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,8 +18,6 @@ from maskgrad.semantics.entries import Entries, chosen, fill
 from maskgrad.semantics.sparse.entries import SparseEntries, densified, exploded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
 
 __all__ = ["MaskedTensor", "listed_of", "of_entries", "stored_of"]

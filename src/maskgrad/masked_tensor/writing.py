@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +17,12 @@ from torch.utils.weak import WeakIdRef
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import is_transformed
+from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import Home, is_expanded, same_memory
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen
-
-if TYPE_CHECKING:
-    from maskgrad.masked_tensor.tensor import MaskedTensor
-    from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import Operation
 
 __all__ = [
     "VIEWS_OF_NUMBERS",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,8 +27,6 @@ from maskgrad.semantics.jagged.rows import (
 from maskgrad.semantics.sparse.entries import SparseEntries, attach, is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import TypeIs
 
     from maskgrad.semantics.jagged.rows import Jagged

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries, as_entries, rearranged
 from maskgrad.semantics.jagged.rows import (
     Call,
@@ -18,9 +19,6 @@ from maskgrad.semantics.jagged.rows import (
 from maskgrad.semantics.jagged.views import unsqueeze
 from maskgrad.semantics.losses.regression import forgotten_weight
 from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
-
-if TYPE_CHECKING:
-    from maskgrad.patterns.jagged import JaggedPattern
 
 __all__ = ["by_class", "by_position"]
 

@@ -12,21 +12,18 @@ A sequence without steps takes no part: its initial state is its final one.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged
 from maskgrad.semantics.recurrence import SIGNATURE, Steps, in_layers, reversing, run_layer, taken
 from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from maskgrad.patterns.jagged import JaggedPattern
 
 __all__ = ["recurrence", "schedule"]
 

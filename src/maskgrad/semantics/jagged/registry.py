@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.jagged import attention, features, indexing, losses, recurrence, views
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
 from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
@@ -22,7 +23,6 @@ from maskgrad.semantics.sparse import registry as stored
 from maskgrad.semantics.sparse.entries import SparseEntries, exploded, from_places
 
 if TYPE_CHECKING:
-    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = ["BOOLEAN", "SAME_ROWS", "beside_other_layouts", "rule_for", "runs_on"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -10,15 +11,13 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern, same_lengths
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.sparse.elementwise import common_pattern
 from maskgrad.semantics.sparse.entries import SparseEntries, attach, densified, shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from typing_extensions import TypeIs
-
-    from maskgrad.semantics.facts import Operation
 
 __all__ = [
     "Aligned",
@@ -227,8 +226,8 @@ def elementwise(operation: Operation) -> Callable[..., Any]:
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operands = [*args, *kwargs.values()] if kwargs else args
-        pattern = _common(operands)
-        if pattern is not None:
+        pattern: Any = common_pattern(operands)
+        if type(pattern) is JaggedPattern:
             rows: Any = [o.values if type(o) is SparseEntries else o for o in operands]
         else:
             found = aligned(operands)
@@ -244,24 +243,3 @@ def elementwise(operation: Operation) -> Callable[..., Any]:
         return attach(result, lambda values: SparseEntries(values, pattern))
 
     return body
-
-
-def _common(operands: Any) -> JaggedPattern | None:
-    """The pattern that is one and the same object in all operands but numbers: asked first, and without shapes."""
-    pattern, ndim = None, 0
-    for operand in operands:
-        if type(operand) is SparseEntries:
-            own = operand.pattern
-            if type(own) is not JaggedPattern:
-                return None
-            if pattern is None:
-                pattern, ndim = own, operand.values.ndim
-            elif operand.values.ndim != ndim or not (own is pattern or _same_tensors(own, pattern)):
-                return None
-        elif isinstance(operand, Entries) or (isinstance(operand, Tensor) and operand.ndim):
-            return None
-    return pattern
-
-
-def _same_tensors(a: JaggedPattern, b: JaggedPattern) -> bool:
-    return a.at == b.at and a.offsets is b.offsets and a.index is b.index and a.frame is b.frame

@@ -8,6 +8,7 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.jagged.features import ALONG, _without
@@ -16,7 +17,6 @@ from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_maske
 from maskgrad.semantics.sparse.registry import BY_NAME
 
 if TYPE_CHECKING:
-    from maskgrad.patterns.jagged import JaggedPattern
     from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = ["ends", "over_sequences", "within_sequences"]

@@ -6,6 +6,7 @@ A rule returns None where the result is no prefix of each sequence: its Boolean 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,6 @@ from maskgrad.semantics.sparse.entries import SparseEntries, densified
 from maskgrad.semantics.sparse.joins import where_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = ["BY_SHAPE", "RULES", "cat", "permute", "rearranged", "reshape", "stack", "unsqueeze", "where"]

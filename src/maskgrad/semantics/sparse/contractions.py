@@ -7,7 +7,8 @@ give a stored one (CSR or CSC like the left factor, else COO).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,9 +31,6 @@ from maskgrad.semantics.sparse.entries import (
 from maskgrad.semantics.sparse.indexing import meeting
 from maskgrad.semantics.sparse.reductions import over_groups, total
 from maskgrad.semantics.sparse.views import diagonal, expand, reshape, squeeze, transpose, unsqueeze
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["RULES", "matmul"]
 

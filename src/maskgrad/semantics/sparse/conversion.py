@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from maskgrad.patterns import StoredPattern
 from maskgrad.patterns.algebra import equal
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries
@@ -14,11 +16,6 @@ from maskgrad.semantics.jagged.rows import at_rows
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.sparse.elementwise import lookup, same_pattern
 from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_masked, shape_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.patterns import StoredPattern
 
 __all__ = ["RULES", "ask", "convert", "cotangent"]
 

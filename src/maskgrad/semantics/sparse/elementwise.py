@@ -7,7 +7,8 @@ places are looked up in the other sparse operands and gathered from the dense on
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +22,7 @@ from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.sparse.entries import SparseEntries, attach, flat, from_places, shape_of
 from maskgrad.semantics.sparse.views import expand
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["aligned", "apply", "elementwise", "lookup", "prelu", "same_pattern"]
+__all__ = ["aligned", "apply", "common_pattern", "elementwise", "lookup", "prelu", "same_pattern"]
 
 
 def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -46,7 +44,7 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
 
 def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], SparseEntries]]:
     """Values of all operands at the entries that they have in common, and what puts a result there."""
-    common = _common_pattern(operands)
+    common = common_pattern(operands)
     if common is not None:
         return [o.values if type(o) is SparseEntries else o for o in operands], _attached_to(common)
     # an unspecified number leaves nothing specified
@@ -89,14 +87,16 @@ def _attached_to(pattern: StoredPattern) -> Callable[[Tensor], SparseEntries]:
     return lambda values: SparseEntries(values, pattern)
 
 
-def _common_pattern(operands: list[Any]) -> StoredPattern | None:
-    """The pattern that is one and the same object in all operands but numbers: asked first, and without shapes."""
+def common_pattern(operands: Sequence[Any]) -> StoredPattern | None:
+    """The pattern that is the same in all operands but numbers: asked first, without shapes and numbers."""
     pattern, ndim = None, 0
     for operand in operands:
         if type(operand) is SparseEntries:
             if pattern is None:
                 pattern, ndim = operand.pattern, operand.values.ndim
-            elif operand.pattern is not pattern or operand.values.ndim != ndim:
+            elif operand.values.ndim != ndim or not (
+                operand.pattern is pattern or operand.pattern.is_same(pattern)
+            ):
                 return None
         elif isinstance(operand, Entries) or (isinstance(operand, Tensor) and operand.ndim):
             return None
@@ -110,14 +110,11 @@ def same_pattern(stored: list[SparseEntries]) -> bool:
         pattern = other.pattern
         if len(other.shape) != rank:
             return False
-        if pattern is first:
+        if pattern.is_same(first):
             continue
-        if pattern.facts() != first.facts():
+        if torch.compiler.is_compiling() or pattern.facts() != first.facts():
             return False
-        pairs = list(zip(pattern.tensors(), first.tensors(), strict=True))
-        if all(a is b for a, b in pairs):
-            continue
-        if torch.compiler.is_compiling() or not all(torch.equal(a, b) for a, b in pairs):
+        if not all(torch.equal(a, b) for a, b in zip(pattern.tensors(), first.tensors(), strict=True)):
             return False
     return True
 

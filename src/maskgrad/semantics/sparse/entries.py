@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +13,6 @@ from torch import Tensor
 from maskgrad.patterns import CompressedPattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.conversion import pattern_of_places
 from maskgrad.semantics.entries import Entries
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "SIGNED",

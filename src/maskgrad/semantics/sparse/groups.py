@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +21,6 @@ from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.entries import widened as halves_widened
 from maskgrad.semantics.sparse.entries import SparseEntries, exploded, undivided, widened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 

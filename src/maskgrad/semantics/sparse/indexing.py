@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +16,6 @@ from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.sparse.elementwise import lookup
 from maskgrad.semantics.sparse.entries import SparseEntries, flat, from_places
 from maskgrad.semantics.sparse.views import on_dense, squeeze, unsqueeze
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["RULES", "index_select", "meeting", "pieces", "section"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +25,6 @@ from maskgrad.semantics.sparse.entries import (
     with_values,
 )
 from maskgrad.semantics.sparse.views import expand, unsqueeze
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["BETWEEN", "RULES", "where_arguments"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +16,6 @@ from maskgrad.semantics.signatures import named
 from maskgrad.semantics.sparse.entries import SparseEntries
 from maskgrad.semantics.sparse.groups import Groups, group_of, grouped
 from maskgrad.semantics.sparse.reductions import is_inexact, over_groups
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["NORMALIZED", "RULES"]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
 from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.sparse import (
     contractions,
     conversion,
-    extrema,
     indexing,
     joins,
     norms,
@@ -18,11 +19,6 @@ from maskgrad.semantics.sparse import (
 )
 from maskgrad.semantics.sparse.elementwise import elementwise, prelu
 from maskgrad.semantics.sparse.losses import by_position
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
 
 __all__ = ["rule_for"]
 
@@ -76,7 +72,7 @@ def _asking(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 #: Reductions, group by group.
-REDUCTIONS = reductions.RULES | extrema.RULES | norms.RULES
+REDUCTIONS = reductions.RULES | norms.RULES
 
 BY_NAME: dict[str, Callable[..., Any]] = {
     **REDUCTIONS,

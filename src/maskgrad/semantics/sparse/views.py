@@ -7,9 +7,11 @@ where the operand is such a matrix and the result is one too, and COO everywhere
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns import CompressedPattern, CoordinatePattern
@@ -18,11 +20,6 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import rearranged as on_both
 from maskgrad.semantics.shapes import order_after, shape_after
 from maskgrad.semantics.sparse.entries import SparseEntries, exploded, flat, from_places, undivided
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
 __all__ = [
     "BY_SHAPE",
