@@ -6,8 +6,9 @@ entry. An entry's *position* is its row-major number among the sparse dimensions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from maskgrad import kernels
 __all__ = ["coalesce", "coalesce_gradients", "is_coalesced", "merge_entries"]
 
 Reduce = Literal["sum", "mean", "amax", "amin"]
-_REDUCTIONS = ("sum", "mean", "amax", "amin")
+_REDUCTIONS = get_args(Reduce)
+#: of sizes, in Python's unbounded integers
+prod = math.prod
 
 
 def coalesce(t: Tensor, reduce: Reduce = "sum") -> Tensor:
@@ -234,14 +237,6 @@ def _lines(position: Tensor, extent: int, places: int) -> Tensor:
 def increasing(position: Tensor) -> bool:
     """Whether ``position`` (n,) is sorted without duplicates."""
     return bool((position[1:] > position[:-1]).all())
-
-
-def prod(size: Sequence[int]) -> int:
-    """Product of the sizes, in Python's unbounded integers."""
-    total = 1
-    for extent in size:
-        total *= extent
-    return total
 
 
 def _require_coo(t: object, function: str) -> None:

@@ -167,7 +167,7 @@ def call(
         return _write(given[0] if in_place else out, result, function, reshapes)
     if type(result) is Entries:
         return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
-    return _wrapped(operation, args, result)
+    return wrap(result, lambda v, m: masked_tensor.MaskedTensor(v, _pattern_of(operation, args, v, m)))
 
 
 def holds_stored(arguments: Iterable[Any]) -> bool:
@@ -189,7 +189,6 @@ def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, 
 
 
 def _stored_in(arguments: Iterable[Any]) -> Iterable[SparseEntries]:
-    """What is stored among the arguments and in their sequences."""
     for argument in arguments:
         if type(argument) is SparseEntries:
             yield argument
@@ -215,14 +214,14 @@ def unwrap(argument: Any) -> Any:
     return argument
 
 
-def wrap(result: Any) -> Any:
-    """Entries, or those in a sequence, as MaskedTensors."""
+def wrap(result: Any, make: Callable[[Tensor, Tensor], MaskedTensor] | None = None) -> Any:
+    """Entries, or those in a sequence, as MaskedTensors; ``make`` makes one of values and mask."""
     if isinstance(result, Entries):
-        return masked_tensor.of_entries(result.values, result.mask)
+        return (make or masked_tensor.of_entries)(*result)
     if isinstance(result, SparseEntries):
         return masked_tensor.MaskedTensor(result.values, result.pattern)
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
-        return type(result)([wrap(part) for part in result])
+        return type(result)([wrap(part, make) for part in result])
     return result
 
 
@@ -270,15 +269,6 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
     return pattern_of_result(values, mask, sources, views)
 
 
-def _wrapped(operation: Operation, args: tuple[Any, ...], result: Any) -> Any:
-    """Results, or those in a sequence, as MaskedTensors."""
-    if isinstance(result, Entries):
-        return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
-    if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
-        return type(result)([_wrapped(operation, args, part) for part in result])
-    return wrap(result)
-
-
 def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The operands of an operation in place: what the graph keeps of the target must not be what is written to."""
     target = args[0]
@@ -299,7 +289,6 @@ callbacks.provide(wrap, unwrap)
 
 
 def _name(function: Any) -> str:
-    """The public name of a function of torch, for messages."""
     if torch.compiler.is_compiling():  # resolve_name cannot be traced
         return str(getattr(function, "__qualname__", function))
     return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))

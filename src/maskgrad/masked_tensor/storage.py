@@ -82,7 +82,6 @@ def _from_coordinates(t: Tensor, check_invariants: bool) -> MaskedTensor:
 
 
 def _places(x: MaskedTensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Coordinates, entries and sizes of everything specified, dense dimensions spelled out."""
     stored = stored_of(x)
     if stored is not None:
         return exploded(stored)
@@ -110,7 +109,6 @@ def _rows(
 
 
 def _listed_dims(shape: torch.Size, sparse_dim: Any, dense_dim: int | None, layout: torch.layout) -> int:
-    """How many dimensions are listed by their coordinates."""
     name, least = ("sparse_dim", 1) if dense_dim is None else ("dense_dim", 0)
     found = sparse_dim if dense_dim is None else dense_dim
     most = len(shape) if dense_dim is None else len(shape) - (1 if layout == torch.sparse_coo else 2)

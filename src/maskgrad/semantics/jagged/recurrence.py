@@ -160,7 +160,6 @@ def _first_blocks(batch_sizes: Sequence[int], padding: int) -> list[tuple[int, i
 def _packed(
     function: Callable[..., Any], given: dict[str, Any], data: Tensor, found: Schedule, initial: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers by PyTorch's function for packed sequences."""
     names = "params", "has_biases", "num_layers", "dropout", "train", "bidirectional"
     hx = tuple(initial) if len(initial) == 2 else initial[0]
     output, *final = function(data, found.batch_sizes, hx, *(given[name] for name in names))
@@ -170,7 +169,6 @@ def _packed(
 def _layers(
     function: Callable[..., Any], given: dict[str, Any], data: Tensor, found: Schedule, initial: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers, block by block and one direction at a time."""
     sizes = [block.steps * block.sequences for block in found.blocks]
 
     def run(

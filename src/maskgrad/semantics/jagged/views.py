@@ -71,7 +71,6 @@ def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] 
 
 
 def _rearranged(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
-    """``transpose``, ``movedim``, ``x.T``, …: dimensions in another order."""
     return permute(x, order_after(function, len(x.shape), *args, **kwargs))
 
 
@@ -111,7 +110,6 @@ def _squeeze(x: Jagged, dim: Any = None) -> SparseEntries | None:
 
 
 def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
-    """``expand``, ``expand_as`` and ``broadcast_to``."""
     wanted = shape_after(function, x.shape, *args, **kwargs)
     missing = len(wanted) - len(x.shape)
     at = tuple([place + missing for place in x.pattern.at])

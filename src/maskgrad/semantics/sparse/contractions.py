@@ -178,7 +178,6 @@ def _inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 def _outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``outer``: one entry for each pair of entries."""
     x, y = bound("input vec2", args, kwargs).values()
     if all(isinstance(v, SparseEntries) and len(v.sizes) == len(v.shape) == 1 for v in (x, y)):
         rows, columns = x.pattern.coordinates()[0], y.pattern.coordinates()[0]
@@ -189,7 +188,6 @@ def _outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 def _product(left: Any, right: Any) -> Any:
-    """A product with or without stored factors."""
     if isinstance(left, SparseEntries) or isinstance(right, SparseEntries):
         return matmul(left, right)
     return multiply(left, right) if is_masked(left) or is_masked(right) else left @ right

@@ -45,7 +45,7 @@ class SparseEntries:
     @property
     def entries(self) -> Tensor:
         """The stored values one behind the other, (n, *dense)."""
-        return self.pattern.spread(self.values)
+        return self.pattern.flattened(self.values)
 
     @property
     def sizes(self) -> tuple[int, ...]:

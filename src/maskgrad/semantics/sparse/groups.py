@@ -195,7 +195,6 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
 
 
 def _one_group(entries: int, device: torch.device) -> Groups:
-    """All entries; no group if there are none."""
     number = 1 if entries else 0
     pointers = torch.tensor([0, entries] if entries else [0], device=device)
     return Groups(pointers, None, entries, pointers.new_zeros((0, number)), ())

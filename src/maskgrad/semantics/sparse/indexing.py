@@ -43,7 +43,6 @@ def section(x: SparseEntries, at: int, start: int, length: int, step: int = 1) -
 
 
 def _narrow(x: SparseEntries, dim: int, start: Any, length: int) -> SparseEntries:
-    """A range of one dimension."""
     at = as_dim(dim, len(x.shape))
     size, begin = x.shape[at], int(start)
     if not -size <= begin <= size:
@@ -128,7 +127,6 @@ def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unbind(x: SparseEntries, dim: int = 0) -> tuple[SparseEntries | Entries, ...]:
-    """All slices of one dimension."""
     at = as_dim(dim, len(x.shape))
     return tuple([squeeze(part, at) for part in pieces(x, at, [1] * x.shape[at])])
 
@@ -213,7 +211,6 @@ def _advanced(x: SparseEntries, dim: int, part: Tensor) -> Any:
 
 
 def _positive(position: Tensor, dim: int, size: int) -> Tensor:
-    """Positions counted from the start."""
     if bool(((position < -size) | (position >= size)).any()):
         raise IndexError(f"index is out of bounds for dimension {dim} with size {size}")
     return torch.where(position < 0, position + size, position)

@@ -76,7 +76,6 @@ def _check_shapes(name: str, a: torch.Size, b: torch.Size) -> None:
 
 
 def _variance(var: Any, input: Any) -> Any:
-    """``var`` as a tensor that broadcasts to the input."""
     if not is_masked(var) and not isinstance(var, Tensor):
         return var
     values = var.values if is_masked(var) else var
