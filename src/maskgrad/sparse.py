@@ -314,8 +314,8 @@ class _Coalesce(torch.autograd.Function):
         share = torch.bincount(segment, minlength=len(distinct)).reciprocal()
         values = _entries_of(gradient, after, distinct)
         # One merged entry per place: the constructor's backward hands it to every duplicate.
-        spread = values * share.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
-        return _coo(after, spread, gradient), None
+        shared = values * share.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
+        return _coo(after, shared, gradient), None
 
 
 def _entries_of(gradient: Tensor, indices: Tensor, position: Tensor) -> Tensor:

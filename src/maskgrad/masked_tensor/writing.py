@@ -41,7 +41,7 @@ COPIES = ("flip", "fliplr", "flipud", "rot90", "roll", "repeat", "tile", "repeat
 
 
 def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
-    """Whether results are views, as far as the operation tells; in a graph memory cannot be asked for."""
+    """Whether results are views, as the operation says; a graph cannot compare memory."""
     if operation.name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return not any(isinstance(part, (Tensor, list, Entries)) for part in index)

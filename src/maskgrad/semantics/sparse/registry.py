@@ -25,7 +25,7 @@ __all__ = ["rule_for"]
 #: Questions about memory that a sparse layout cannot answer.
 UNKNOWN_TO_STORED = frozenset({"stride", "storage_offset", "data_ptr"})
 
-#: What torch calls the arguments, where its functions do not agree among themselves.
+#: Other names of the same arguments among torch's functions.
 SYNONYMS = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "self": "input"}
 
 
