@@ -6,8 +6,9 @@ entry. An entry's *position* is its row-major number among the sparse dimensions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from maskgrad import kernels
 __all__ = ["coalesce", "coalesce_gradients", "is_coalesced", "merge_entries"]
 
 Reduce = Literal["sum", "mean", "amax", "amin"]
-_REDUCTIONS = ("sum", "mean", "amax", "amin")
+_REDUCTIONS = get_args(Reduce)
+#: of sizes, in Python's unbounded integers
+prod = math.prod
 
 
 def coalesce(t: Tensor, reduce: Reduce = "sum") -> Tensor:
@@ -236,14 +239,6 @@ def increasing(position: Tensor) -> bool:
     return bool((position[1:] > position[:-1]).all())
 
 
-def prod(size: Sequence[int]) -> int:
-    """Product of the sizes, in Python's unbounded integers."""
-    total = 1
-    for extent in size:
-        total *= extent
-    return total
-
-
 def _require_coo(t: object, function: str) -> None:
     if not isinstance(t, Tensor) or t.layout is not torch.sparse_coo:
         found = f"layout {t.layout}" if isinstance(t, Tensor) else type(t).__name__
@@ -319,8 +314,8 @@ class _Coalesce(torch.autograd.Function):
         share = torch.bincount(segment, minlength=len(distinct)).reciprocal()
         values = _entries_of(gradient, after, distinct)
         # One merged entry per place: the constructor's backward hands it to every duplicate.
-        spread = values * share.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
-        return _coo(after, spread, gradient), None
+        shared = values * share.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
+        return _coo(after, shared, gradient), None
 
 
 def _entries_of(gradient: Tensor, indices: Tensor, position: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The type, its constructors and its place among PyTorch's functions."""
 
-from maskgrad.masked_tensor import autograd, memory, methods, sequences, sparse_methods, storage
+from maskgrad.masked_tensor import methods
 from maskgrad.masked_tensor.creation import from_lengths, from_nan, from_numpy, masked
 from maskgrad.masked_tensor.package_patches import table as package_patches
 from maskgrad.masked_tensor.sequences import from_offsets, from_sequences
@@ -8,12 +8,7 @@ from maskgrad.masked_tensor.storage import from_sparse
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches import table
 
-storage.install()
-sparse_methods.install()
-sequences.install()
 methods.install()
-autograd.install()
-memory.install()
 table.apply_all()
 package_patches.apply_all()
 

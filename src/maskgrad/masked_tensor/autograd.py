@@ -1,22 +1,22 @@
-"""The part of a tensor's interface that speaks to autograd: leaves, gradients, hooks, backward."""
+"""What autograd and modules ask of a tensor: leaves, gradients, hooks, backward, memory, being a parameter."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from maskgrad.masked_tensor.creation import masked
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
+from maskgrad.masked_tensor.writing import writable_mask
 from maskgrad.patterns import BooleanPattern, Pattern, algebra
+from maskgrad.patterns.boolean import is_expanded
 from maskgrad.semantics.callbacks import as_entries
-from maskgrad.semantics.sparse.cotangents import cotangent
+from maskgrad.semantics.sparse.conversion import cotangent
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-__all__ = ["as_values", "install"]
+__all__ = ["AS_PARAMETER", "METHODS", "PROPERTIES", "as_values"]
 
 
 def requires_grad_(self: MaskedTensor, requires_grad: bool = True) -> MaskedTensor:
@@ -67,30 +67,26 @@ def backward(
         seed = gradient.filled(0) if isinstance(gradient, MaskedTensor) else gradient
     else:
         seed = cotangent(stored, as_entries(gradient))
-    leaves = (
-        [leaf._values if isinstance(leaf, MaskedTensor) else leaf for leaf in inputs]
-        if inputs is not None
-        else None
-    )
-    plain.backward(seed, retain_graph, create_graph, inputs=leaves)
+    if inputs is not None:
+        inputs = [leaf._values if isinstance(leaf, MaskedTensor) else leaf for leaf in inputs]
+    plain.backward(seed, retain_graph, create_graph, inputs=inputs)
 
 
 def as_values(gradient: MaskedTensor | Tensor, pattern: Pattern, like: Tensor) -> Tensor:
     """A gradient in the storage of ``pattern``: on a sparse layout one of the same pattern, or the bare values."""
-    if isinstance(pattern, BooleanPattern):
-        plain = gradient.filled(0) if isinstance(gradient, MaskedTensor) else gradient
-        expected = like.shape
-    elif isinstance(gradient, MaskedTensor):
+    if not isinstance(gradient, MaskedTensor):
+        plain = gradient
+    elif isinstance(pattern, BooleanPattern):
+        plain = gradient.filled(0)
+    else:
         if gradient._pattern.facts() != pattern.facts() or not algebra.equal(gradient._pattern, pattern):
             raise RuntimeError(
                 f"the gradient of a MaskedTensor stored as {pattern.layout} must have its pattern, found another of "
                 f"layout {gradient.layout} and shape {tuple(gradient.shape)}"
             )
-        plain, expected = gradient._values, like.shape
-    else:
-        plain, expected = gradient, like.shape
-    if plain.shape != expected:
-        raise RuntimeError(f"the gradient must have shape {tuple(expected)}, found {tuple(plain.shape)}")
+        plain = gradient._values
+    if plain.shape != like.shape:
+        raise RuntimeError(f"the gradient must have shape {tuple(like.shape)}, found {tuple(plain.shape)}")
     return torch.where(pattern.mask, plain, 0) if isinstance(pattern, BooleanPattern) else plain
 
 
@@ -137,17 +133,86 @@ def detach_(self: MaskedTensor) -> MaskedTensor:
     return self
 
 
-def install() -> None:
-    """Put these methods on MaskedTensor."""
-    for method in (
-        requires_grad_,
-        retain_grad,
-        backward,
-        register_hook,
-        register_post_accumulate_grad_hook,
-        detach_,
-    ):
-        setattr(MaskedTensor, method.__name__, method)
-    known: property = MaskedTensor.__dict__["requires_grad"]
-    MaskedTensor.requires_grad = known.setter(_set_requires_grad)  # type: ignore[attr-defined]
-    MaskedTensor.grad = property(_get_grad, _set_grad, doc=_get_grad.__doc__)  # type: ignore[attr-defined]
+AS_PARAMETER = (
+    "a MaskedTensor cannot be a torch.nn.Parameter, which must be a torch.Tensor. Keep the values as a parameter and "
+    "the mask as a buffer, self.weight = nn.Parameter(x.filled(0.)) and self.register_buffer('mask', x.mask), and "
+    "write mg.masked(self.weight, self.mask) in forward()"
+)
+AS_BUFFER = (
+    "a MaskedTensor cannot be a torch.nn.Buffer, which must be a torch.Tensor; "
+    "write self.register_buffer(name, x), which takes it"
+)
+
+
+def _get_data(self: MaskedTensor) -> MaskedTensor:
+    """The same entries outside of the graph, in the same memory; autograd does not notice what is written to them."""
+    return MaskedTensor(self._values.data, _at_home(self._pattern))
+
+
+def _set_data(self: MaskedTensor, other: MaskedTensor | Tensor) -> None:
+    if not isinstance(other, (Tensor, MaskedTensor)):
+        raise TypeError(f"x.data must be set to a tensor, found {type(other).__name__}")
+    source = other if isinstance(other, MaskedTensor) else masked(other)
+    self._values.data = source._values.detach()
+    self._pattern = _at_home(source._pattern)
+
+
+def _at_home(pattern: Pattern) -> Pattern:
+    """The same entries, for another name of the same memory."""
+    if isinstance(pattern, BooleanPattern):
+        return pattern.alias(pattern.mask)
+    return pattern
+
+
+def share_memory_(self: MaskedTensor) -> MaskedTensor:
+    """Move values and mask to shared memory, where other processes see what is written; returns this tensor."""
+    for tensor in (self._values, *_written(self, own=True)):
+        tensor.share_memory_()
+    return self
+
+
+def is_shared(self: MaskedTensor) -> bool:
+    """Whether values and mask are in shared memory; a mask that cannot be written counts for nothing."""
+    return all(tensor.is_shared() for tensor in (self._values, *_written(self, own=False)))
+
+
+def _written(x: MaskedTensor, own: bool) -> tuple[Tensor, ...]:
+    """The tensors of the pattern that writes can reach, on request in memory that nobody else reads."""
+    pattern = x._pattern
+    if not isinstance(pattern, BooleanPattern):
+        return pattern.tensors()
+    if is_expanded(pattern.mask):
+        return ()
+    return (writable_mask(x) if own else pattern.mask,)
+
+
+def _refused(name: str, words: str) -> property:
+    """An attribute that only parameters and buffers have, and that PyTorch sets on what is to become one."""
+
+    def read(self: MaskedTensor) -> Any:
+        raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
+
+    def write(self: MaskedTensor, value: Any) -> None:
+        raise TypeError(words)
+
+    return property(read, write)
+
+
+#: What torch.Tensor has by the same names, put on the class by ``methods.py``.
+METHODS = (
+    requires_grad_,
+    retain_grad,
+    backward,
+    register_hook,
+    register_post_accumulate_grad_hook,
+    detach_,
+    share_memory_,
+    is_shared,
+)
+PROPERTIES = {
+    "requires_grad": property(lambda self: self._values.requires_grad, _set_requires_grad),
+    "grad": property(_get_grad, _set_grad, doc=_get_grad.__doc__),
+    "data": property(_get_data, _set_data, doc=_get_data.__doc__),
+    "_is_param": _refused("_is_param", AS_PARAMETER),
+    "persistent": _refused("persistent", AS_BUFFER),
+}

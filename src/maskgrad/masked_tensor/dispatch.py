@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, Unsu
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.instead import instead_of
+from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.writing import VIEWS_OF_NUMBERS, makes_views, pattern_of_result, write_entries
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.boolean import Home, same_memory
@@ -27,9 +28,6 @@ from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.sparse import registry as listed
 from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
 
-if TYPE_CHECKING:
-    from maskgrad.masked_tensor.tensor import MaskedTensor
-
 __all__ = ["Binding", "binding_of", "call", "dispatch"]
 
 
@@ -39,7 +37,7 @@ class Binding(NamedTuple):
     Attributes:
         operation: its record.
         in_place: the spelling writes into its first argument.
-        out_of_place: the spelling with the same signature that does not.
+        out_of_place: the spelling with the same signature that does not, or that torch.compile can trace.
         usual: the operator to call instead, with its operands in the usual order, if the spelling exchanges them.
         flag: where the argument ``inplace`` stands, if the spelling has one (``F.relu(x, True)``).
     """
@@ -51,11 +49,18 @@ class Binding(NamedTuple):
     flag: int | None = None
 
 
+#: Methods of Tensor that torch.compile cannot trace, and functions of the same signature that it can.
+TRACEABLE: dict[Any, Callable[..., Any]] = {Tensor.unflatten: torch.unflatten}
+
+
 def _bindings() -> tuple[dict[Any, Binding], tuple[tuple[Any, Binding], ...]]:
     by_function: dict[Any, Binding] = {}
     written_in_python: list[tuple[Any, Binding]] = []
     for operation in OPERATIONS:
-        spellings = [(f, Binding(operation, flag=_place_of_inplace(f))) for f in operation.functions]
+        spellings = [
+            (f, Binding(operation, out_of_place=TRACEABLE.get(f), flag=_place_of_inplace(f)))
+            for f in operation.functions
+        ]
         spellings += [(f, Binding(operation, True, _out_of_place(operation, f))) for f in operation.in_place]
         spellings += [(f, Binding(operation, usual=usual)) for f, usual in operation.reflected]
         for function, binding in spellings:
@@ -92,10 +97,6 @@ MADE_OF_METHODS = frozenset(
     getattr(torch.nn.init, name) for name in ("uniform_", "normal_", "constant_", "kaiming_uniform_")
 )
 REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
-for (
-    _operation
-) in OPERATIONS:  # not while torch.compile traces: the graph would be guarded by what is known already
-    listed.rule_for(_operation)
 
 
 def binding_of(function: Any) -> Binding | None:
@@ -166,7 +167,7 @@ def call(
         return _write(given[0] if in_place else out, result, function, reshapes)
     if type(result) is Entries:
         return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
-    return _wrapped(operation, args, result)
+    return wrap(result, lambda v, m: masked_tensor.MaskedTensor(v, _pattern_of(operation, args, v, m)))
 
 
 def holds_stored(arguments: Iterable[Any]) -> bool:
@@ -188,7 +189,6 @@ def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, 
 
 
 def _stored_in(arguments: Iterable[Any]) -> Iterable[SparseEntries]:
-    """What is stored among the arguments and in their sequences."""
     for argument in arguments:
         if type(argument) is SparseEntries:
             yield argument
@@ -214,14 +214,14 @@ def unwrap(argument: Any) -> Any:
     return argument
 
 
-def wrap(result: Any) -> Any:
-    """Entries, or those in a sequence, as MaskedTensors."""
+def wrap(result: Any, make: Callable[[Tensor, Tensor], MaskedTensor] | None = None) -> Any:
+    """Entries, or those in a sequence, as MaskedTensors; ``make`` makes one of values and mask."""
     if isinstance(result, Entries):
-        return masked_tensor.of_entries(result.values, result.mask)
+        return (make or masked_tensor.of_entries)(*result)
     if isinstance(result, SparseEntries):
         return masked_tensor.MaskedTensor(result.values, result.pattern)
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
-        return type(result)([wrap(part) for part in result])
+        return type(result)([wrap(part, make) for part in result])
     return result
 
 
@@ -269,15 +269,6 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
     return pattern_of_result(values, mask, sources, views)
 
 
-def _wrapped(operation: Operation, args: tuple[Any, ...], result: Any) -> Any:
-    """Results, or those in a sequence, as MaskedTensors."""
-    if isinstance(result, Entries):
-        return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
-    if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
-        return type(result)([_wrapped(operation, args, part) for part in result])
-    return wrap(result)
-
-
 def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The operands of an operation in place: what the graph keeps of the target must not be what is written to."""
     target = args[0]
@@ -298,7 +289,6 @@ callbacks.provide(wrap, unwrap)
 
 
 def _name(function: Any) -> str:
-    """The public name of a function of torch, for messages."""
     if torch.compiler.is_compiling():  # resolve_name cannot be traced
         return str(getattr(function, "__qualname__", function))
     return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))

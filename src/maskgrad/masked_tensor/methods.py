@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError, UnsupportedOperationError
+from maskgrad.masked_tensor import autograd, sequences, storage
 from maskgrad.masked_tensor.creation import from_numpy
 from maskgrad.masked_tensor.dispatch import dispatch, unwrap
 from maskgrad.masked_tensor.numpy_memory import tensor_of
@@ -20,27 +22,10 @@ from maskgrad.semantics.indexing import assigned
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 __all__ = ["install"]
 
 #: Python's binary operators, with their reflected and in-place forms.
-BINARY = [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-]
+BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
 #: Comparisons are their own reflections.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 UNARY = ("neg", "pos", "abs", "invert")
@@ -166,10 +151,8 @@ def _property(getter: Callable[..., Any]) -> property:
     return property(read)
 
 
-def _document(
-    method: Callable[..., Any], name: str, operation: Operation, in_place: bool
-) -> Callable[..., Any]:
-    where = "in place, " if in_place else ""
+def _documented(name: str, operation: Operation, where: str = "") -> Callable[..., Any]:
+    method = _method(getattr(Tensor, name), name)
     method.__doc__ = (
         f"``torch.Tensor.{name}``, {where}on the specified entries.\n\n"
         f"Pattern: {operation.pattern}. Gradient: {operation.gradient}."
@@ -178,7 +161,10 @@ def _document(
 
 
 def install() -> None:
-    """Put methods, operators and properties on the class."""
+    """Put methods, operators and properties on the class: first those that are written by hand, then the derived."""
+    by_hand = storage.methods() | {m.__name__: m for m in (*sequences.METHODS, *autograd.METHODS)}
+    for name, written in (by_hand | autograd.PROPERTIES).items():
+        setattr(MaskedTensor, name, written)
     for operation in OPERATIONS:
         for name in operation.methods:
             if name in MaskedTensor.__dict__:
@@ -186,20 +172,16 @@ def install() -> None:
             if operation.is_property:
                 setattr(MaskedTensor, name, _property(operation.functions[0]))
             else:
-                setattr(
-                    MaskedTensor,
-                    name,
-                    _document(_method(getattr(Tensor, name), name), name, operation, False),
-                )
+                setattr(MaskedTensor, name, _documented(name, operation))
         for function in operation.in_place:
             name = getattr(function, "__name__", "")
-            if name.endswith("_") and not name.startswith("__") and hasattr(Tensor, name):
-                method = _method(getattr(Tensor, name), name)
-                setattr(MaskedTensor, name, _document(method, name, operation, True))
+            is_method = name.endswith("_") and not name.startswith("__") and hasattr(Tensor, name)
+            if is_method and name not in by_hand:
+                setattr(MaskedTensor, name, _documented(name, operation, "in place, "))
     for refusal in REFUSALS:  # so that x.svd() says why, like torch.svd(x)
         for name in refusal.methods:
             setattr(MaskedTensor, name, _method(getattr(Tensor, name), name))
-    for name in BINARY:
+    for name in BINARY.split():
         function = getattr(operator, f"__{name}__")
         setattr(MaskedTensor, f"__{name}__", _operator(function, f"__{name}__"))
         setattr(MaskedTensor, f"__r{name}__", _operator(function, f"__r{name}__", reflected=True))
@@ -209,7 +191,7 @@ def install() -> None:
     for name in UNARY:
         setattr(MaskedTensor, f"__{name}__", _unary(getattr(operator, f"__{name}__"), f"__{name}__"))
     MaskedTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
-    for name, method in (("__getitem__", _getitem), ("__setitem__", _setitem)):
-        setattr(MaskedTensor, name, method)
+    MaskedTensor.__getitem__ = _getitem  # type: ignore[method-assign]
+    MaskedTensor.__setitem__ = _setitem  # type: ignore[method-assign]
     for name in ("real", "imag"):
         setattr(MaskedTensor, name, _property(getattr(torch, name)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
 __all__ = ["holds_numbers", "tensor_of"]
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import html as markup
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from maskgrad.masked_tensor.tensor import stored_of
-
-if TYPE_CHECKING:
-    from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 
 __all__ = ["html", "text"]
 

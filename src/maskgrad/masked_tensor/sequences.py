@@ -17,7 +17,7 @@ from maskgrad.semantics.jagged.rows import is_jagged
 from maskgrad.semantics.jagged.sequences import ends
 from maskgrad.semantics.sparse.entries import SIGNED
 
-__all__ = ["check_layout", "from_offsets", "from_sequences", "install", "jagged_of_lengths"]
+__all__ = ["METHODS", "check_layout", "from_offsets", "from_sequences", "jagged_of_lengths"]
 
 LAYOUTS = (torch.strided, torch.jagged)
 
@@ -255,7 +255,4 @@ def last(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
     return of_entries(values.gather(dim, at).squeeze(dim), mask.any(dim))
 
 
-def install() -> None:
-    """Put these methods on MaskedTensor."""
-    for method in (to_jagged, offsets, lengths, last):
-        setattr(MaskedTensor, method.__name__, method)
+METHODS = (to_jagged, offsets, lengths, last)

@@ -104,7 +104,6 @@ def _accumulate_for(t: Tensor, values: Tensor) -> None:
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of two compressed gradients of one pattern."""
     parts = [lines_in(t) for t in (a, b)]
     if a.layout != b.layout or not all(torch.equal(x, y) for x, y in zip(*parts, strict=True)):
         raise RuntimeError(f"the .grad of a leaf of layout {b.layout} must have the pattern of the leaf")

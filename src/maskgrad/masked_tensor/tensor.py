@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.instead import instead_of
-from maskgrad.masked_tensor.operators import TypedOperators
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, Facts, JaggedPattern, Pattern, StoredPattern
 from maskgrad.patterns.checks import check_pattern
@@ -18,14 +18,12 @@ from maskgrad.semantics.entries import Entries, chosen, fill
 from maskgrad.semantics.sparse.entries import SparseEntries, densified, exploded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
 
 __all__ = ["MaskedTensor", "listed_of", "of_entries", "stored_of"]
 
 
-class MaskedTensor(TypedOperators):
+class MaskedTensor:
     """A tensor of which only some entries are specified.
 
     It behaves like a ``torch.Tensor`` through ``__torch_function__`` (every registered function, method and
@@ -45,6 +43,23 @@ class MaskedTensor(TypedOperators):
     """
 
     __slots__ = ("__weakref__", "_pattern", "_values")
+
+    if TYPE_CHECKING:  # as type checkers see the operators; methods.py puts the real ones on the class
+
+        def _unary(self) -> MaskedTensor: ...
+        def _binary(self, other: Any) -> MaskedTensor: ...
+        def _compare(self, other: object) -> MaskedTensor: ...
+        def __getitem__(self, index: Any) -> MaskedTensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+
+        __neg__ = __pos__ = __abs__ = __invert__ = _unary
+        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = _binary
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _binary
+        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __rand__ = __ror__ = __rxor__ = _binary
+        __rmatmul__ = _binary
+        __lt__ = __le__ = __gt__ = __ge__ = _compare
+        __eq__ = __ne__ = _compare  # type: ignore[assignment]
+
     __hash__ = object.__hash__
     #: numpy leaves operators to us, and so does pandas (its tables have 4000)
     __array_ufunc__ = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,14 +17,12 @@ from torch.utils.weak import WeakIdRef
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import is_transformed
+from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import Home, is_expanded, same_memory
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen
-
-if TYPE_CHECKING:
-    from maskgrad.masked_tensor.tensor import MaskedTensor
-    from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import Operation
 
 __all__ = [
     "VIEWS_OF_NUMBERS",
@@ -43,7 +41,7 @@ COPIES = ("flip", "fliplr", "flipud", "rot90", "roll", "repeat", "tile", "repeat
 
 
 def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
-    """Whether results are views, as far as the operation tells; in a graph memory cannot be asked for."""
+    """Whether results are views, as the operation says; a graph cannot compare memory."""
     if operation.name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return not any(isinstance(part, (Tensor, list, Entries)) for part in index)

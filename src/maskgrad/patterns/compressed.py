@@ -99,7 +99,7 @@ class CompressedPattern(StoredPattern):
         """How many dimensions of the values count entries."""
         return len(self.sizes) - (1 if self.blocksize is None else -1)
 
-    def spread(self, values: Tensor) -> Tensor:
+    def flattened(self, values: Tensor) -> Tensor:
         """Without batch dimensions and blocks."""
         return values if self._counted == 1 else values.flatten(0, self._counted - 1)
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from maskgrad.kernels.selection import can_read_values, is_eager, is_plain, is_transformed
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["can_read_values", "forward_mode_is_active", "forward_only", "is_eager", "is_plain"]
 

@@ -78,6 +78,10 @@ class JaggedPattern(StoredPattern):
             return self
         return self.remembered(("moved", at), lambda: JaggedPattern(self.offsets, self.index, self.frame, at))
 
+    def canonical(self) -> JaggedPattern:
+        """The same sequences with batch and ragged dimension in front."""
+        return self.moved(tuple(range(len(self.at))))
+
     def remembered_beside(self, key: str, other: JaggedPattern, compute: Callable[[], T]) -> T:
         """What ``compute`` says about this pattern and ``other``; of the last one alone: batches come and go."""
         offsets, found = self.remembered(key, lambda: (other.offsets, compute()))

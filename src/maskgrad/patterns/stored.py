@@ -33,17 +33,26 @@ class StoredPattern(Pattern):
     def coordinates(self) -> Tensor:
         """Integer tensor (s, n): where each of the n entries is, in the order of storage."""
 
-    def spread(self, values: Tensor) -> Tensor:
+    def flattened(self, values: Tensor) -> Tensor:
         """Stored values as entries, (n, *dense), in the order of :meth:`coordinates`; they may be stored like that."""
         return values
 
     def gathered(self, entries: Tensor) -> Tensor:
-        """Entries (n, *dense) as stored values: the inverse of :meth:`spread`."""
+        """Entries (n, *dense) as stored values: the inverse of :meth:`flattened`."""
         return entries
 
     def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
         """The sizes of the dense dimensions."""
         return tuple(values.shape[1:])
+
+    def is_same(self, other: StoredPattern) -> bool:
+        """Whether both are one object, or have the very same tensors: asked without looking at numbers."""
+        if self is other:
+            return True
+        if type(self) is not type(other) or self.tensors()[0] is not other.tensors()[0]:
+            return False
+        same = all(a is b for a, b in zip(self.tensors(), other.tensors(), strict=True))
+        return same and self.facts() == other.facts()
 
     def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
         """What ``compute`` says about this pattern, computed once: a pattern never changes.

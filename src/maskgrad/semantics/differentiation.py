@@ -14,7 +14,7 @@ from maskgrad.errors import UnsupportedOperationError
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
-from maskgrad.semantics.sparse.cotangents import cotangent
+from maskgrad.semantics.sparse.conversion import cotangent
 from maskgrad.semantics.sparse.entries import SparseEntries
 
 if TYPE_CHECKING:

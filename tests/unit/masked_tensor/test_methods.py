@@ -121,3 +121,12 @@ def test_methods_take_keywords_and_synonyms() -> None:
     assert_entries(torch.sub(input=x, other=x, alpha=3), [[-2.0, None], [-6.0, -8.0]])
     assert_entries(x.div(3, rounding_mode="floor"), [[0.0, None], [1.0, 1.0]])
     assert_entries((x / 3).round(decimals=1), [[0.3, None], [1.0, 1.3]])
+
+
+def test_unflatten_is_compiled_in_one_graph() -> None:
+    """The method of torch.Tensor is written in Python, in words that torch.compile cannot trace."""
+    x = poisoned([1.0, None, 3.0, 4.0])
+    for function in (lambda x: x.unflatten(0, (2, 2)), lambda x: Tensor.unflatten(x, dim=0, sizes=(2, -1))):
+        found = torch.compile(function, backend="eager", fullgraph=True)(x)
+        assert_entries(found, [[1.0, None], [3.0, 4.0]])
+        assert_entries(function(x), [[1.0, None], [3.0, 4.0]])

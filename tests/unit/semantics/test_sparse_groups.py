@@ -59,7 +59,7 @@ def test_groups_hold_the_entries_of_each_line(layout, dims):
     assert [sorted(entries) for entries in found] == [expected[key] for key in sorted(expected)]
     assert groups.count().tolist() == [len(expected[key]) for key in sorted(expected)]
     assert sum(groups.count().tolist()) == int(mask.sum())
-    assert torch.equal(groups.index, groups.spread(torch.arange(groups.number)))
+    assert torch.equal(groups.index, groups.expand(torch.arange(groups.number)))
 
 
 def test_groups_of_nothing():
@@ -97,7 +97,7 @@ def test_first_and_second_derivatives_agree_with_the_boolean_layout(layout, dim,
     at = tuple(x._pattern.coordinates())
     torch.testing.assert_close(results[0][0], results[1][0])
     for ours, theirs in zip(results[0][1:], results[1][1:], strict=True):
-        torch.testing.assert_close(x._pattern.spread(ours), theirs[at])
+        torch.testing.assert_close(x._pattern.flattened(ours), theirs[at])
 
 
 def test_a_pattern_remembers_its_groups_and_results_fit_together():

@@ -28,7 +28,9 @@ def _refusals(
 
 
 def _of_graphs(functions: str, reason: str, remedy: str, test: str) -> Iterator[Patch]:
-    return _refusals(functions, reason, remedy, f"test_torch_geometric.py::{test}", "torch_geometric.")
+    return _refusals(
+        functions, reason, remedy, f"test_torch_geometric_refusals.py::{test}", "torch_geometric."
+    )
 
 
 _TABLE = "a table has columns of its own for what is missing, and would keep an object or lose the mask"
@@ -79,7 +81,7 @@ REFUSALS: tuple[Patch, ...] = (
     ),
     *_of_graphs(
         "utils._to_dense_batch:to_dense_batch",
-        "the places that it makes for absent nodes would not be told from unspecified ones",
+        "padding for absent nodes and unspecified entries would look the same",
         "Give values and mask one by one, and put them together: mg.masked(to_dense_batch(x.filled(0.), batch)[0], "
         "to_dense_batch(x.mask, batch)[0]).",
         "test_dense_batches_refuse",

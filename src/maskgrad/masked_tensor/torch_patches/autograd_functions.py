@@ -9,7 +9,8 @@ a second time in backward. It is given the plain parts of MaskedTensors, which a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -17,9 +18,6 @@ from torch.utils import _pytree as pytree
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["CHECKPOINTS", "apply_on_parts", "install", "reason_and_remedy"]
 

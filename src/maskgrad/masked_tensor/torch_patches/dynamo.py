@@ -1,4 +1,4 @@
-"""What torch.compile has to be told about a Tensor-like that is not a Tensor.
+"""Completes Dynamo for a Tensor-like that is not a Tensor.
 
 Each function here completes one table or method of Dynamo; ``table.py`` says what would be wrong without it. They run
 when, and only when, Dynamo itself is imported.

@@ -1,4 +1,4 @@
-"""What torch.func has to be told of MaskedTensors that a function returns.
+"""MaskedTensors as arguments and results of transforms of torch.func.
 
 To its transforms a MaskedTensor is a tree of tensors, the values and those of the pattern, which do not differ in kind.
 In three places they have to:

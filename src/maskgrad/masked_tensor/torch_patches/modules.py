@@ -19,8 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.masked_tensor.autograd import as_values
-from maskgrad.masked_tensor.memory import AS_PARAMETER
+from maskgrad.masked_tensor.autograd import AS_PARAMETER, as_values
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches.patch import exchange
 from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked

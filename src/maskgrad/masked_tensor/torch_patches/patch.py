@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 HOLDS = "holds"
-#: PyTorch's module is imported late (Dynamo by the first ``torch.compile``), and is completed then
+#: a module that is imported late (Dynamo by the first ``torch.compile``) is patched then
 WAITS = "waits"
-#: this PyTorch does by itself what an older one had to be told
+#: this PyTorch needs no patch, an older one did
 UNNECESSARY = "not needed"
 
 

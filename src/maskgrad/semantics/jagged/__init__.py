@@ -3,7 +3,7 @@
 - :mod:`rows`: operands side by side, row by row; elementwise operations.
 - :mod:`features`: operations that leave every row to itself.
 - :mod:`sequences`: reductions and softmax along the ragged dimension.
-- :mod:`views`, :mod:`indexing`, :mod:`joins`: rearrangements.
+- :mod:`views`, :mod:`indexing`: rearrangements, joins and parts.
 - :mod:`losses`, :mod:`attention`, :mod:`recurrence`.
 - :mod:`registry`: which operation does which, and what goes through the padded form by rule.
 """

@@ -12,24 +12,17 @@ from maskgrad.kernels.attention import ragged_scaled_dot_product_attention, serv
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged.rows import is_jagged, padded
+from maskgrad.semantics.jagged.rows import Call, is_jagged, padded
 from maskgrad.semantics.multi_head_attention import DEFAULTS
 from maskgrad.semantics.multi_head_attention import SIGNATURE as MULTI_HEAD
-from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
 SIGNATURE = "query key value attn_mask dropout_p is_causal"
-
-
-class UnlikeError(Exception):
-    """Operands that are no queries, keys and values of the same sequences: the padded form says what they mean."""
 
 
 def attended(
@@ -61,91 +54,73 @@ def with_mask(result: SparseEntries, served: Tensor | None) -> SparseEntries | E
     return Entries(whole.values, mask.values)
 
 
-def scaled_dot_product_attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
+def scaled_dot_product_attention(call: Call) -> Any:
     """``F.scaled_dot_product_attention`` of (B, H, T, E) or (B, T, E), jagged in T."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound(SIGNATURE, args, kwargs)
-        operands = [given.pop(name) for name in ("query", "key", "value")]
-        attn_mask = given.pop("attn_mask", None)
-        try:
-            query, key, value = _of_sequences(operands)
-        except UnlikeError:
-            return fallback(function, args, kwargs)
-        if is_masked(attn_mask):
-            return fallback(function, args, kwargs)
-        one_head = query.values.ndim == 2
-        if one_head and attn_mask is not None and attn_mask.ndim > 2:
-            attn_mask = attn_mask.unsqueeze(-3)
-        rows = [x.values.unsqueeze(1) if one_head else x.values for x in (query, key, value)]
-        found, served = attended(rows, query.pattern, key.pattern, attn_mask, **given)
-        found = found.squeeze(1) if one_head else found
-        return with_mask(
-            SparseEntries(found, query.pattern), served if served is None or not one_head else served[:, 0]
-        )
-
-    return body
+    given = call.bound(SIGNATURE)
+    query, key, value = (given.pop(name) for name in ("query", "key", "value"))
+    attn_mask = given.pop("attn_mask", None)
+    if is_masked(attn_mask) or not _of_sequences(query, key, value):
+        return None
+    one_head = query.values.ndim == 2
+    if one_head and attn_mask is not None and attn_mask.ndim > 2:
+        attn_mask = attn_mask.unsqueeze(-3)
+    rows = [x.values.unsqueeze(1) if one_head else x.values for x in (query, key, value)]
+    found, served = attended(rows, query.pattern, key.pattern, attn_mask, **given)
+    if one_head:
+        found, served = found.squeeze(1), None if served is None else served[:, 0]
+    return with_mask(SparseEntries(found, query.pattern), served)
 
 
-def _of_sequences(operands: list[Any]) -> list[Jagged]:
-    """Query, key and value of the same sequences, with the ragged dimension before the last."""
-    if not all(map(is_jagged, operands)):
-        raise UnlikeError
-    query, key, value = operands
-    rank = len(query.shape)
-    for x in operands:
+def _of_sequences(query: Any, key: Any, value: Any) -> bool:
+    """Whether these belong to the same sequences, with the ragged dimension before the last."""
+    if not all(map(is_jagged, (query, key, value))):
+        return False
+    rank, batch = len(query.shape), query.pattern.frame.shape[:-1]
+    for x in (query, key, value):
         if x.pattern.at not in ((0, rank - 2), (1, 0)) or len(x.shape) != rank or not 3 <= rank <= 4:
-            raise UnlikeError
-        if x.pattern.at[-1] != rank - 2 or x.pattern.frame.shape[:-1] != query.pattern.frame.shape[:-1]:
-            raise UnlikeError
-    if not same_lengths(key.pattern, value.pattern):  # a key whose value is missing counts in the softmax
-        raise UnlikeError
-    return [query, key, value]
+            return False
+        if x.pattern.at[-1] != rank - 2 or x.pattern.frame.shape[:-1] != batch:
+            return False
+    # a key whose value is missing counts in the softmax
+    return same_lengths(key.pattern, value.pattern)
 
 
-def multi_head_attention_forward(fallback: Callable[..., Any]) -> Callable[..., Any]:
+def multi_head_attention_forward(call: Call) -> Any:
     """``F.multi_head_attention_forward`` of (T, B, E), by which ``nn.MultiheadAttention`` runs.
 
     Projections are those of rows. Weights, where they are asked for, come on a Boolean mask.
     """
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = DEFAULTS | bound(MULTI_HEAD, args, kwargs)
-        operands = [given[name] for name in ("query", "key", "value")]
-        dropout_p = given["dropout_p"] if given["training"] else 0.0
-        if not _is_plain(given, operands):
-            return fallback(function, args, kwargs)
-        query, key, value = operands
-        weights = None
-        if given["need_weights"]:
-            whole, weights = fallback(function, args, kwargs)
-            if dropout_p:  # the same weights are dropped in both
-                return whole, weights
-        rows = _projected(given, query, key, value)
-        heads = given["num_heads"]
-        length, size = query.shape[0], query.shape[1]
-        attn_mask = given.get("attn_mask")
-        if attn_mask is not None and attn_mask.ndim == 3:
-            attn_mask = attn_mask.reshape(size, heads, length, -1)
-        is_causal = given["is_causal"] and not given["need_weights"]
-        by_head = [x.unflatten(-1, (heads, -1)) for x in rows]
-        found, served = attended(
-            by_head, query.pattern, key.pattern, None if is_causal else attn_mask,
-            dropout_p=dropout_p, is_causal=is_causal,
-        )  # fmt: skip
-        if served is not None:
-            served = served.any(1)
-        out = F.linear(found.flatten(1), given["out_proj_weight"], given["out_proj_bias"])
-        return with_mask(SparseEntries(out, query.pattern), served), weights
-
-    return body
+    given = DEFAULTS | call.bound(MULTI_HEAD)
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    if not _is_plain(given, query, key, value):
+        return None
+    dropout_p, weights = given["dropout_p"] if given["training"] else 0.0, None
+    if given["need_weights"]:
+        whole, weights = call.on_padded()
+        if dropout_p:  # the same weights are dropped in both
+            return whole, weights
+    rows = _projected(given, query, key, value)
+    heads = given["num_heads"]
+    length, size = query.shape[0], query.shape[1]
+    attn_mask = given.get("attn_mask")
+    if attn_mask is not None and attn_mask.ndim == 3:
+        attn_mask = attn_mask.reshape(size, heads, length, -1)
+    is_causal = given["is_causal"] and not given["need_weights"]
+    by_head = [x.unflatten(-1, (heads, -1)) for x in rows]
+    found, served = attended(
+        by_head, query.pattern, key.pattern, None if is_causal else attn_mask,
+        dropout_p=dropout_p, is_causal=is_causal,
+    )  # fmt: skip
+    if served is not None:
+        served = served.any(1)
+    out = F.linear(found.flatten(1), given["out_proj_weight"], given["out_proj_bias"])
+    return with_mask(SparseEntries(out, query.pattern), served), weights
 
 
-def _is_plain(given: dict[str, Any], operands: list[Any]) -> bool:
+def _is_plain(given: dict[str, Any], query: Any, key: Any, value: Any) -> bool:
     """Whether this is attention between whole sequences, with plain weights and without keys of another kind."""
-    if not all(is_jagged(x) and x.pattern.at == (1, 0) and len(x.shape) == 3 for x in operands):
+    if not all(is_jagged(x) and x.pattern.at == (1, 0) and len(x.shape) == 3 for x in (query, key, value)):
         return False
-    query, key, value = operands
     others = ("bias_k", "bias_v", "key_padding_mask", "static_k", "static_v")
     if any(given.get(name) is not None for name in others) or given.get("add_zero_attn"):
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,27 +16,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.jagged.rows import (
+    Call,
     aligned,
-    attach,
-    everywhere,
     in_frame,
     is_jagged,
     out_of_frame,
 )
-from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
+from maskgrad.semantics.sparse.entries import SparseEntries, attach, is_masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import TypeIs
 
-    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["RULES", "over_everything"]
+__all__ = ["ALONG", "RULES", "along", "framed", "over_everything"]
 
 
 def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None = None) -> Any:
@@ -50,14 +46,6 @@ def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None =
 def _without(at: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
     """Where dimensions stand after ``dims`` are gone."""
     return tuple([place - len([d for d in dims if d < place]) for place in at])
-
-
-def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The first operand, and the other arguments as they were given."""
-    if args:
-        return args[0], args[1:], kwargs
-    name = next(n for n in ("input", "self", "tensor") if n in kwargs)
-    return kwargs[name], (), {k: v for k, v in kwargs.items() if k != name}
 
 
 #: Arguments that name places along a dimension, the same ones for every row.
@@ -77,50 +65,36 @@ def _gives_nothing(x: Jagged, dims: tuple[int, ...], signature: str, given: dict
 BY_RULE = frozenset(("argmax", "argmin", "var", "std", "var_mean", "std_mean"))
 
 
-def _of_rows(operation: Operation) -> Callable[..., Any]:
-    """The rule of an operation for rows that are all specified, and give specified results."""
-
-    def values_of(result: Any) -> Any:
-        if isinstance(result, Entries):
-            return result.values
-        return tuple([values_of(part) for part in result])
-
-    def run(function: Callable[..., Any], rows: Tensor, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if operation.name not in BY_RULE:
-            return function(rows, *rest, **named)
-        return values_of(operation.body(function, (everywhere(rows), *rest), named))
-
-    return run
+def _values_of(result: Any) -> Any:
+    return result.values if isinstance(result, Entries) else tuple([_values_of(part) for part in result])
 
 
-def along(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+def along(call: Call) -> Any:
     """A rule for functions with an argument ``dim``, all of whose dimensions are features."""
-    signature, default, reduces = ALONG[operation.name]
-    run = _of_rows(operation)
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound(signature, args, kwargs)
-        x = given["input"]
-        shared = [given.get(name) for name in ALONG_DIM]
-        others = [
-            v
-            for v in (*args, *kwargs.values())
-            if (is_masked(v) and v is not x)
-            or (isinstance(v, Tensor) and v.ndim and not any(v is s for s in shared))
-        ]  # which may differ from row to row
-        dim = given.get("dim", given.get("dims", default))
-        if others or not is_jagged(x) or dim is None or isinstance(dim, (bool, Tensor)):
-            return fallback(function, args, kwargs)
-        dims = as_dims(dim, len(x.shape))
-        if (not isinstance(dim, int) and not len(dim)) or any(d in x.pattern.at for d in dims):
-            return fallback(function, args, kwargs)
-        if reduces and _gives_nothing(x, dims, signature, given):
-            return fallback(function, args, kwargs)
-        x, rest, named = _first(args, kwargs)
-        at = _without(x.pattern.at, dims) if reduces and not given.get("keepdim", False) else None
-        return framed(x, lambda values: run(function, values, rest, named), at)
-
-    return body
+    signature, default, reduces = ALONG[call.operation.name]
+    given = call.bound(signature)
+    x = given["input"]
+    shared = [given.get(name) for name in ALONG_DIM]
+    others = [
+        v
+        for v in (*call.args, *call.kwargs.values())
+        if (is_masked(v) and v is not x)
+        or (isinstance(v, Tensor) and v.ndim and not any(v is s for s in shared))
+    ]  # which may differ from row to row
+    dim = given.get("dim", given.get("dims", default))
+    if others or not is_jagged(x) or dim is None or isinstance(dim, (bool, Tensor)):
+        return None
+    dims = as_dims(dim, len(x.shape))
+    if (not isinstance(dim, int) and not len(dim)) or any(d in x.pattern.at for d in dims):
+        return None
+    if reduces and _gives_nothing(x, dims, signature, given):
+        return None
+    x, rest, named = call.first()
+    at = _without(x.pattern.at, dims) if reduces and not given.get("keepdim", False) else None
+    if call.operation.name not in BY_RULE:
+        return framed(x, lambda rows: call.function(rows, *rest, **named), at)
+    body = call.operation.body
+    return framed(x, lambda rows: _values_of(body(call.function, (as_entries(rows), *rest), named)), at)
 
 
 def trailing(x: Any, count: int) -> TypeIs[Jagged]:
@@ -128,104 +102,63 @@ def trailing(x: Any, count: int) -> TypeIs[Jagged]:
     return is_jagged(x) and max(x.pattern.at) < len(x.shape) - count
 
 
-def linear(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """``F.linear``: each row by itself."""
+def row_by_row(call: Call) -> Any:
+    """``F.linear``, norms over the last dimensions, ``F.embedding`` of jagged indices, ``F.one_hot``."""
+    x, rest, named = call.first()
+    if not is_jagged(x) or any(map(is_masked, (*rest, *named.values()))):
+        return None
+    name = call.operation.name
+    if name.endswith("linear") and not (trailing(x, 1) and x.shape[-1]):
+        return None
+    if name.endswith("_norm"):
+        shape = rest[0] if rest else named["normalized_shape"]
+        if not trailing(x, 1 if isinstance(shape, int) else len(shape)):
+            return None
+    if call.function is F.one_hot and not x.values.numel():  # PyTorch has no number of classes for no labels
+        return None
+    return SparseEntries(call.function(x.values, *rest, **named), x.pattern)
 
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound("input weight bias", args, kwargs)
-        x, others = given["input"], (given["weight"], given.get("bias"))
-        if not trailing(x, 1) or not x.shape[-1] or any(is_masked(o) for o in others):
-            return fallback(function, args, kwargs)
-        return SparseEntries(function(x.values, *others), x.pattern)
 
-    return body
-
-
-def matmul(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+def matmul(call: Call) -> Any:
     """A product with a plain matrix or vector from the right."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound("input other", args, kwargs)
-        x, other = given["input"], given.get("other")
-        if not isinstance(other, Tensor) or not 1 <= other.ndim <= 2 or not trailing(x, 1) or not x.shape[-1]:
-            return fallback(function, args, kwargs)
-        if function is operator.imatmul:
-            return fallback(function, args, kwargs)
-        return SparseEntries(torch.matmul(x.values, other), x.pattern)
-
-    return body
+    given = call.bound("input other")
+    x, other = given["input"], given.get("other")
+    if not isinstance(other, Tensor) or not 1 <= other.ndim <= 2 or call.function is operator.imatmul:
+        return None
+    if not trailing(x, 1) or not x.shape[-1]:
+        return None
+    return SparseEntries(torch.matmul(x.values, other), x.pattern)
 
 
-def addmm(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+def addmm(call: Call) -> Any:
     """``torch.addmm`` of flattened rows with a plain matrix, and a bias that is the same for all."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound("input mat1 mat2", args, kwargs)
-        added, x, other = (given.pop(name) for name in ("input", "mat1", "mat2"))
-        plain = isinstance(added, Tensor) and isinstance(other, Tensor) and set(given) <= {"beta", "alpha"}
-        if not plain or not trailing(x, 1) or (added.ndim == 2 and added.shape[0] != 1) or len(args) > 3:
-            return fallback(function, args, kwargs)
-        return SparseEntries(torch.addmm(added, x.values, other, **given), x.pattern)
-
-    return body
+    given = call.bound("input mat1 mat2")
+    added, x, other = (given.pop(name) for name in ("input", "mat1", "mat2"))
+    plain = isinstance(added, Tensor) and isinstance(other, Tensor) and set(given) <= {"beta", "alpha"}
+    if not plain or not trailing(x, 1) or (added.ndim == 2 and added.shape[0] != 1) or len(call.args) > 3:
+        return None
+    return SparseEntries(torch.addmm(added, x.values, other, **given), x.pattern)
 
 
-def layer_norm(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """Norms over the last dimensions."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound("input normalized_shape weight bias eps", args, kwargs)
-        x, shape = given["input"], given["normalized_shape"]
-        masked = any(is_masked(v) for k, v in given.items() if k != "input")
-        if masked or not trailing(x, 1 if isinstance(shape, int) else len(shape)):
-            return fallback(function, args, kwargs)
-        x, rest, named = _first(args, kwargs)
-        return SparseEntries(function(x.values, *rest, **named), x.pattern)
-
-    return body
-
-
-def batch_norm(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+def batch_norm(call: Call) -> Any:
     """Statistics over all rows, for each channel."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x, rest, named = _first(args, kwargs)
-        masked = any(is_masked(v) for v in (*rest, *named.values()))
-        if masked or not is_jagged(x) or len(x.shape) < 2 or 1 in x.pattern.at:
-            return fallback(function, args, kwargs)
-        # one row alone is too little to train on for PyTorch, and not for us
-        at = x.pattern.at
-        result = operation.body(function, (everywhere(in_frame(x.values, at)), *rest), named)
-        return SparseEntries(out_of_frame(result.values, at), x.pattern)
-
-    return body
+    x, rest, named = call.first()
+    masked = any(is_masked(v) for v in (*rest, *named.values()))
+    if masked or not is_jagged(x) or len(x.shape) < 2 or 1 in x.pattern.at:
+        return None
+    # one row alone is too little to train on for PyTorch, and not for us
+    at = x.pattern.at
+    result = call.operation.body(call.function, (as_entries(in_frame(x.values, at)), *rest), named)
+    return SparseEntries(out_of_frame(result.values, at), x.pattern)
 
 
-def lookup(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """``F.embedding`` of jagged indices, and ``F.one_hot``: a dimension of features behind the others."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x, rest, named = _first(args, kwargs)
-        if not is_jagged(x) or any(is_masked(v) for v in (*rest, *named.values())):
-            return fallback(function, args, kwargs)
-        if function is F.one_hot and not x.values.numel():  # PyTorch has no number of classes for no labels
-            return fallback(function, args, kwargs)
-        return SparseEntries(function(x.values, *rest, **named), x.pattern)
-
-    return body
-
-
-def prelu(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+def prelu(call: Call) -> Any:
     """``prelu``, whose weight belongs to dimension 1, if that is one of features or there is one weight."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound("input weight", args, kwargs)
-        x, weight = given["input"], given["weight"]
-        if not is_jagged(x) or is_masked(weight) or (weight.numel() != 1 and 1 in x.pattern.at):
-            return fallback(function, args, kwargs)
-        return framed(x, lambda rows: function(rows, weight))
-
-    return body
+    given = call.bound("input weight")
+    x, weight = given["input"], given["weight"]
+    if not is_jagged(x) or is_masked(weight) or (weight.numel() != 1 and 1 in x.pattern.at):
+        return None
+    return framed(x, lambda rows: call.function(rows, weight))
 
 
 #: Reductions that PyTorch refuses where there is nothing.
@@ -235,54 +168,36 @@ NEED_ENTRIES = frozenset(
 )  # fmt: skip
 
 
-def over_everything(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+def over_everything(call: Call) -> Any:
     """A reduction of all rows to one number, in which their places do not matter."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x, rest, named = _first(args, kwargs)
-        dim = named.get("dim", named.get("axis", rest[0] if rest else None))
-        if not is_jagged(x) or not (dim is None or isinstance(dim, bool)) or any(map(is_masked, rest)):
-            return fallback(function, args, kwargs)
-        if operation.name in NEED_ENTRIES and not x.values.numel():
-            return fallback(function, args, kwargs)
-        if named.get("keepdim", named.get("keepdims", False)) or (len(rest) > 1 and rest[1] is True):
-            return fallback(function, args, kwargs)
-        return operation.body(function, (everywhere(x.values), *rest), named)
-
-    return body
+    x, rest, named = call.first()
+    dim = named.get("dim", named.get("axis", rest[0] if rest else None))
+    if not is_jagged(x) or not (dim is None or isinstance(dim, bool)) or any(map(is_masked, rest)):
+        return None
+    if call.operation.name in NEED_ENTRIES and not x.values.numel():
+        return None
+    if named.get("keepdim", named.get("keepdims", False)) or (len(rest) > 1 and rest[1] is True):
+        return None
+    return call.operation.body(call.function, (as_entries(x.values), *rest), named)
 
 
-def pairs(signature: str, default: int) -> Callable[..., Any]:
-    """Distances of two operands along a dimension of features."""
-
-    def made(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
-        def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            given = bound(signature, args, kwargs)
-            first, second, *_ = signature.split()
-            names = {"input": first}
-            a, b = (given.pop(names.get(n, n)) for n in (first, second))
-            dim = given.get("dim", default)
-            found = aligned([a, b])
-            if found is None or any(isinstance(o, Entries) for o in found.operands):
-                return fallback(function, args, kwargs)
-            rank = len(found.pattern.at) + max(o.ndim for o in found.operands) - 1
-            dim = as_dim(dim, rank)
-            if dim in found.pattern.at:
-                return fallback(function, args, kwargs)
-            at = found.pattern.at
-            if function is F.cosine_similarity or "dim" in signature.split():
-                given["dim"] = dim
-            rows = [in_frame(o, at) for o in found.operands]
-            if not all(part.shape[dim] for part in rows):
-                return fallback(function, args, kwargs)
-            reduced = at if given.get("keepdim") else _without(at, (dim,))
-            return SparseEntries(
-                out_of_frame(function(*rows, **given), reduced), found.pattern.moved(reduced)
-            )
-
-        return body
-
-    return made
+def pairs(call: Call) -> Any:
+    """``F.cosine_similarity`` and ``F.pairwise_distance`` along a dimension of features."""
+    with_dim = call.function is F.cosine_similarity
+    given = call.bound("x1 x2 dim eps" if with_dim else "x1 x2 p eps keepdim")
+    found = aligned([given.pop("x1"), given.pop("x2")])
+    if found is None or any(isinstance(o, Entries) for o in found.operands):
+        return None
+    at = found.pattern.at
+    dim = as_dim(given.get("dim", 1) if with_dim else -1, len(at) + max(o.ndim for o in found.operands) - 1)
+    rows = [in_frame(o, at) for o in found.operands]
+    if dim in at or not all(part.shape[dim] for part in rows):
+        return None
+    if with_dim:
+        given["dim"] = dim
+    reduced = at if given.get("keepdim") else _without(at, (dim,))
+    values = out_of_frame(call.function(*rows, **given), reduced)
+    return SparseEntries(values, found.pattern.moved(reduced))
 
 
 class Along(NamedTuple):
@@ -327,18 +242,15 @@ ALONG: dict[str, Along] = {
     "diff": Along("input n dim", -1),
 }  # fmt: skip
 
-RULES: dict[str, Callable[..., Callable[..., Any]]] = {
-    "linear": linear,
-    "nn.functional.linear": linear,
-    "matmul": matmul,
-    "mm": matmul,
+RULES: dict[str, Callable[[Call], Any]] = {
+    **dict.fromkeys(
+        ("linear", "nn.functional.linear", "nn.functional.layer_norm", "nn.functional.rms_norm",
+         "nn.functional.embedding", "nn.functional.one_hot"),
+        row_by_row,
+    ),
+    **dict.fromkeys(("matmul", "mm"), matmul),
     "addmm": addmm,
-    "nn.functional.layer_norm": layer_norm,
-    "nn.functional.rms_norm": layer_norm,
     "nn.functional.batch_norm": batch_norm,
-    "nn.functional.embedding": lookup,
-    "nn.functional.one_hot": lookup,
     "prelu": prelu,
-    "nn.functional.cosine_similarity": pairs("x1 x2 dim eps", 1),
-    "nn.functional.pairwise_distance": pairs("x1 x2 p eps keepdim", -1),
-}
+    **dict.fromkeys(("nn.functional.cosine_similarity", "nn.functional.pairwise_distance"), pairs),
+}  # fmt: skip

@@ -8,19 +8,15 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.features import ALONG, framed
-from maskgrad.semantics.jagged.rows import is_jagged, of_lengths
-from maskgrad.semantics.jagged.views import _unsqueeze
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.jagged.rows import Call, is_jagged, of_lengths, rows_at
+from maskgrad.semantics.jagged.views import unsqueeze
 from maskgrad.semantics.sparse.entries import SparseEntries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = ["DIVIDED", "at_position", "divided", "getitem", "of_sequences", "picked", "positions_between"]
@@ -28,33 +24,30 @@ __all__ = ["DIVIDED", "at_position", "divided", "getitem", "of_sequences", "pick
 ALL = slice(None)
 
 
-def getitem(fallback: Callable[..., Any]) -> Callable[..., Any]:
+def getitem(call: Call) -> Any:
     """``x[index]``: one part of the index after the other, the last first, as long as these are independent."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x, index = args
-        parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
-        if parts is None or not can_read_values(x.values, *x.pattern.tensors()):
-            found = _features_only(x, parts) if parts is not None else None
-            return fallback(function, args, kwargs) if found is None else found
-        result: Any = x
-        dim = len(x.shape)
-        fancy = [p for p in parts if isinstance(p, (Tensor, list))]
-        if len(fancy) > 1 or (fancy and any(type(p) is int for p in parts)):  # these are joined by PyTorch
-            return fallback(function, args, kwargs)
-        for part in reversed(parts):  # dimensions in front keep their places
-            if part is not None:
-                dim -= 1
-            if not is_jagged(result):
-                result = _on_boolean(result, dim, part)
-                continue
-            found = _one(result, dim, part)
-            if found is None:
-                return fallback(function, args, kwargs)
-            result = found
-        return result
-
-    return body
+    x, index = call.args
+    parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
+    if parts is None:
+        return None
+    if not can_read_values(x.values, *x.pattern.tensors()):
+        return _features_only(x, parts)
+    result: Any = x
+    dim = len(x.shape)
+    fancy = [p for p in parts if isinstance(p, (Tensor, list))]
+    if len(fancy) > 1 or (fancy and any(type(p) is int for p in parts)):  # these are joined by PyTorch
+        return None
+    for part in reversed(parts):  # dimensions in front keep their places
+        if part is not None:
+            dim -= 1
+        if is_jagged(result):
+            result = _one(result, dim, part)
+            if result is None:
+                return None
+        else:
+            at = (*[ALL] * dim, part)
+            result = Entries(result.values[at], result.mask[at])
+    return result
 
 
 def _written_out(index: Any, rank: int) -> list[Any] | None:
@@ -101,16 +94,10 @@ def _features_only(x: Jagged, parts: list[Any]) -> SparseEntries | None:
     return result
 
 
-def _on_boolean(x: Entries, dim: int, part: Any) -> Entries:
-    """The same part of an index for values and mask."""
-    index = (*[ALL] * dim, part)
-    return Entries(x.values[index], x.mask[index])
-
-
 def _one(x: Jagged, dim: int, part: Any) -> Any:
     """One part of an index; None if the result is no prefix of each sequence."""
     if part is None:
-        return _unsqueeze(x, dim)
+        return unsqueeze(x, dim)
     if isinstance(part, slice) and part == ALL:
         return x
     pattern = x.pattern
@@ -142,31 +129,26 @@ DIVIDED = frozenset((
 ))  # fmt: skip
 
 
-def divided(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+def divided(call: Call) -> Any:
     """Parts of the sequences, or of the positions: PyTorch says on a line of numbers where they are."""
-    signature, default, _ = ALONG[operation.name]
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = bound(signature, args, kwargs)
-        x, dim = given["input"], given.get("dim", default)
-        if not is_jagged(x) or type(dim) is not int or not can_read_values(x.values, *x.pattern.tensors()):
-            return fallback(function, args, kwargs)
-        dim = as_dim(dim, len(x.shape))
-        if dim not in x.pattern.at or x.pattern.is_flat or len(x.pattern.at) != 2:
-            return fallback(function, args, kwargs)
-        place = signature.split().index("dim")
-        options = {"dim": 0, **{k: v for k, v in kwargs.items() if k not in ("dim", "input", "self")}}
-        if place < len(args):
-            args, options = (
-                (*args[:place], 0, *args[place + 1 :]),
-                {k: v for k, v in options.items() if k != "dim"},
-            )
-        parts = function(torch.arange(x.shape[dim]), *args[1:], **options)
-        if isinstance(parts, Tensor):
-            return _one(x, dim, _between(parts))
-        return type(parts)([_one(x, dim, _between(part)) for part in parts])
-
-    return body
+    signature, default, _ = ALONG[call.operation.name]
+    given = call.bound(signature)
+    x, dim = given["input"], given.get("dim", default)
+    if not is_jagged(x) or type(dim) is not int or not can_read_values(x.values, *x.pattern.tensors()):
+        return None
+    dim = as_dim(dim, len(x.shape))
+    if dim not in x.pattern.at or x.pattern.is_flat or len(x.pattern.at) != 2:
+        return None
+    place, args = signature.split().index("dim"), call.args
+    options = {k: v for k, v in call.kwargs.items() if k not in ("dim", "input", "self")}
+    if place < len(args):
+        args = (*args[:place], 0, *args[place + 1 :])
+    else:
+        options["dim"] = 0
+    parts = call.function(torch.arange(x.shape[dim]), *args[1:], **options)
+    if isinstance(parts, Tensor):
+        return _one(x, dim, _between(parts))
+    return type(parts)([_one(x, dim, _between(part)) for part in parts])
 
 
 def _between(line: Tensor) -> slice:
@@ -216,14 +198,11 @@ def positions_between(x: Jagged, start: int, stop: int) -> SparseEntries:
     """``x[:, start:stop]``: sequences that end earlier are shorter, or empty."""
     pattern = x.pattern
     size = max(stop - start, 0)
-    lengths = (pattern.lengths() - start).clamp(0, size)
-    sizes = (*pattern.sizes[:-1], size)
 
     def made() -> tuple[JaggedPattern, Tensor]:
-        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-        shorter = jagged_pattern(offsets, int(offsets[-1]), sizes, pattern.at)
-        rows = pattern.offsets.index_select(0, shorter.sequences()) + shorter.positions() + start
-        return shorter, rows
+        lengths = (pattern.lengths() - start).clamp(0, size)
+        shorter = of_lengths(lengths, (*pattern.sizes[:-1], size), pattern.at)
+        return shorter, rows_at(pattern.offsets, shorter) + start
 
     shorter, rows = pattern.remembered(("between", start, stop), made)
     return SparseEntries(x.values.index_select(0, rows), shorter)
@@ -233,11 +212,6 @@ def of_sequences(x: Jagged, which: Tensor) -> SparseEntries:
     """Some of the sequences, in any order, perhaps several times; one batch dimension."""
     pattern = x.pattern
     sizes = (which.shape[0], pattern.longest)
-    lengths = pattern.lengths().index_select(0, which)
-    chosen = of_lengths(
-        lengths,
-        JaggedPattern(pattern.offsets, pattern.index, pattern.frame.new_ones(()).expand(sizes), pattern.at),
-    )
-    begin = pattern.offsets[:-1].index_select(0, which)
-    rows = begin.index_select(0, chosen.sequences()) + chosen.positions()
+    chosen = of_lengths(pattern.lengths().index_select(0, which), sizes, pattern.at)
+    rows = rows_at(pattern.offsets[:-1].index_select(0, which), chosen)
     return SparseEntries(x.values.index_select(0, rows), chosen)

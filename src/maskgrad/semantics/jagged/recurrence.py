@@ -12,23 +12,18 @@ A sequence without steps takes no part: its initial state is its final one.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged.rows import everywhere, from_padded, is_jagged
+from maskgrad.patterns.jagged import JaggedPattern
+from maskgrad.semantics.entries import Entries, as_entries
+from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged
 from maskgrad.semantics.recurrence import SIGNATURE, Steps, in_layers, reversing, run_layer, taken
-from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from maskgrad.patterns.jagged import JaggedPattern
-    from maskgrad.semantics.facts import Operation
 
 __all__ = ["recurrence", "schedule"]
 
@@ -73,32 +68,26 @@ class Schedule(NamedTuple):
     size: int
 
 
-def recurrence(operation: Operation, fallback: Callable[..., Any]) -> Callable[..., Any]:
+def recurrence(call: Call) -> Any:
     """``torch.lstm``, ``gru``, ``rnn_tanh`` and ``rnn_relu``, by which the modules run."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) > 3 and isinstance(args[3], (list, tuple)):  # packed already
-            return fallback(function, args, kwargs)
-        given = bound(SIGNATURE, args, kwargs)
-        x, params = given["input"], given["params"]
-        initial = list(given["hx"]) if function is torch.lstm else [given["hx"]]
-        if not is_jagged(x) or any(map(is_masked, (*initial, *params))):
-            return fallback(function, args, kwargs)
-        if x.pattern.at != ((0, 1) if given["batch_first"] else (1, 0)) or x.values.ndim != 2:
-            return fallback(function, args, kwargs)
-        pattern = x.pattern
-        fits = all(state.ndim == 3 and state.shape[1] == pattern.frame.shape[0] for state in initial)
-        if not fits or not can_read_values(x.values, *pattern.tensors()) or not x.values.shape[0]:
-            output, *final = fallback(function, args, kwargs)
-            return (
-                (from_padded(output.values, pattern), *final)
-                if isinstance(output, Entries)
-                else (output, *final)
-            )
-        rows, states = _run(function, given, x.values, pattern, initial)
-        return (SparseEntries(rows, pattern), *map(everywhere, states))
-
-    return body
+    function, args = call.function, call.args
+    if len(args) > 3 and isinstance(args[3], (list, tuple)):  # packed already
+        return None
+    given = call.bound(SIGNATURE)
+    x, params = given["input"], given["params"]
+    initial = list(given["hx"]) if function is torch.lstm else [given["hx"]]
+    if not is_jagged(x) or any(map(is_masked, (*initial, *params))):
+        return None
+    if x.pattern.at != ((0, 1) if given["batch_first"] else (1, 0)) or x.values.ndim != 2:
+        return None
+    pattern = x.pattern
+    fits = all(state.ndim == 3 and state.shape[1] == pattern.frame.shape[0] for state in initial)
+    if not fits or not can_read_values(x.values, *pattern.tensors()) or not x.values.shape[0]:
+        output, *final = call.on_padded()
+        rows = from_padded(output.values, pattern) if isinstance(output, Entries) else output
+        return (rows, *final)
+    rows, states = _run(function, given, x.values, pattern, initial)
+    return (SparseEntries(rows, pattern), *map(as_entries, states))
 
 
 def _run(
@@ -171,7 +160,6 @@ def _first_blocks(batch_sizes: Sequence[int], padding: int) -> list[tuple[int, i
 def _packed(
     function: Callable[..., Any], given: dict[str, Any], data: Tensor, found: Schedule, initial: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers by PyTorch's function for packed sequences."""
     names = "params", "has_biases", "num_layers", "dropout", "train", "bidirectional"
     hx = tuple(initial) if len(initial) == 2 else initial[0]
     output, *final = function(data, found.batch_sizes, hx, *(given[name] for name in names))
@@ -181,7 +169,6 @@ def _packed(
 def _layers(
     function: Callable[..., Any], given: dict[str, Any], data: Tensor, found: Schedule, initial: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers, block by block and one direction at a time."""
     sizes = [block.steps * block.sequences for block in found.blocks]
 
     def run(

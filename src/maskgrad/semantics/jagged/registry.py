@@ -12,18 +12,17 @@ from torch import Tensor
 
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged import attention, features, indexing, joins, losses, recurrence, views
-from maskgrad.semantics.jagged.elementwise import elementwise
-from maskgrad.semantics.jagged.rows import from_padded, is_jagged, padded
-from maskgrad.semantics.jagged.sequences import over_sequences, totals, within_sequences
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.jagged import attention, features, indexing, losses, recurrence, views
+from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
+from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
 from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.sparse import conversion
 from maskgrad.semantics.sparse import registry as stored
 from maskgrad.semantics.sparse.entries import SparseEntries, exploded, from_places
 
 if TYPE_CHECKING:
-    from maskgrad.semantics.facts import Operation
     from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = ["BOOLEAN", "SAME_ROWS", "beside_other_layouts", "rule_for", "runs_on"]
@@ -75,34 +74,20 @@ WITHOUT_PLACES = frozenset(("amax", "amin", "aminmax", "max", "min", "quantile",
 PER_ENTRY = frozenset(("nn.functional.dropout", "nn.functional.alpha_dropout", "native_dropout"))
 
 
-def through_padded(operation: Operation) -> Body:
-    """The rule for Boolean masks, on the padded form: allocates it."""
-
-    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return operation.body(function, padded(args), {k: padded(v) for k, v in kwargs.items()})
-
-    return body
-
-
-def keeping_rows(operation: Operation) -> Body:
-    """The same, and the rows of the result, if it has the shape of the first operand."""
-    rule = through_padded(operation)
-
-    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        model: Any = args[0] if args else kwargs.get("input", kwargs.get("self"))
-        result = rule(function, args, kwargs)
-        if not is_jagged(model) or (operation.name in SORTED and not _within_sequences(model, args, kwargs)):
-            return result
-        return _with_rows(result, model)
-
-    return body
+def keeping_rows(call: Call) -> Any:
+    """The padded form's result, and the rows of it, if it has the shape of the first operand."""
+    model: Any = call.first()[0]
+    result = call.on_padded()
+    if not is_jagged(model) or (call.operation.name in SORTED and not _within_sequences(call, model)):
+        return result
+    return _with_rows(result, model)
 
 
-def _within_sequences(x: Jagged, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _within_sequences(call: Call, x: Jagged) -> bool:
     """Whether entries are moved along the ragged dimension only; a flat one holds all sequences."""
     if x.pattern.is_flat:
         return False
-    dim = bound("input dim", args, kwargs).get("dim", -1)
+    dim = call.bound("input dim").get("dim", -1)
     return isinstance(dim, int) and as_dim(dim, len(x.shape)) == x.pattern.at[-1]
 
 
@@ -130,47 +115,27 @@ def _listed(x: Any) -> Any:
     return type(x)([_listed(part) for part in x]) if type(x) in (list, tuple) else x
 
 
-def rule_for(operation: Operation) -> Body | None:
-    """The body for calls with a jagged operand, None where there is none."""
-    if operation.name not in _KNOWN:
-        _KNOWN[operation.name] = _rule_for(operation)
-    return _KNOWN[operation.name]
-
-
-_KNOWN: dict[str, Body | None] = {}
-
-
 def runs_on(operation: Operation) -> str:
     """What the page of all operations says: "rows", "Boolean mask" (the padded form is made for it), or "refused"."""
     if rule_for(operation) is None:
         return "refused"
-    if operation.name in BOOLEAN or operation.name in SAME_ROWS:
-        padded_only = through_padded(operation)
-        return "Boolean mask" if _along(operation, padded_only) is padded_only else "rows"
-    return "rows"
+    padded_only = operation.name in BOOLEAN or operation.name in SAME_ROWS
+    return "Boolean mask" if padded_only and not _rules(operation) else "rows"
 
 
 def _rule_for(operation: Operation) -> Body | None:
     name, family = operation.name, operation.family
     if (family == "elementwise" and name not in BOOLEAN) or name in PER_ENTRY:
         return elementwise(operation)
-    if name in ("max", "min"):
-        return _either(elementwise(operation), _along(operation, through_padded(operation)))
-    if operation.pattern == POSITION_BY_POSITION:
-        return losses.by_position(operation)
-    if name in ("nn.functional.cross_entropy", "nn.functional.nll_loss"):
-        return losses.by_class(operation)
+    if operation.pattern == POSITION_BY_POSITION or name in BOOLEAN or name in SAME_ROWS:
+        return _first_that_knows(operation)
     if family == "metadata" and name not in stored.UNKNOWN_TO_STORED:
         return conversion.ask(name)
     if family == "conversion" or name in ("clone", "detach", "detach_copy", "is_same_size", "zero_", "copy_"):
         return _without_strides(conversion.RULES.get(name, conversion.convert))
     if name in conversion.RULES:
         return conversion.RULES[name]
-    if family == "differentiation":
-        return operation.body
-    if name not in BOOLEAN and name not in SAME_ROWS:
-        return None
-    return _along(operation, through_padded(operation) if name in BOOLEAN else keeping_rows(operation))
+    return operation.body if family == "differentiation" else None
 
 
 def _without_strides(convert: Body) -> Body:
@@ -182,47 +147,66 @@ def _without_strides(convert: Body) -> Body:
     return body
 
 
-def _along(operation: Operation, fallback: Body) -> Body:
-    """The rules for an operation, the most special first: each hands on what is none of its own."""
-    name = operation.name
-    if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-        return recurrence.recurrence(operation, fallback)
-    if name == "nn.functional.scaled_dot_product_attention":
-        return attention.scaled_dot_product_attention(fallback)
-    if name == "nn.functional.multi_head_attention_forward":
-        return attention.multi_head_attention_forward(fallback)
-    if name in WITHOUT_PLACES or (operation.number is not None and operation.number.dim is not None):
-        fallback = features.over_everything(operation, fallback)
-    if name in stored.REDUCTIONS and name in features.ALONG and features.ALONG[name].reduces:
-        fallback = over_sequences(name, stored.REDUCTIONS[name], fallback)
-    if name in ("sum", "mean"):
-        fallback = totals(name, fallback)
-    if name in ("softmax", "log_softmax", "nn.functional.softmin"):
-        fallback = within_sequences(name, stored.BY_NAME[name], fallback)
-    if name in indexing.DIVIDED:
-        fallback = indexing.divided(operation, fallback)
-    if name in features.ALONG:
-        return features.along(operation, fallback)
-    if name in features.RULES:
-        return features.RULES[name](operation, fallback)
-    if name in views.RULES or name in views.BY_SHAPE:
-        return views.rule(name, fallback)
-    joined: dict[str, Callable[..., Body]] = {
-        "cat": joins.cat,
-        "stack": joins.stack,
-        "where": joins.where,
-        "__getitem__": indexing.getitem,
-    }
-    return joined[name](fallback) if name in joined else fallback
-
-
-def _either(by_entry: Body, along: Body) -> Body:
-    """``torch.max`` compares two tensors, or reduces one."""
+def _first_that_knows(operation: Operation) -> Body:
+    """The result of the first rule that knows one, else that of the padded form."""
+    rules = _rules(operation)
+    last = keeping_rows if operation.name in SAME_ROWS else Call.on_padded
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        second = args[1] if len(args) > 1 else kwargs.get("other")
-        return (by_entry if isinstance(second, (Tensor, SparseEntries, Entries)) else along)(
-            function, args, kwargs
-        )
+        call = Call(operation, function, args, kwargs)
+        for rule in rules:
+            found = rule(call)
+            if found is not None:
+                return found
+        return last(call)
 
     return body
+
+
+def _rules(operation: Operation) -> tuple[Callable[[Call], Any], ...]:
+    """The rules for an operation, the most special first."""
+    name = operation.name
+    if operation.pattern == POSITION_BY_POSITION:
+        return (losses.by_position,)
+    if name in SPECIAL:
+        return (SPECIAL[name],)
+    reduces = name in stored.REDUCTIONS and name in features.ALONG and features.ALONG[name].reduces
+    is_number = operation.number is not None and operation.number.dim is not None
+    rules = (
+        (pairwise, name in ("max", "min")),
+        (features.along, name in features.ALONG),
+        (indexing.divided, name in indexing.DIVIDED),
+        (within_sequences, name in ("softmax", "log_softmax", "nn.functional.softmin")),
+        (over_sequences, reduces),
+        (features.over_everything, name in WITHOUT_PLACES or is_number),
+    )
+    return tuple([rule for rule, serves in rules if serves])
+
+
+def pairwise(call: Call) -> Any:
+    """``torch.max`` of two tensors; it may also reduce one."""
+    second = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
+    if not isinstance(second, (Tensor, SparseEntries, Entries)):
+        return None
+    return elementwise(call.operation)(call.function, call.args, call.kwargs)
+
+
+SPECIAL: dict[str, Callable[[Call], Any]] = {
+    **features.RULES,
+    **dict.fromkeys((*views.RULES, *views.BY_SHAPE), views.rearranged),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrence.recurrence),
+    **dict.fromkeys(("nn.functional.cross_entropy", "nn.functional.nll_loss"), losses.by_class),
+    "nn.functional.scaled_dot_product_attention": attention.scaled_dot_product_attention,
+    "nn.functional.multi_head_attention_forward": attention.multi_head_attention_forward,
+    "cat": views.cat,
+    "stack": views.stack,
+    "where": views.where,
+    "__getitem__": indexing.getitem,
+}
+
+_KNOWN = {operation.name: _rule_for(operation) for operation in OPERATIONS}
+
+
+def rule_for(operation: Operation) -> Body | None:
+    """The body for calls with a jagged operand, None where there is none."""
+    return _KNOWN[operation.name]

@@ -1,7 +1,8 @@
-"""Jagged operands side by side: one row for each position that is specified."""
+"""Jagged operands side by side: one row for each position that is specified; elementwise operations on these."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -10,28 +11,30 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern, same_lengths
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.sparse.entries import SparseEntries, densified, shape_of
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.sparse.elementwise import common_pattern
+from maskgrad.semantics.sparse.entries import SparseEntries, attach, densified, shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from typing_extensions import TypeIs
 
 __all__ = [
     "Aligned",
+    "Call",
     "Jagged",
     "aligned",
     "at_rows",
-    "attach",
     "check_frames",
-    "everywhere",
+    "elementwise",
     "feature_dims",
     "from_padded",
     "in_frame",
     "is_jagged",
+    "of_lengths",
     "out_of_frame",
     "padded",
-    "shared_pattern",
+    "rows_at",
 ]
 
 
@@ -54,9 +57,29 @@ def feature_dims(x: Jagged) -> list[int]:
     return [d for d in range(len(at) + x.values.ndim - 1) if d not in at]
 
 
-def everywhere(values: Tensor) -> Entries:
-    """Values of which all are specified; the mask takes no memory."""
-    return Entries(values, torch.ones((), dtype=torch.bool, device=values.device).expand(values.shape))
+class Call(NamedTuple):
+    """A call with a jagged operand. Rules are asked in turn for its result; one that knows none returns None."""
+
+    operation: Operation
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def bound(self, signature: str) -> dict[str, Any]:
+        """The arguments by the names of a signature."""
+        return bound(signature, self.args, self.kwargs)
+
+    def first(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """The first operand, and the other arguments as they were given."""
+        if self.args:
+            return self.args[0], self.args[1:], self.kwargs
+        name = next(n for n in ("input", "self", "tensor") if n in self.kwargs)
+        return self.kwargs[name], (), {k: v for k, v in self.kwargs.items() if k != name}
+
+    def on_padded(self) -> Any:
+        """What the rule for Boolean masks makes of the padded form, which is allocated."""
+        named = {name: padded(value) for name, value in self.kwargs.items()}
+        return self.operation.body(self.function, padded(self.args), named)
 
 
 def padded(x: Any) -> Any:
@@ -123,25 +146,22 @@ class Aligned(NamedTuple):
     operands: list[Any]
 
 
-def shared_pattern(a: JaggedPattern, b: JaggedPattern) -> JaggedPattern:
-    """The sequences up to the end of the shorter of each pair; the same object as the last time."""
-    return a.remembered_beside("shared", b, lambda: _shorter(a, b))
-
-
-def _shorter(a: JaggedPattern, b: JaggedPattern) -> JaggedPattern:
-    lengths = torch.minimum(a.lengths(), b.lengths())
-    return of_lengths(lengths, a)
-
-
-def of_lengths(lengths: Tensor, model: JaggedPattern) -> JaggedPattern:
-    """Sequences of other lengths in the frame of a model. Their number of rows is read."""
+def of_lengths(lengths: Tensor, sizes: tuple[int, ...], at: tuple[int, ...]) -> JaggedPattern:
+    """Sequences of these lengths in a frame of ``sizes``. Their number of rows is read."""
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    return jagged_pattern(offsets, int(offsets[-1]), model.sizes, model.at)
+    return jagged_pattern(offsets, int(offsets[-1]), sizes, at)
 
 
-def rows_in(pattern: JaggedPattern, shorter: JaggedPattern) -> Tensor:
-    """The rows of ``pattern`` at the places of ``shorter``, which has no others."""
-    return pattern.offsets.index_select(0, shorter.sequences()) + shorter.positions()
+def _shared(a: JaggedPattern, b: JaggedPattern) -> JaggedPattern:
+    """The sequences up to the end of the shorter of each pair; the same object as the last time."""
+    return a.remembered_beside(
+        "shared", b, lambda: of_lengths(torch.minimum(a.lengths(), b.lengths()), a.sizes, a.at)
+    )
+
+
+def rows_at(offsets: Tensor, pattern: JaggedPattern) -> Tensor:
+    """The row at each place of ``pattern``, where sequence b begins at row ``offsets[b]``."""
+    return offsets.index_select(0, pattern.sequences()) + pattern.positions()
 
 
 def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
@@ -166,14 +186,14 @@ def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
             elif not same_lengths(leader, own):
                 if leader.is_flat or not can_read_values(own.offsets):
                     return None
-                leader = shared_pattern(leader, own)
+                leader = _shared(leader, own)
     assert leader is not None
     found: list[Any] = []
     for operand in operands:
         if is_jagged(operand):
             values = operand.values
             if operand.pattern.index.shape[0] != leader.index.shape[0]:
-                values = values.index_select(0, rows_in(operand.pattern, leader))
+                values = values.index_select(0, rows_at(operand.pattern.offsets, leader))
             missing = rank - len(operand.shape)
             found.append(values[(slice(None), *(None,) * missing)] if missing else values)
         elif isinstance(operand, (Tensor, Entries)) and len(shape_of(operand)):
@@ -201,11 +221,25 @@ def check_frames(a: JaggedPattern, b: JaggedPattern) -> None:
             )
 
 
-def attach(result: Any, wrap: Callable[[Tensor], Any]) -> Any:
-    """One result, or each of several, with its pattern."""
-    if isinstance(result, Tensor):
-        return wrap(result)
-    if isinstance(result, (tuple, list)):
-        parts = [attach(part, wrap) for part in result]
-        return tuple(parts) if type(result) is tuple else type(result)(parts)
-    return result
+def elementwise(operation: Operation) -> Callable[..., Any]:
+    """The rule of an operation that leaves every entry to itself."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        operands = [*args, *kwargs.values()] if kwargs else args
+        pattern: Any = common_pattern(operands)
+        if type(pattern) is JaggedPattern:
+            rows: Any = [o.values if type(o) is SparseEntries else o for o in operands]
+        else:
+            found = aligned(operands)
+            if found is None or any(isinstance(o, Entries) for o in found.operands):
+                # among Boolean masks, or in a frame of another shape, what is specified is no prefix any more
+                return operation.body(function, padded(args), {k: padded(v) for k, v in kwargs.items()})
+            pattern, rows = found
+        if kwargs:
+            names = dict(zip(kwargs, rows[len(args) :], strict=True))
+            result = function(*rows[: len(args)], **names)
+        else:
+            result = function(*rows)
+        return attach(result, lambda values: SparseEntries(values, pattern))
+
+    return body

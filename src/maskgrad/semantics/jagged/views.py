@@ -1,27 +1,29 @@
-"""Rearrangements of jagged entries: batch and ragged dimension change their places, features their shape."""
+"""Rearrangements of jagged entries: batch and ragged dimension change their places, features their shape; joins.
+
+A rule returns None where the result is no prefix of each sequence: its Boolean form is made.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.jagged import same_lengths
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged.rows import feature_dims, is_jagged
+from maskgrad.semantics.jagged.rows import Call, aligned, check_frames, feature_dims, is_jagged, of_lengths
 from maskgrad.semantics.shapes import order_after, shape_after
 from maskgrad.semantics.sparse.entries import SparseEntries, densified
+from maskgrad.semantics.sparse.joins import where_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["BY_SHAPE", "RULES", "permute", "reshape", "rule"]
-
-#: What a rule returns where the result is no prefix of each sequence: its Boolean form is made.
-ELSE = None
+__all__ = ["BY_SHAPE", "RULES", "cat", "permute", "rearranged", "reshape", "stack", "unsqueeze", "where"]
 
 
 def permute(x: Jagged, order: Sequence[int]) -> SparseEntries:
@@ -48,7 +50,7 @@ def reshape(x: Jagged, shape: Sequence[int]) -> SparseEntries | None:
         for sizes in (inner, [number]) if pattern.is_flat else ([number],):
             places = places or _kept(shape, [outer, *sizes, behind], list(range(1, len(sizes) + 1)))
     if places is None:
-        return ELSE
+        return None
     features = [size for d, size in enumerate(shape) if d not in places]
     return SparseEntries(x.values.reshape(x.values.shape[0], *features), pattern.moved(tuple(places)))
 
@@ -69,7 +71,6 @@ def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] 
 
 
 def _rearranged(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
-    """``transpose``, ``movedim``, ``x.T``, …: dimensions in another order."""
     return permute(x, order_after(function, len(x.shape), *args, **kwargs))
 
 
@@ -80,12 +81,13 @@ def _reshaped(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any
         return (
             SparseEntries(x.values.view(dtype), x.pattern)
             if dtype.itemsize == x.values.dtype.itemsize
-            else ELSE
+            else None
         )
     return reshape(x, shape_after(function, x.shape, *args, **kwargs))
 
 
-def _unsqueeze(x: Jagged, dim: int) -> SparseEntries:
+def unsqueeze(x: Jagged, dim: int) -> SparseEntries:
+    """A new dimension of size 1, of features."""
     rank = len(x.shape)
     dim = as_dim(dim, rank + 1)
     at = tuple([place + (place >= dim) for place in x.pattern.at])
@@ -101,42 +103,108 @@ def _squeeze(x: Jagged, dim: Any = None) -> SparseEntries | None:
         dims = [as_dim(d, rank) for d in ((dim,) if isinstance(dim, int) else dim)]
         dims = [d for d in dims if x.shape[d] == 1]
     if any(d in x.pattern.at for d in dims):
-        return ELSE
+        return None
     features = [x.shape[d] for d in feature_dims(x) if d not in dims]
     at = tuple([place - len([d for d in dims if d < place]) for place in x.pattern.at])
     return SparseEntries(x.values.reshape(x.values.shape[0], *features), x.pattern.moved(at))
 
 
 def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
-    """``expand``, ``expand_as`` and ``broadcast_to``."""
     wanted = shape_after(function, x.shape, *args, **kwargs)
     missing = len(wanted) - len(x.shape)
     at = tuple([place + missing for place in x.pattern.at])
     if any(wanted[d] != full for d, full in zip(at, x.pattern.sizes, strict=True)):
-        return ELSE
+        return None
     features = [wanted[d] for d in range(len(wanted)) if d not in at]
     values = x.values[(slice(None), *(None,) * missing)]
     return SparseEntries(values.expand(-1, *features), x.pattern.moved(at))
 
 
-def rule(name: str, fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """A body that gives what the rule of this name gives, or else the Boolean form."""
-    move, asks = (BY_SHAPE[name], True) if name in BY_SHAPE else (RULES[name], False)
+def _together(parts: Any) -> bool:
+    """Whether all parts are jagged, of the same lengths and at the same places."""
+    if not parts or not all(is_jagged(part) for part in parts):
+        return False
+    first = parts[0]
+    return all(
+        part.pattern.at == first.pattern.at
+        and part.pattern.frame.shape == first.pattern.frame.shape
+        and len(part.shape) == len(first.shape)
+        and same_lengths(first.pattern, part.pattern)
+        for part in parts[1:]
+    )
 
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        first = "input" if "input" in kwargs else "self"
-        x = args[0] if args else kwargs[first]
-        if not is_jagged(x):
-            return fallback(function, args, kwargs)
-        named = {k: v for k, v in kwargs.items() if k != first}
-        found = move(function, x, *args[1:], **named) if asks else move(x, *args[1:], **named)
-        if found is ELSE and move is _reshaped:  # rows have no strides that could forbid a view
-            values, mask = densified(x)
-            whole = Entries(values.contiguous(), mask)
-            args, kwargs = ((whole, *args[1:]), kwargs) if args else (args, {**kwargs, first: whole})
-        return fallback(function, args, kwargs) if found is ELSE else found
 
-    return body
+def cat(call: Call) -> Any:
+    """Along features, if all have the same lengths; along the one batch dimension always."""
+    given = call.bound("tensors dim")
+    parts, dim = given["tensors"], given.get("dim", 0)
+    if not all(is_jagged(part) for part in parts):
+        return None
+    first = parts[0]
+    dim = as_dim(dim, len(first.shape))
+    features = feature_dims(first)
+    if dim in features:
+        if not _together(parts):
+            return None
+        return SparseEntries(torch.cat([p.values for p in parts], features.index(dim) + 1), first.pattern)
+    patterns = [part.pattern for part in parts]
+    fits = len(first.pattern.at) == 2 and dim == first.pattern.at[0]
+    if not fits or any(p.at != first.pattern.at or p.longest != first.pattern.longest for p in patterns):
+        return None
+    if not all(can_read_values(p.offsets) for p in patterns):
+        return None
+    sizes = (sum(p.frame.shape[0] for p in patterns), first.pattern.longest)
+    whole = of_lengths(torch.cat([p.lengths() for p in patterns]), sizes, first.pattern.at)
+    return SparseEntries(torch.cat([part.values for part in parts]), whole)
+
+
+def stack(call: Call) -> Any:
+    """Parts of the same lengths become a dimension of features."""
+    given = call.bound("tensors dim")
+    parts, dim = given["tensors"], given.get("dim", 0)
+    if not _together(parts):
+        return None
+    first = parts[0]
+    dim = as_dim(dim, len(first.shape) + 1)
+    before = len([d for d in feature_dims(first) if d < dim])
+    at = tuple([place + (place >= dim) for place in first.pattern.at])
+    return SparseEntries(torch.stack([p.values for p in parts], before + 1), first.pattern.moved(at))
+
+
+def where(call: Call) -> Any:
+    """Between sides of which both are jagged, or by a jagged condition: nothing else is specified behind the ends."""
+    given = where_arguments(call.function, call.args, call.kwargs)
+    if given is None:
+        return None
+    condition, a, b = given
+    masked = [o for o in (condition, a, b) if is_jagged(o)]
+    for other in masked[1:]:
+        if other.pattern.at == masked[0].pattern.at and len(other.shape) == len(masked[0].shape):
+            check_frames(masked[0].pattern, other.pattern)
+    fits = is_jagged(condition) or (is_jagged(a) and is_jagged(b))
+    # of two lengths, the longer side counts as far as it is chosen
+    if not fits or not all(same_lengths(masked[0].pattern, o.pattern) for o in masked[1:]):
+        return None
+    found = aligned([condition, a, b])
+    if found is None or any(isinstance(o, Entries) for o in found.operands):
+        return None
+    return SparseEntries(torch.where(*found.operands), found.pattern)
+
+
+def rearranged(call: Call) -> Any:
+    """What the rule of this name gives."""
+    name = call.operation.name
+    x, rest, named = call.first()
+    if not is_jagged(x):
+        return None
+    if name in RULES:
+        return RULES[name](x, *rest, **named)
+    found = BY_SHAPE[name](call.function, x, *rest, **named)
+    if found is None and BY_SHAPE[name] is _reshaped:  # rows have no strides that could forbid a view
+        values, mask = densified(x)
+        whole = Entries(values.contiguous(), mask)
+        return call._replace(args=(whole, *rest), kwargs=named).on_padded()
+    return found
 
 
 #: Rules that ask PyTorch what the function that was called makes of the shape.
@@ -146,4 +214,4 @@ BY_SHAPE: dict[str, Callable[..., SparseEntries | None]] = {
     **dict.fromkeys(("expand", "broadcast_to", "expand_as"), _expanded),
 }
 #: Rules that read the arguments themselves.
-RULES: dict[str, Callable[..., SparseEntries | None]] = {"unsqueeze": _unsqueeze, "squeeze": _squeeze}
+RULES: dict[str, Callable[..., SparseEntries | None]] = {"unsqueeze": unsqueeze, "squeeze": _squeeze}

@@ -7,7 +7,8 @@ give a stored one (CSR or CSC like the left factor, else COO).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from maskgrad.patterns import CoordinatePattern
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.contractions import multiply
-from maskgrad.semantics.entries import Entries, rearranged
+from maskgrad.semantics.entries import Entries, as_entries, rearranged
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.sparse.elementwise import apply
 from maskgrad.semantics.sparse.entries import (
@@ -27,11 +28,9 @@ from maskgrad.semantics.sparse.entries import (
     widened,
     with_values,
 )
+from maskgrad.semantics.sparse.indexing import meeting
 from maskgrad.semantics.sparse.reductions import over_groups, total
 from maskgrad.semantics.sparse.views import diagonal, expand, reshape, squeeze, transpose, unsqueeze
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["RULES", "matmul"]
 
@@ -44,16 +43,16 @@ def matmul(left: Any, right: Any) -> Any:
     left, right = (flat(f) if isinstance(f, SparseEntries) else f for f in (left, right))
     _check(left, right)
     if isinstance(left, SparseEntries) and len(left.shape) == 1:
-        return _without(matmul(unsqueeze(left, 0), right), -2 if len(shape_of(right)) > 1 else -1)
+        return squeeze(matmul(unsqueeze(left, 0), right), -2 if len(shape_of(right)) > 1 else -1)
     if isinstance(right, SparseEntries) and len(right.shape) == 1:
-        return _without(matmul(left, unsqueeze(right, 1)), -1)
+        return squeeze(matmul(left, unsqueeze(right, 1)), -1)
     if isinstance(left, SparseEntries) and isinstance(right, SparseEntries):
         return _both(left, right)
     if isinstance(right, SparseEntries):
         turned = transpose(right, -2, -1)
         if len(shape_of(left)) == 1:
             return _times_dense(turned, left)
-        return _turned(_times_dense(turned, _turned(left)))
+        return transpose(_times_dense(turned, transpose(left, -2, -1)), -2, -1)
     return _times_dense(left, right)
 
 
@@ -74,22 +73,12 @@ def _check(left: Any, right: Any) -> None:
         raise RuntimeError("matmul is not implemented for Booleans")
 
 
-def _turned(x: Entries | Tensor) -> Any:
-    return rearranged(x, lambda part: part.mT)
-
-
-def _without(x: SparseEntries | Entries, dim: int) -> SparseEntries | Entries:
-    """A dimension that stood for a vector removed again."""
-    if isinstance(x, SparseEntries):
-        return squeeze(x, dim)
-    return Entries(x.values.squeeze(dim), x.mask.squeeze(dim))
-
-
 def _times_dense(left: SparseEntries, right: Entries | Tensor) -> Entries:
     """(…, n, k) stored times (…, k, p) dense: each entry scales one row of the partner."""
     values, mask = right if isinstance(right, Entries) else (right, None)
     if values.ndim == 1:
-        return _without(_times_dense(left, rearranged(right, lambda t: t.unsqueeze(1))), -1)  # type: ignore[return-value]
+        side: Entries = squeeze(_times_dense(left, unsqueeze(right, 1)), -1)
+        return side
     batches, outer = left.sizes[:-2], torch.broadcast_shapes(left.sizes[:-2], values.shape[:-2])
     if not batches and outer:  # the matrix meets every batch: their columns stand side by side
         side = _times_dense(left, rearranged(right, lambda t: t.movedim(-2, 0).flatten(1)))
@@ -130,18 +119,10 @@ def _both(left: SparseEntries, right: SparseEntries) -> SparseEntries:
     sizes = (*batches, left.sizes[-2], right.sizes[-1])
     *batch, row, inner = left.pattern.coordinates()
     *others, line, column = right.pattern.coordinates()
-    meeting = (*batches, left.sizes[-1])
-    inner, line = (
-        ravel_multi_index(torch.stack([*batch, inner]), meeting),
-        ravel_multi_index(torch.stack([*others, line]), meeting),
-    )
-    order = torch.argsort(line, stable=True)
-    sorted_line = line[order].contiguous()
-    begin = torch.searchsorted(sorted_line, inner)
-    number = torch.searchsorted(sorted_line, inner, right=True) - begin
-    first = torch.repeat_interleave(number)  # which entry of the left each product comes from
-    offset = torch.arange(first.shape[0], device=row.device) - (number.cumsum(0) - number)[first]
-    second = order[begin[first] + offset]
+    grid = (*batches, left.sizes[-1])
+    inner = ravel_multi_index(torch.stack([*batch, inner]), grid)
+    line = ravel_multi_index(torch.stack([*others, line]), grid)
+    first, second = meeting(inner, line)
     products = widened(left.entries)[first] * widened(right.entries)[second]
     keys = ravel_multi_index(torch.stack([*[b[first] for b in batch], row[first], column[second]]), sizes)
     distinct, index = torch.unique(keys, return_inverse=True)
@@ -180,7 +161,7 @@ def _scalar_product(conjugated: bool) -> Callable[..., Any]:
     return body
 
 
-def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``inner``: over the last dimension of both, every vector of one with every vector of the other."""
     x, y = bound("input other", args, kwargs).values()
     ranks = len(shape_of(x)), len(shape_of(y))
@@ -190,30 +171,23 @@ def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return _scalar_product(False)(torch.dot, (x, y), {})
     shape = (*shape_of(x)[:-1], *shape_of(y)[:-1])
     x, y = (
-        f if rank < 3 else _reshaped(f, (-1, shape_of(f)[-1])) for f, rank in zip((x, y), ranks, strict=True)
+        f if rank < 3 else reshape(f, (-1, shape_of(f)[-1])) for f, rank in zip((x, y), ranks, strict=True)
     )
-    turned = y if ranks[1] == 1 else transpose(y, -2, -1) if isinstance(y, SparseEntries) else _turned(y)
-    found = matmul(x, turned)
-    return _reshaped(found, shape) if max(ranks) > 2 else found
+    found = matmul(x, y if ranks[1] == 1 else transpose(y, -2, -1))
+    return reshape(found, shape) if max(ranks) > 2 else found
 
 
-def _reshaped(x: Any, shape: tuple[int, ...]) -> Any:
-    return reshape(x, shape) if isinstance(x, SparseEntries) else rearranged(x, lambda t: t.reshape(shape))
-
-
-def outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``outer``: one entry for each pair of entries."""
+def _outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, y = bound("input vec2", args, kwargs).values()
     if all(isinstance(v, SparseEntries) and len(v.sizes) == len(v.shape) == 1 for v in (x, y)):
         rows, columns = x.pattern.coordinates()[0], y.pattern.coordinates()[0]
         places = rows.repeat_interleave(len(columns)), columns.repeat(len(rows))
         entries = (x.entries[:, None] * y.entries).reshape(-1)
         return SparseEntries(entries, CoordinatePattern(torch.stack(places), (*x.sizes, *y.sizes)))
-    return apply(lambda v: v[0] * v[1], [_reshaped(x, (-1, 1)), _reshaped(y, (1, -1))])
+    return apply(lambda v: v[0] * v[1], [reshape(x, (-1, 1)), reshape(y, (1, -1))])
 
 
 def _product(left: Any, right: Any) -> Any:
-    """A product with or without stored factors."""
     if isinstance(left, SparseEntries) or isinstance(right, SparseEntries):
         return matmul(left, right)
     return multiply(left, right) if is_masked(left) or is_masked(right) else left @ right
@@ -223,17 +197,15 @@ def _plus(a: Any, b: Any) -> Any:
     """The sum of two operands, stored if one of them is."""
     if isinstance(a, SparseEntries) or isinstance(b, SparseEntries):
         return apply(lambda v: v[0] + v[1], [a, b])
-    parts = [p if isinstance(p, Entries) else Entries(p, torch.ones((), dtype=torch.bool)) for p in (a, b)]
-    masks = [p.mask.to(p.values.device).expand(p.values.shape) for p in parts]
-    safe = [torch.where(m, p.values, 0) for p, m in zip(parts, masks, strict=True)]
-    return Entries(safe[0] + safe[1], masks[0] & masks[1])
+    (x, known), (y, also) = as_entries(a), as_entries(b)
+    return Entries(torch.where(known, x, 0) + torch.where(also, y, 0), known & also)
 
 
 def _times(x: Any, number: Any) -> Any:
     return with_values(x, x.values * number) if is_masked(x) else x * number
 
 
-def plus_product(names: str) -> Callable[..., Any]:
+def _plus_product(names: str) -> Callable[..., Any]:
     """``beta * input + alpha * product``: specified where the product and the input are; beta = 0 ignores the input."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -249,18 +221,17 @@ def plus_product(names: str) -> Callable[..., Any]:
     return body
 
 
-def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``input @ weight.T + bias``; an unspecified bias leaves its outputs unspecified."""
     arguments = bound("input weight bias", args, kwargs)
     weight, bias = arguments["weight"], arguments.get("bias")
     if len(shape_of(weight)) > 1:
-        weight = transpose(weight, -2, -1) if isinstance(weight, SparseEntries) else _turned(weight)
+        weight = transpose(weight, -2, -1)
     result = _product(arguments["input"], weight)
     return result if bias is None else _plus(result, bias)
 
 
-def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The sum of the entries of the main diagonal."""
+def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     (x,) = bound("input", args, kwargs).values()
     if len(x.shape) != 2:
         raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {len(x.shape)}")
@@ -272,11 +243,11 @@ RULES: dict[str, Callable[..., Any]] = {
     "dot": _scalar_product(False),
     "vdot": _scalar_product(True),
     "linalg.vecdot": _scalar_product(True),
-    "inner": inner,
-    "outer": outer,
-    "linear": linear,
-    "trace": trace,
-    "addmm": plus_product("input mat1 mat2"),
-    "addmv": plus_product("input mat vec"),
-    "baddbmm": plus_product("input batch1 batch2"),
+    "inner": _inner,
+    "outer": _outer,
+    "linear": _linear,
+    "trace": _trace,
+    "addmm": _plus_product("input mat1 mat2"),
+    "addmv": _plus_product("input mat vec"),
+    "baddbmm": _plus_product("input batch1 batch2"),
 }

@@ -1,76 +1,68 @@
-"""Conversions of stored values, and what can be asked about them."""
+"""Conversions of stored values, what can be asked about them, and what gradients are sent back to them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from maskgrad.patterns import StoredPattern
 from maskgrad.patterns.algebra import equal
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.jagged.rows import at_rows
 from maskgrad.semantics.plain_arguments import plain_arguments
-from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
+from maskgrad.semantics.sparse.elementwise import lookup, same_pattern
+from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_masked, shape_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["RULES", "ask", "convert"]
-
-
-LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
+__all__ = ["RULES", "ask", "convert", "cotangent"]
 
 
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Change dtype or device of the values; the pattern follows to the device."""
     x, *rest = args
-    others = [a.values if isinstance(a, (SparseEntries, Entries)) else a for a in rest]
     if not isinstance(x, SparseEntries):
-        return function(x, *others, **kwargs)
-    values = function(x.values, *others, **kwargs)
-    if not isinstance(values, Tensor):
-        return values
-    moved = [t.to(values.device) for t in x.pattern.tensors()]
-    return SparseEntries(values, x.pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
+        return function(x, *map(_bare, rest), **kwargs)
+    values = function(x.values, *map(_bare, rest), **kwargs)
+    return _at_device(values, x.pattern) if isinstance(values, Tensor) else values
 
 
-def clone(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
-    """A copy of the values; patterns never change, so they are shared."""
-    x = args[0] if args else kwargs["input"]
-    return SparseEntries(x.values.clone(), x.pattern)
+def _bare(argument: Any) -> Any:
+    return argument.values if is_masked(argument) else argument
 
 
-def detach(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
-    """The values out of the graph."""
-    x = args[0] if args else kwargs["input"]
-    return SparseEntries(x.values.detach(), x.pattern)
+def _at_device(values: Tensor, pattern: StoredPattern) -> SparseEntries:
+    moved = [t.to(values.device) for t in pattern.tensors()]
+    return SparseEntries(values, pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
 
 
-def like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
+def _of_values(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """A rule that changes the values; patterns never change, so they are shared."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
+        x = args[0] if args else kwargs["input"]
+        return SparseEntries(change(x.values), x.pattern)
+
+    return body
+
+
+def _like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
     """``ones_like`` and its kin: new values in the same pattern."""
     x, *rest = args or (kwargs["input"],)
     options = {name: value for name, value in kwargs.items() if name != "input"}
     plain, options = plain_arguments(rest, options)
     values = function(x.values, *plain, **options)
-    if values.device == x.values.device:
-        return SparseEntries(values, x.pattern)
-    moved = [t.to(values.device) for t in x.pattern.tensors()]
-    return SparseEntries(values, x.pattern.rebuilt(tuple(moved)))
+    same = values.device == x.values.device
+    return SparseEntries(values, x.pattern) if same else _at_device(values, x.pattern)
 
 
-def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
-    """Zeros for what is stored; in place there is nothing else."""
-    return SparseEntries(torch.zeros_like(args[0].values), args[0].pattern)
-
-
-def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
+def _copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
     """``x.copy_(source)`` from the same layout; where the pattern is the same, to the memory that there is."""
     x, source = args[0], args[1] if len(args) > 1 else kwargs["src"]
-    if not (
-        isinstance(x, SparseEntries)
-        and isinstance(source, SparseEntries)
-        and x.pattern.facts() == source.pattern.facts()
-    ):
+    both = [part for part in (x, source) if isinstance(part, SparseEntries)]
+    if len(both) < 2 or x.pattern.facts() != source.pattern.facts():
         target, found = (
             f"{part.pattern.layout}, {tuple(part.shape)}"
             if isinstance(part, SparseEntries)
@@ -82,15 +74,29 @@ def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
             "convert the source first: source.to_dense(), source.to_sparse(), …"
         )
     values = source.values.to(x.values)
-    if equal(x.pattern, source.pattern):
-        return SparseEntries(values, x.pattern)
-    moved = [t.to(values.device) for t in source.pattern.tensors()]
-    return SparseEntries(values, source.pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
+    same = equal(x.pattern, source.pattern)
+    return SparseEntries(values, x.pattern) if same else _at_device(values, source.pattern)
 
 
-def same_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether two tensors have one shape, however they are stored."""
+def _same_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(shape_of(args[0]) == shape_of(args[1] if len(args) > 1 else kwargs["other"]))
+
+
+def _size(shape: torch.Size, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    return shape if dim is None else shape[dim]
+
+
+#: What is known without the values: of the entries and the arguments.
+ANSWERS: dict[str, Callable[[SparseEntries, tuple[Any, ...], dict[str, Any]], Any]] = {
+    "shape": lambda x, *_: x.shape,
+    "size": lambda x, args, kwargs: _size(x.shape, args, kwargs),
+    **dict.fromkeys(("ndim", "dim", "ndimension"), lambda x, *_: len(x.shape)),
+    **dict.fromkeys(("numel", "nelement"), lambda x, *_: x.shape.numel()),
+    "is_sparse": lambda x, *_: x.pattern.layout == torch.sparse_coo,
+    "is_sparse_csr": lambda x, *_: x.pattern.layout == torch.sparse_csr,
+    "is_contiguous": lambda *_: True,
+}
 
 
 def ask(name: str) -> Callable[..., Any]:
@@ -98,38 +104,57 @@ def ask(name: str) -> Callable[..., Any]:
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["input"]
-        if not isinstance(x, SparseEntries):
-            return function(
-                *[a.values if isinstance(a, (SparseEntries, Entries)) else a for a in args], **kwargs
-            )
-        shape = x.shape
-        answers: dict[str, Callable[[], Any]] = {
-            "shape": lambda: shape,
-            "size": lambda: (
-                shape[args[1]] if len(args) > 1 else shape[kwargs["dim"]] if "dim" in kwargs else shape
-            ),
-            "ndim": lambda: len(shape),
-            "dim": lambda: len(shape),
-            "ndimension": lambda: len(shape),
-            "numel": shape.numel,
-            "nelement": shape.numel,
-            "is_sparse": lambda: x.pattern.layout == torch.sparse_coo,
-            "is_sparse_csr": lambda: x.pattern.layout == torch.sparse_csr,
-            "is_contiguous": lambda: True,
-        }
-        if name in answers:
-            return answers[name]()
-        rest = [a.values if isinstance(a, (SparseEntries, Entries)) else a for a in args[1:]]
-        return function(x.values, *rest, **kwargs)
+        if isinstance(x, SparseEntries) and name in ANSWERS:
+            return ANSWERS[name](x, args, kwargs)
+        if not args:
+            return function(_bare(x), **{k: v for k, v in kwargs.items() if k != "input"})
+        return function(*map(_bare, args), **kwargs)
 
     return body
 
 
+def cotangent(output: SparseEntries, gradient: Any) -> Tensor:
+    """A gradient in the storage of ``output``; what it does not specify is 0, and what ``output`` has not is ignored.
+
+    Args:
+        output: stored values.
+        gradient: stored (any layout), masked or dense, of the shape of ``output``.
+
+    Raises:
+        RuntimeError: the shapes differ.
+    """
+    if shape_of(gradient) != output.shape:
+        raise RuntimeError(
+            f"the gradient must have shape {tuple(output.shape)}, found {tuple(shape_of(gradient))}"
+        )
+    if isinstance(gradient, SparseEntries) and same_pattern([output, gradient]):
+        return gradient.values
+    pattern = output.pattern
+    jagged = isinstance(pattern, JaggedPattern)  # whose dimensions stand anywhere in the shape
+    if isinstance(gradient, SparseEntries) and (jagged or isinstance(gradient.pattern, JaggedPattern)):
+        gradient = densified(gradient)
+    if isinstance(gradient, Entries):
+        gradient = torch.where(gradient.mask, gradient.values, 0)
+    if isinstance(pattern, JaggedPattern):
+        return at_rows(gradient, pattern)
+    places = pattern.coordinates()
+    if not isinstance(gradient, SparseEntries):
+        return pattern.gathered(gradient[tuple(places)])
+    if len(gradient.sizes) != len(output.sizes):
+        raise RuntimeError("the gradient must have the same dense dimensions as the output")
+    entries, present = lookup(gradient, places)
+    present = present.reshape(-1, *(1,) * (entries.ndim - 1))
+    return pattern.gathered(torch.where(present, entries, 0))
+
+
 RULES: dict[str, Callable[..., Any]] = {
-    "clone": clone,
-    **dict.fromkeys(("detach", "detach_copy"), detach),
-    "is_same_size": same_size,
-    **dict.fromkeys(LIKE.split(), like),
-    "zero_": zero,
-    "copy_": copy,
+    "clone": _of_values(torch.clone),
+    **dict.fromkeys(("detach", "detach_copy"), _of_values(torch.detach)),
+    "zero_": _of_values(torch.zeros_like),
+    "is_same_size": _same_size,
+    **dict.fromkeys(
+        ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
+        _like,
+    ),
+    "copy_": _copy,
 }

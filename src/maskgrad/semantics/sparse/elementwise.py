@@ -7,7 +7,8 @@ places are looked up in the other sparse operands and gathered from the dense on
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,15 +17,12 @@ from maskgrad.kernels import sort_rows
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import StoredPattern, ravel_multi_index
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, rearranged
 from maskgrad.semantics.signatures import paired
-from maskgrad.semantics.sparse.entries import SparseEntries, flat, from_places, shape_of
+from maskgrad.semantics.sparse.entries import SparseEntries, attach, flat, from_places, shape_of
 from maskgrad.semantics.sparse.views import expand
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["aligned", "apply", "elementwise", "lookup", "prelu", "same_pattern"]
+__all__ = ["aligned", "apply", "common_pattern", "elementwise", "lookup", "prelu", "same_pattern"]
 
 
 def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -41,28 +39,22 @@ def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     """``run`` on aligned values, and the result with its pattern."""
     values, wrap = aligned(operands)
-    return _attach(run(values), wrap)
+    return attach(run(values), wrap)
 
 
 def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], SparseEntries]]:
     """Values of all operands at the entries that they have in common, and what puts a result there."""
-    common = _common_pattern(operands)
+    common = common_pattern(operands)
     if common is not None:
-        return [o.values if type(o) is SparseEntries else o for o in operands], lambda v: SparseEntries(
-            v, common
-        )
-    alive = True  # an unspecified number leaves nothing specified
-    for operand in operands:
-        if isinstance(operand, Entries) and not operand.mask.ndim:
-            alive = alive and bool(operand.mask)
+        return [o.values if type(o) is SparseEntries else o for o in operands], _attached_to(common)
+    # an unspecified number leaves nothing specified
+    alive = all(bool(o.mask) for o in operands if isinstance(o, Entries) and not o.mask.ndim)
     operands = [o.values if isinstance(o, Entries) and not o.mask.ndim else o for o in operands]
     tensors = [o for o in operands if len(shape_of(o))]
     stored = [o for o in tensors if isinstance(o, SparseEntries)]
     if alive and len(stored) == len(tensors) and same_pattern(stored):
-        same = stored[0].pattern
-        return [o.values if isinstance(o, SparseEntries) else o for o in operands], lambda v: SparseEntries(
-            v, same
-        )
+        values = [o.values if isinstance(o, SparseEntries) else o for o in operands]
+        return values, _attached_to(stored[0].pattern)
     shape = torch.broadcast_shapes(*[shape_of(o) for o in tensors])
     if _divided_differently(tensors, shape):
         operands = [flat(o) if isinstance(o, SparseEntries) else o for o in operands]
@@ -91,14 +83,20 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], SparseEn
     return values, lambda v: from_places(places, v, pattern.sizes, pattern)
 
 
-def _common_pattern(operands: list[Any]) -> StoredPattern | None:
-    """The pattern that is one and the same object in all operands but numbers: asked first, and without shapes."""
+def _attached_to(pattern: StoredPattern) -> Callable[[Tensor], SparseEntries]:
+    return lambda values: SparseEntries(values, pattern)
+
+
+def common_pattern(operands: Sequence[Any]) -> StoredPattern | None:
+    """The pattern that is the same in all operands but numbers: asked first, without shapes and numbers."""
     pattern, ndim = None, 0
     for operand in operands:
         if type(operand) is SparseEntries:
             if pattern is None:
                 pattern, ndim = operand.pattern, operand.values.ndim
-            elif operand.pattern is not pattern or operand.values.ndim != ndim:
+            elif operand.values.ndim != ndim or not (
+                operand.pattern is pattern or operand.pattern.is_same(pattern)
+            ):
                 return None
         elif isinstance(operand, Entries) or (isinstance(operand, Tensor) and operand.ndim):
             return None
@@ -112,23 +110,13 @@ def same_pattern(stored: list[SparseEntries]) -> bool:
         pattern = other.pattern
         if len(other.shape) != rank:
             return False
-        if pattern is first:
+        if pattern.is_same(first):
             continue
-        if pattern.facts() != first.facts():
+        if torch.compiler.is_compiling() or pattern.facts() != first.facts():
             return False
-        pairs = list(zip(pattern.tensors(), first.tensors(), strict=True))
-        if all(a is b for a, b in pairs):
-            continue
-        if torch.compiler.is_compiling() or not all(torch.equal(a, b) for a, b in pairs):
+        if not all(torch.equal(a, b) for a, b in zip(pattern.tensors(), first.tensors(), strict=True)):
             return False
     return True
-
-
-def _attach(result: Any, wrap: Callable[[Tensor], SparseEntries]) -> Any:
-    if isinstance(result, Tensor):
-        return wrap(result)
-    parts = [wrap(part) for part in result]
-    return tuple(parts) if type(result) is tuple else type(result)(parts)
 
 
 def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
@@ -199,12 +187,9 @@ def prelu(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     """``prelu``: the weight belongs to dimension 1 of the input."""
     arguments = paired(("input", "weight"), args) | kwargs
     x, weight = arguments["input"], arguments["weight"]
-    size = shape_of(weight).numel()
-    if isinstance(weight, SparseEntries) or (size != 1 and (len(shape_of(x)) < 2 or shape_of(x)[1] != size)):
+    size, sizes = shape_of(weight).numel(), shape_of(x)
+    if isinstance(weight, SparseEntries) or (size != 1 and (len(sizes) < 2 or sizes[1] != size)):
         raise RuntimeError("prelu: weight must be a dense tensor with one entry, or one for each channel")
-    shape = (-1, *(1,) * (len(shape_of(x)) - 2)) if size != 1 else ()
-    if isinstance(weight, Entries):
-        weight = Entries(weight.values.reshape(shape), weight.mask.reshape(shape))
-    else:
-        weight = weight.reshape(shape)
+    shape = (-1, *(1,) * (len(sizes) - 2)) if size != 1 else ()
+    weight = rearranged(weight, lambda part: part.reshape(shape))
     return apply(lambda v: torch.where(v[0] > 0, v[0], v[1] * v[0]), [x, weight])

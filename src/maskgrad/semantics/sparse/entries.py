@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern, StoredPattern
+from maskgrad.patterns import CompressedPattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.conversion import pattern_of_places
 from maskgrad.semantics.entries import Entries
 
 __all__ = [
     "SIGNED",
     "SparseEntries",
+    "attach",
     "densified",
     "exploded",
     "flat",
     "from_places",
-    "from_sorted_places",
     "is_masked",
     "shape_of",
     "undivided",
@@ -44,7 +45,7 @@ class SparseEntries:
     @property
     def entries(self) -> Tensor:
         """The stored values one behind the other, (n, *dense)."""
-        return self.pattern.spread(self.values)
+        return self.pattern.flattened(self.values)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -74,8 +75,7 @@ def shape_of(operand: Any) -> torch.Size:
 def exploded(x: SparseEntries) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Coordinates (d, n), entries (n,) and all sizes: dense dimensions are spelled out as coordinates too."""
     if type(x.pattern) is JaggedPattern and not x.pattern.is_canonical:
-        canonical = SparseEntries(x.values, x.pattern.moved(tuple(range(len(x.pattern.at)))))
-        coordinates, entries, _ = exploded(canonical)
+        coordinates, entries, _ = exploded(SparseEntries(x.values, x.pattern.canonical()))
         at = x.pattern.at
         order = [*at, *[d for d in range(len(x.shape)) if d not in at]]
         back = [order.index(d) for d in range(len(order))]
@@ -108,11 +108,6 @@ def from_places(
         layout = model.layout
     pattern, order = pattern_of_places(coordinates, sizes, layout)
     return SparseEntries(pattern.gathered(entries[order]), pattern)
-
-
-def from_sorted_places(coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...]) -> SparseEntries:
-    """COO from places that are in row-major order already."""
-    return SparseEntries(entries, CoordinatePattern(coordinates, sizes))
 
 
 def undivided(entries: Tensor) -> Entries:
@@ -167,3 +162,13 @@ def widened(values: Tensor) -> Tensor:
     if values.device.type == "cpu" and values.dtype == torch.complex64:
         return values.to(torch.complex128)
     return values.to(torch.complex64) if values.dtype == torch.complex32 else values
+
+
+def attach(result: Any, wrap: Callable[[Tensor], Any]) -> Any:
+    """One result, or each of several, with its pattern."""
+    if isinstance(result, Tensor):
+        return wrap(result)
+    if isinstance(result, (tuple, list)):
+        parts = [attach(part, wrap) for part in result]
+        return tuple(parts) if type(result) is tuple else type(result)(parts)
+    return result

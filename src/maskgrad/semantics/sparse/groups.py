@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +18,9 @@ from maskgrad.patterns.compressed import BY_ROW
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dims
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries
+from maskgrad.semantics.entries import widened as halves_widened
 from maskgrad.semantics.sparse.entries import SparseEntries, exploded, undivided, widened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 
@@ -74,7 +73,7 @@ class Groups:
             return (self.sum(entries) / self.counts(entries)).to(entries.dtype)
         return kernels.segment_mean(entries, self.pointers, self.order).to(entries.dtype)
 
-    def spread(self, values: Tensor) -> Tensor:
+    def expand(self, values: Tensor) -> Tensor:
         """What each group has, given to its entries: (g, *dense) -> (n, *dense)."""
         if self.is_one:
             return values.expand(self.entries, *values.shape[1:])
@@ -105,26 +104,18 @@ class Groups:
     def variance(self, entries: Tensor, correction: float) -> Tensor:
         """Variance of each group, (n, *dense) -> (g, *dense), float32 for halves."""
         if self._is_line(entries):
-            return kernels.masked_variance(entries, _everywhere(entries), (0,), True, correction)[0]
+            return kernels.masked_variance(*as_entries(entries), (0,), True, correction)[0]
         return kernels.segment_variance(entries, self.pointers, self.order, correction)[0]
 
-    def norm(self, entries: Tensor, ord: float) -> Tensor:
-        """Vector norm of each group, (n, *dense) -> (g, *dense), float32 for halves."""
-        if self._is_line(entries) and ord != -math.inf:
-            return kernels.masked_norm(_unhalved(entries), _everywhere(entries), (0,), True, ord)[0]
-        return kernels.segment_norm(entries, self.pointers, self.order, ord)
-
-    def prod(self, entries: Tensor) -> Tensor:
-        """Product of each group, (n, *dense) -> (g, *dense), float32 for halves and int64 for integers."""
-        if self._is_line(entries):
-            return kernels.product(_unhalved(entries), _everywhere(entries), (0,), True)[0]
-        return kernels.segment_product(entries, self.pointers, self.order)
-
-    def logsumexp(self, entries: Tensor) -> Tensor:
-        """Logarithm of the sum of exponentials of each group, (n, *dense) -> (g, *dense), float32 for halves."""
-        if self._is_line(entries):
-            return kernels.masked_logsumexp(_unhalved(entries), _everywhere(entries), (0,), True)[0]
-        return kernels.segment_logsumexp(entries, self.pointers, self.order)
+    def reduced(
+        self, entries: Tensor, masked: Callable[..., Any] | None, segments: Callable[..., Any], *options: Any
+    ) -> Tensor:
+        """The result of a kernel, (n, *dense) -> (g, *dense), float32 for halves; of one line or of segments."""
+        if masked is not None and self._is_line(entries):
+            found: Tensor = masked(*as_entries(halves_widened(entries)), (0,), True, *options)[0]
+        else:
+            found = segments(entries, self.pointers, self.order, *options)
+        return found
 
     def _is_line(self, entries: Tensor) -> bool:
         """One group of real entries, which many threads can share: a masked kernel does it."""
@@ -203,18 +194,7 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
     return group(pattern.coordinates(), pattern.sizes, dims)
 
 
-def _unhalved(entries: Tensor) -> Tensor:
-    """Halves in float32, everything else as it is."""
-    return entries.float() if entries.dtype in HALVES else entries
-
-
-def _everywhere(entries: Tensor) -> Tensor:
-    """The mask that leaves out nothing; it takes no memory."""
-    return torch.ones((), dtype=torch.bool, device=entries.device).expand(entries.shape)
-
-
 def _one_group(entries: int, device: torch.device) -> Groups:
-    """All entries; no group if there are none."""
     number = 1 if entries else 0
     pointers = torch.tensor([0, entries] if entries else [0], device=device)
     return Groups(pointers, None, entries, pointers.new_zeros((0, number)), ())

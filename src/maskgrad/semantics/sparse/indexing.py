@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,12 @@ from maskgrad.semantics.sparse.elementwise import lookup
 from maskgrad.semantics.sparse.entries import SparseEntries, flat, from_places
 from maskgrad.semantics.sparse.views import on_dense, squeeze, unsqueeze
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+__all__ = ["RULES", "index_select", "meeting", "pieces", "section"]
 
-__all__ = ["RULES", "index_select", "pieces", "section"]
+
+def _resized(x: SparseEntries, at: int, size: int, coordinates: Tensor, entries: Tensor) -> SparseEntries:
+    """Entries at places in a tensor of which dimension ``at`` has another size."""
+    return from_places(coordinates, entries, (*x.sizes[:at], size, *x.sizes[at + 1 :]), x.pattern)
 
 
 def section(x: SparseEntries, at: int, start: int, length: int, step: int = 1) -> SparseEntries:
@@ -36,11 +39,10 @@ def section(x: SparseEntries, at: int, start: int, length: int, step: int = 1) -
         inside &= place % step == 0
     kept = coordinates[:, inside]
     kept[at] = torch.div(place[inside], step, rounding_mode="floor")
-    return from_places(kept, x.entries[inside], (*x.sizes[:at], length, *x.sizes[at + 1 :]), x.pattern)
+    return _resized(x, at, length, kept, x.entries[inside])
 
 
-def narrow(x: SparseEntries, dim: int, start: Any, length: int) -> SparseEntries:
-    """A range of one dimension."""
+def _narrow(x: SparseEntries, dim: int, start: Any, length: int) -> SparseEntries:
     at = as_dim(dim, len(x.shape))
     size, begin = x.shape[at], int(start)
     if not -size <= begin <= size:
@@ -53,7 +55,7 @@ def narrow(x: SparseEntries, dim: int, start: Any, length: int) -> SparseEntries
     return section(x, at, begin, length)
 
 
-def select(x: SparseEntries, dim: int, index: Any) -> SparseEntries | Entries:
+def _select(x: SparseEntries, dim: int, index: Any) -> Any:
     """One slice; the dimension disappears."""
     at, place = as_dim(dim, len(x.shape)), int(index)
     size = x.shape[at]
@@ -74,19 +76,21 @@ def index_select(x: SparseEntries, dim: int, index: Tensor) -> SparseEntries:
     if at >= len(x.sizes):
         return on_dense(x, lambda entries: entries.index_select(at - len(x.sizes) + 1, index))
     coordinates = x.pattern.coordinates()
-    order = torch.argsort(coordinates[at], stable=True)
-    line = coordinates[at][order].contiguous()
-    wanted = index.to(line.dtype).contiguous()
-    begin = torch.searchsorted(line, wanted)
-    number = torch.searchsorted(line, wanted, right=True) - begin
-    which = torch.repeat_interleave(number)  # the position in the result of each entry that is read
-    offset = torch.arange(which.shape[0], device=index.device) - (number.cumsum(0) - number)[which]
-    source = order[begin[which] + offset]
+    which, source = meeting(index.to(coordinates.dtype), coordinates[at])
     kept = coordinates[:, source]
     kept[at] = which
-    return from_places(
-        kept, x.entries[source], (*x.sizes[:at], index.shape[0], *x.sizes[at + 1 :]), x.pattern
-    )
+    return _resized(x, at, index.shape[0], kept, x.entries[source])
+
+
+def meeting(wanted: Tensor, lines: Tensor) -> tuple[Tensor, Tensor]:
+    """All pairs of places of ``wanted`` (m,) and of ``lines`` (n,) with equal numbers, in the order of ``wanted``."""
+    order = torch.argsort(lines, stable=True)
+    ascending, wanted = lines[order].contiguous(), wanted.contiguous()
+    begin = torch.searchsorted(ascending, wanted)
+    number = torch.searchsorted(ascending, wanted, right=True) - begin
+    first = torch.repeat_interleave(number)
+    offset = torch.arange(first.shape[0], device=lines.device) - (number.cumsum(0) - number)[first]
+    return first, order[begin[first] + offset]
 
 
 def pieces(x: SparseEntries, at: int, lengths: list[int]) -> tuple[SparseEntries, ...]:
@@ -105,7 +109,7 @@ def pieces(x: SparseEntries, at: int, lengths: list[int]) -> tuple[SparseEntries
         moved = places.clone()
         moved[at] -= start
         start += length
-        result.append(from_places(moved, part, (*x.sizes[:at], length, *x.sizes[at + 1 :]), x.pattern))
+        result.append(_resized(x, at, length, moved, part))
     return tuple(result)
 
 
@@ -122,8 +126,7 @@ def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
-def unbind(x: SparseEntries, dim: int = 0) -> tuple[SparseEntries | Entries, ...]:
-    """All slices of one dimension."""
+def _unbind(x: SparseEntries, dim: int = 0) -> tuple[SparseEntries | Entries, ...]:
     at = as_dim(dim, len(x.shape))
     return tuple([squeeze(part, at) for part in pieces(x, at, [1] * x.shape[at])])
 
@@ -155,14 +158,14 @@ def _part(part: Any) -> Any:
     return operator.index(part)
 
 
-def getitem(x: Any, index: Any) -> Any:
+def _getitem(x: Any, index: Any) -> Any:
     """Integers, slices, Ellipsis, None, tensors of positions or Booleans, in torch's order of dimensions."""
-    if not isinstance(x, SparseEntries):
-        _known(index)
-        raise TypeError("the index of a plain tensor must be plain")
     _known(index)
+    if not isinstance(x, SparseEntries):
+        raise TypeError("the index of a plain tensor must be plain")
     parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
-    taken = sum(p.ndim if isinstance(p, Tensor) and p.dtype == torch.bool else 1 for p in parts if _takes(p))
+    takers = [p for p in parts if p is not None and p is not Ellipsis]
+    taken = sum(p.ndim if isinstance(p, Tensor) and p.dtype == torch.bool else 1 for p in takers)
     if taken > len(x.shape):
         raise IndexError(f"too many indices for tensor of dimension {len(x.shape)}")
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
@@ -171,45 +174,30 @@ def getitem(x: Any, index: Any) -> Any:
     if sum(isinstance(part, Tensor) for part in parts) > 1:
         return _pointwise(x, parts)
     dim = 0
-    for part in parts:
+    for i, part in enumerate(parts):
+        if not isinstance(x, SparseEntries):  # the sparse dimensions are used up
+            rest = (*[slice(None)] * dim, *parts[i:])
+            return Entries(x.values[rest], x.mask[rest])
         if part is None:
-            x, dim = _unsqueezed(x, dim), dim + 1
+            x, dim = unsqueeze(x, dim), dim + 1
         elif isinstance(part, slice):
             x, dim = _sliced(x, dim, part), dim + 1
         elif isinstance(part, Tensor):
             x, dim = _advanced(x, dim, part), dim + 1
-        elif isinstance(x, SparseEntries):
-            x = select(x, dim, part)
-        else:  # the sparse dimensions are used up
-            x = Entries(x.values.select(dim, part), x.mask.select(dim, part))
+        else:
+            x = _select(x, dim, part)
     return x
 
 
-def _takes(part: Any) -> bool:
-    return part is not None and part is not Ellipsis
-
-
-def _unsqueezed(x: Any, dim: int) -> Any:
-    if not isinstance(x, SparseEntries):
-        return Entries(x.values.unsqueeze(dim), x.mask.unsqueeze(dim))
-    return unsqueeze(x, dim)
-
-
-def _sliced(x: Any, dim: int, part: slice) -> Any:
-    if not isinstance(x, SparseEntries):
-        at = (*[slice(None)] * dim, part)
-        return Entries(x.values[at], x.mask[at])
+def _sliced(x: SparseEntries, dim: int, part: slice) -> SparseEntries:
     start, stop, step = part.indices(x.shape[dim])
     if step < 1:
         raise ValueError("step must be greater than zero")
     return section(x, dim, start, max(0, -(-(stop - start) // step)), step)
 
 
-def _advanced(x: Any, dim: int, part: Tensor) -> Any:
+def _advanced(x: SparseEntries, dim: int, part: Tensor) -> Any:
     """One tensor: positions, or the Booleans of one or more dimensions."""
-    if not isinstance(x, SparseEntries):
-        at = (*[slice(None)] * dim, part)
-        return Entries(x.values[at], x.mask[at])
     part = part.to(x.values.device)
     if part.dtype == torch.bool:
         return _where_true(x, dim, part)
@@ -219,10 +207,13 @@ def _advanced(x: Any, dim: int, part: Tensor) -> Any:
                 "indexing with a tensor of several dimensions", x.pattern.layout, tuple(x.shape)
             )
         return _pointwise(x, [part])
-    size = x.shape[dim]
-    if bool(((part < -size) | (part >= size)).any()):
+    return index_select(x, dim, _positive(part, dim, x.shape[dim]))
+
+
+def _positive(position: Tensor, dim: int, size: int) -> Tensor:
+    if bool(((position < -size) | (position >= size)).any()):
         raise IndexError(f"index is out of bounds for dimension {dim} with size {size}")
-    return index_select(x, dim, torch.where(part < 0, part + size, part))
+    return torch.where(position < 0, position + size, position)
 
 
 def _where_true(x: SparseEntries, dim: int, chosen: Tensor) -> SparseEntries:
@@ -261,9 +252,7 @@ def _pointwise(x: SparseEntries, parts: list[Any]) -> Entries:
             if position.shape != (size,):
                 raise IndexError(f"the mask of dimension {dim} must have shape ({size},)")
             position = position.nonzero().squeeze(1)
-        if bool(((position < -size) | (position >= size)).any()):
-            raise IndexError(f"index is out of bounds for dimension {dim} with size {size}")
-        moved.append(torch.where(position < 0, position + size, position).long())
+        moved.append(_positive(position, dim, size).long())
     moved = list(torch.broadcast_tensors(*moved))
     shape = moved[0].shape
     entries, present = lookup(x, torch.stack([m.reshape(-1) for m in moved]))
@@ -272,24 +261,15 @@ def _pointwise(x: SparseEntries, parts: list[Any]) -> Entries:
     return Entries(whole, mask)
 
 
+_DIVIDED = """
+    chunk unsafe_chunk split unsafe_split split_with_sizes unsafe_split_with_sizes split_with_sizes_copy tensor_split
+"""
+
 RULES: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("narrow", "narrow_copy"), narrow),
-    **dict.fromkeys(("select", "select_copy"), select),
+    **dict.fromkeys(("narrow", "narrow_copy"), _narrow),
+    **dict.fromkeys(("select", "select_copy"), _select),
     "index_select": index_select,
-    "__getitem__": getitem,
-    **dict.fromkeys(("unbind", "unbind_copy"), unbind),
-    **{
-        name: _divided(getattr(torch, name))
-        for name in (
-            "chunk",
-            "unsafe_chunk",
-            "split",
-            "unsafe_split",
-            "split_with_sizes",
-            "unsafe_split_with_sizes",
-            "split_with_sizes_copy",
-            "tensor_split",
-        )
-        if hasattr(torch, name)
-    },
+    "__getitem__": _getitem,
+    **dict.fromkeys(("unbind", "unbind_copy"), _unbind),
+    **{name: _divided(getattr(torch, name)) for name in _DIVIDED.split() if hasattr(torch, name)},
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,12 +24,9 @@ from maskgrad.semantics.sparse.entries import (
     shape_of,
     with_values,
 )
-from maskgrad.semantics.sparse.views import expand, reshape, unsqueeze
+from maskgrad.semantics.sparse.views import expand, unsqueeze
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-__all__ = ["BETWEEN", "RULES"]
+__all__ = ["BETWEEN", "RULES", "where_arguments"]
 
 
 def _all_stored(tensors: Sequence[Any]) -> list[SparseEntries]:
@@ -65,35 +63,30 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> SparseEntries:
     return from_places(torch.cat(moved, 1), entries, sizes, parts[0].pattern)
 
 
-def stack(tensors: Sequence[Any], dim: int = 0) -> SparseEntries:
-    """Join along a new dimension."""
-    return cat([unsqueeze(t, dim) for t in _all_stored(tensors)], dim)
-
-
-def hstack(tensors: Sequence[Any]) -> SparseEntries:
-    """Side by side."""
-    return cat(tensors, 0 if len(_all_stored(tensors)[0].shape) == 1 else 1)
-
-
-def vstack(tensors: Sequence[Any]) -> SparseEntries:
-    """One below the other."""
+def _vstack(tensors: Sequence[Any]) -> SparseEntries:
     return cat([unsqueeze(t, 0) if len(t.shape) == 1 else t for t in _all_stored(tensors)], 0)
 
 
-def column_stack(tensors: Sequence[Any]) -> SparseEntries:
-    """Side by side, vectors as columns."""
-    parts = [reshape(t, (t.shape[0], 1)) if len(t.shape) == 1 else t for t in _all_stored(tensors)]
-    return cat(parts, 1)
+def _column_stack(tensors: Sequence[Any]) -> SparseEntries:
+    return cat([unsqueeze(t, 1) if len(t.shape) == 1 else t for t in _all_stored(tensors)], 1)
 
 
-def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Between two sides of which both are stored, or by a stored condition; else the result would be dense."""
+def where_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any] | None:
+    """The condition and the two sides; None unless all are there."""
     names = ("input", "condition", "other") if function is Tensor.where else ("condition", "input", "other")
-    arguments = paired(names, args) | {{"self": "input"}.get(k, k): v for k, v in kwargs.items()}
-    if len(arguments) < 3:
+    given = paired(names, args) | {{"self": "input"}.get(k, k): v for k, v in kwargs.items()}
+    return None if len(given) < 3 else [given[name] for name in ("condition", "input", "other")]
+
+
+def _where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Between two sides of which both are stored, or by a stored condition; else the result would be dense."""
+    given = where_arguments(function, args, kwargs)
+    if given is None:
         raise TypeError("where of a MaskedTensor needs a condition and two sides")
-    condition, a, b = (arguments[n] for n in ("condition", "input", "other"))
-    values = condition.values if isinstance(condition, (SparseEntries, Entries)) else condition
+    condition, a, b = given
+    values = condition.values if is_masked(condition) else condition
     if values.dtype != torch.bool:
         raise TypeError(
             f"condition must be a Boolean tensor, found {values.dtype}; write it out, as in condition != 0"
@@ -104,14 +97,10 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         raise UnsupportedLayoutError(
             "where() of a sparse and a dense side", stored.pattern.layout, tuple(stored.shape)
         )
-    dtype = _dtype_of_both(
-        *[side.values if isinstance(side, (SparseEntries, Entries)) else side for side in (a, b)]
-    )
+    dtype = _dtype_of_both(*[side.values if is_masked(side) else side for side in (a, b)])
     shape = torch.broadcast_shapes(*[shape_of(o) for o in (condition, a, b)])
-    sides = [
-        _chosen(condition if wanted else _negated(condition), side, dtype, shape)
-        for wanted, side in ((True, a), (False, b))
-    ]
+    negated = with_values(condition, ~values) if is_masked(condition) else ~values
+    sides = [_chosen(condition, a, dtype, shape), _chosen(negated, b, dtype, shape)]
     coordinates = torch.cat([side.pattern.coordinates() for side in sides], 1)
     entries = torch.cat([side.entries for side in sides])
     model = next(o for o in (a, b, condition) if isinstance(o, SparseEntries)).pattern
@@ -126,10 +115,6 @@ def _dtype_of_both(a: Any, b: Any) -> torch.dtype:
     a, b = (x.new_empty((0,) * x.ndim) if isinstance(x, Tensor) else x for x in (a, b))
     model = a if isinstance(a, Tensor) else b
     return torch.where(model.new_empty((0,) * model.ndim, dtype=torch.bool), a, b).dtype
-
-
-def _negated(condition: Any) -> Any:
-    return with_values(condition, ~condition.values) if is_masked(condition) else ~condition
 
 
 def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) -> SparseEntries:
@@ -160,7 +145,7 @@ def _in_order(x: Any) -> tuple[Tensor, Tensor]:
     return torch.arange(x.numel(), device=x.device), x.reshape(-1)
 
 
-def equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """``torch.equal`` and ``torch.allclose``: patterns are compared exactly, however they are stored."""
     arguments = bound("input other rtol atol equal_nan", args, kwargs)
     a, b = arguments.pop("input"), arguments.pop("other")
@@ -177,9 +162,9 @@ def equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 #: Rules whose first argument has no name.
 RULES: dict[str, Callable[..., Any]] = {
     "cat": cat,
-    "stack": stack,
-    "hstack": hstack,
-    "vstack": vstack,
-    "column_stack": column_stack,
+    "stack": lambda tensors, dim=0: cat([unsqueeze(t, dim) for t in _all_stored(tensors)], dim),
+    "hstack": lambda tensors: cat(tensors, 0 if len(_all_stored(tensors)[0].shape) == 1 else 1),
+    "vstack": _vstack,
+    "column_stack": _column_stack,
 }
-BETWEEN: dict[str, Callable[..., Any]] = {"where": where, "equal": equal, "allclose": equal}
+BETWEEN: dict[str, Callable[..., Any]] = {"where": _where, "equal": _equal, "allclose": _equal}

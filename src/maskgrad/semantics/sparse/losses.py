@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, as_entries
+from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.losses.regression import forgotten_weight
 from maskgrad.semantics.numbers import number
@@ -23,11 +25,6 @@ from maskgrad.semantics.sparse.entries import SparseEntries, is_masked, shape_of
 from maskgrad.semantics.sparse.groups import grouped
 from maskgrad.semantics.sparse.reductions import over_groups, total
 from maskgrad.semantics.sparse.views import unsqueeze
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
 
 __all__ = ["by_position"]
 
@@ -79,7 +76,6 @@ def _check_shapes(name: str, a: torch.Size, b: torch.Size) -> None:
 
 
 def _variance(var: Any, input: Any) -> Any:
-    """``var`` as a tensor that broadcasts to the input."""
     if not is_masked(var) and not isinstance(var, Tensor):
         return var
     values = var.values if is_masked(var) else var

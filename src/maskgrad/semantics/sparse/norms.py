@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from maskgrad import kernels
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.signatures import named
@@ -15,36 +17,29 @@ from maskgrad.semantics.sparse.entries import SparseEntries
 from maskgrad.semantics.sparse.groups import Groups, group_of, grouped
 from maskgrad.semantics.sparse.reductions import is_inexact, over_groups
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["NORMALIZED", "RULES", "norm"]
+__all__ = ["NORMALIZED", "RULES"]
 
 
-def norm(entries: Tensor, groups: Groups, ord: float = 2) -> Tensor:
-    """Vector norm of order ``ord``, not yet rounded; its gradient at a zero vector is 0, as in torch."""
+def _norm(entries: Tensor, groups: Groups, ord: float) -> Tensor:
+    """Vector norm of order ``ord``; its gradient at a zero vector is 0, as in torch."""
     if not is_inexact(entries):
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {entries.dtype}"
         )
-    return groups.norm(entries, float(ord))
+    masked = None if ord == -math.inf else kernels.masked_norm
+    found = groups.reduced(entries, masked, kernels.segment_norm, ord)
+    return found.to(entries.dtype.to_real() if entries.is_complex() else entries.dtype)
 
 
-def _rounded(entries: Tensor, groups: Groups, ord: float) -> Tensor:
-    dtype = entries.dtype.to_real() if entries.is_complex() else entries.dtype
-    return norm(entries, groups, ord).to(dtype)
-
-
-def vector_norm(
+def _vector_norm(
     input: SparseEntries, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    """``torch.linalg.vector_norm``."""
     if (ord < 0 or ord == math.inf) and not all(input.shape[d] for d in as_dims(dim, len(input.shape))):
         raise RuntimeError(f"linalg.vector_norm cannot compute the {ord} norm on an empty dimension")
-    return over_groups(_rounded)(input, dim, keepdim, dtype=dtype, ord=float(ord))
+    return over_groups(_norm)(input, dim, keepdim, dtype=dtype, ord=float(ord))
 
 
-def any_norm(
+def _any_norm(
     input: SparseEntries,
     p: Any = "fro",
     dim: Any = None,
@@ -59,10 +54,10 @@ def any_norm(
             "singular values of a matrix with missing entries do not exist",
             "Fill the matrix first, x.filled(0.), or use p='fro'.",
         )
-    return vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
+    return _vector_norm(input, 2 if p in ("fro", None) else p, dim, keepdim, dtype=dtype)
 
 
-def linalg_norm(
+def _linalg_norm(
     A: SparseEntries,  # torch's name for it
     ord: Any = None,
     dim: Any = None,
@@ -73,11 +68,11 @@ def linalg_norm(
     """``torch.linalg.norm`` where it is a vector norm: of everything, of vectors, and ``"fro"``."""
     one = isinstance(dim, int) or len(A.shape if dim is None else dim) == 1
     if ord is None or ord == "fro" or one:
-        return vector_norm(A, 2 if ord in (None, "fro") else ord, dim, keepdim, dtype=dtype)
+        return _vector_norm(A, 2 if ord in (None, "fro") else ord, dim, keepdim, dtype=dtype)
     raise UnsupportedLayoutError(f"linalg.norm(ord={ord!r}) of a matrix", A.pattern.layout, tuple(A.shape))
 
 
-def normalize(input: SparseEntries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> SparseEntries:
+def _normalize(input: SparseEntries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> SparseEntries:
     """Divide by the p-norm of the entries, or by ``eps`` if that is larger; in the pattern of the input."""
     dims = as_dims(dim, len(input.shape))
     if all(d >= len(input.sizes) for d in dims):  # within dense dimensions every vector is complete
@@ -85,23 +80,13 @@ def normalize(input: SparseEntries, p: float = 2.0, dim: Any = 1, eps: float = 1
         entries = torch.nn.functional.normalize(input.entries, p, inner, eps)  # type: ignore[arg-type]
         return SparseEntries(input.pattern.gathered(entries), input.pattern)
     groups, entries, _ = grouped(input, dim)
-    divisor = groups.spread(_rounded(entries, groups, float(p)).clamp_min(eps))
+    divisor = groups.expand(_norm(entries, groups, float(p)).clamp_min(eps))
     result = (entries / divisor).to(entries.dtype).reshape(input.entries.shape)
     return SparseEntries(input.pattern.gathered(result), input.pattern)
 
 
-def _probabilities(entries: Tensor, groups: Groups) -> Tensor:
-    return groups.softmax(entries, logarithm=False)
-
-
-def _logarithms(entries: Tensor, groups: Groups) -> Tensor:
-    return groups.softmax(entries, logarithm=True)
-
-
-def _along(
-    among_groups: Callable[[Tensor, Groups], Tensor], complete: Callable[[Tensor, int], Tensor]
-) -> Callable[..., SparseEntries]:
-    """A rule from the formula for groups, and torch's own function for dense dimensions."""
+def _along(logarithm: bool) -> Callable[..., SparseEntries]:
+    complete = torch.log_softmax if logarithm else torch.softmax
 
     def body(
         input: SparseEntries, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
@@ -117,32 +102,28 @@ def _along(
         else:
             wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
             groups = group_of(input.pattern, (axis,))
-            result = among_groups(wide, groups).to(entries.dtype)
+            result = groups.softmax(wide, logarithm).to(entries.dtype)
         return SparseEntries(input.pattern.gathered(result), input.pattern)
 
     return body
 
 
-softmax = _along(_probabilities, torch.softmax)
-log_softmax = _along(_logarithms, torch.log_softmax)
+_softmax = _along(logarithm=False)
 
 
-def softmin(
-    input: SparseEntries, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
-) -> SparseEntries:
-    """The softmax of the negated entries."""
-    return softmax(SparseEntries(-input.values, input.pattern), dim, *rest, dtype=dtype)
+def _softmin(input: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
+    return _softmax(SparseEntries(-input.values, input.pattern), *args, **kwargs)
 
 
 #: Reductions; the others keep the pattern of the input.
 RULES: dict[str, Callable[..., Any]] = {
-    "linalg.vector_norm": named(vector_norm),
-    "norm": named(any_norm),
-    "linalg.norm": named(linalg_norm),
+    "linalg.vector_norm": named(_vector_norm),
+    "norm": named(_any_norm),
+    "linalg.norm": named(_linalg_norm),
 }
 NORMALIZED: dict[str, Callable[..., Any]] = {
-    "nn.functional.normalize": named(normalize),
-    "softmax": named(softmax),
-    "log_softmax": named(log_softmax),
-    "nn.functional.softmin": named(softmin),
+    "nn.functional.normalize": named(_normalize),
+    "softmax": named(_softmax),
+    "log_softmax": named(_along(logarithm=True)),
+    "nn.functional.softmin": named(_softmin),
 }

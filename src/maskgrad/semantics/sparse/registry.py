@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
+from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.sparse import (
     contractions,
     conversion,
-    extrema,
     indexing,
     joins,
     norms,
     reductions,
-    variance,
     views,
 )
 from maskgrad.semantics.sparse.elementwise import elementwise, prelu
 from maskgrad.semantics.sparse.losses import by_position
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
 
 __all__ = ["rule_for"]
 
 #: Questions about memory that a sparse layout cannot answer.
 UNKNOWN_TO_STORED = frozenset({"stride", "storage_offset", "data_ptr"})
 
-#: What torch calls the arguments, where its functions do not agree among themselves.
+#: Other names of the same arguments among torch's functions.
 SYNONYMS = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "self": "input"}
 
 
-def rule_for(operation: Operation) -> Callable[..., Any] | None:
-    """The body for stored values, None where there is none."""
-    if operation.name not in _KNOWN:
-        _KNOWN[operation.name] = BY_NAME.get(operation.name) or _rule_of_family(operation)
-    return _KNOWN[operation.name]
-
-
-def _rule_of_family(operation: Operation) -> Callable[..., Any] | None:
+def _rule_for(operation: Operation) -> Callable[..., Any] | None:
     name, family = operation.name, operation.family
+    if name in BY_NAME:
+        return BY_NAME[name]
     if family == "elementwise":
         return elementwise
     if family == "metadata" and name not in UNKNOWN_TO_STORED:
@@ -55,13 +46,17 @@ def _rule_of_family(operation: Operation) -> Callable[..., Any] | None:
     return None
 
 
+def _given(args: tuple[Any, ...], options: dict[str, Any], *names: str) -> tuple[Any, ...]:
+    """The arguments by position; the first may have a name."""
+    return args or (options.pop(next(name for name in names if name in options)),)
+
+
 def _first_positional(rule: Callable[..., Any]) -> Callable[..., Any]:
     """A body of a rule whose first argument has no name."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         options = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
-        first = args if args else (options.pop("input" if "input" in options else "tensors"),)
-        return rule(*first, **options)
+        return rule(*_given(args, options, "input", "tensors"), **options)
 
     return body
 
@@ -71,16 +66,13 @@ def _asking(rule: Callable[..., Any]) -> Callable[..., Any]:
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         options = dict(kwargs)
-        first = args if args else (options.pop("input" if "input" in options else "self"),)
-        return rule(function, *first, **options)
+        return rule(function, *_given(args, options, "input", "self"), **options)
 
     return body
 
 
-_KNOWN: dict[str, Callable[..., Any] | None] = {}
-
 #: Reductions, group by group.
-REDUCTIONS = reductions.RULES | variance.RULES | extrema.RULES | norms.RULES
+REDUCTIONS = reductions.RULES | norms.RULES
 
 BY_NAME: dict[str, Callable[..., Any]] = {
     **REDUCTIONS,
@@ -94,3 +86,10 @@ BY_NAME: dict[str, Callable[..., Any]] = {
     # each entry is dropped or scaled by itself, whatever else there is
     **dict.fromkeys(("nn.functional.dropout", "nn.functional.alpha_dropout"), elementwise),
 }
+
+_KNOWN = {operation.name: _rule_for(operation) for operation in OPERATIONS}
+
+
+def rule_for(operation: Operation) -> Callable[..., Any] | None:
+    """The body for stored values, None where there is none."""
+    return _KNOWN[operation.name]

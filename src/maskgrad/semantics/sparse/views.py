@@ -7,22 +7,19 @@ where the operand is such a matrix and the result is one too, and COO everywhere
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns import CompressedPattern, CoordinatePattern
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import rearranged as on_both
 from maskgrad.semantics.shapes import order_after, shape_after
 from maskgrad.semantics.sparse.entries import SparseEntries, exploded, flat, from_places, undivided
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
 __all__ = [
     "BY_SHAPE",
@@ -63,37 +60,37 @@ def permute(x: SparseEntries, order: Sequence[int]) -> SparseEntries:
     return from_places(coordinates[outer], x.entries, tuple(x.sizes[d] for d in outer), x.pattern)
 
 
-def transpose(x: SparseEntries, dim0: int, dim1: int) -> SparseEntries:
-    """Exchange two dimensions."""
+def transpose(x: Any, dim0: int, dim1: int) -> Any:
+    """Exchange two dimensions; of entries with a Boolean mask and of plain tensors, too."""
+    if not isinstance(x, SparseEntries):
+        return on_both(x, lambda part: part.transpose(dim0, dim1))
     order = list(range(len(x.shape)))
     a, b = as_dim(dim0, len(order)), as_dim(dim1, len(order))
     order[a], order[b] = order[b], order[a]
     return permute(x, order)
 
 
-def rearranged(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
+def _rearranged(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
     """``transpose``, ``movedim``, ``x.T``, …: dimensions in another order."""
     return permute(x, order_after(function, len(x.shape), *args, **kwargs))
 
 
-def conjugate_transpose(function: Callable[..., Any], x: SparseEntries) -> SparseEntries:
-    """``x.mH``, ``x.H`` and ``x.adjoint()``."""
-    turned = rearranged(function, x)
+def _conjugate_transpose(function: Callable[..., Any], x: SparseEntries) -> SparseEntries:
+    turned = _rearranged(function, x)
     return SparseEntries(turned.values.conj(), turned.pattern)
 
 
-def reshaped(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
-    """``flatten``, ``unflatten``, ``view_as``, …: other sizes for the same row-major numbers."""
-    return reshape(x, shape_after(function, x.shape, *args, **kwargs))
-
-
-def view(
-    function: Callable[..., Any], x: SparseEntries, *args: Any, dtype: torch.dtype | None = None, **named: Any
-) -> SparseEntries:
-    """``view`` to another shape, or to another dtype of the same size."""
+def _reshaped(
+    function: Callable[..., Any],
+    x: SparseEntries,
+    *args: Any,
+    dtype: torch.dtype | None = None,
+    **kwargs: Any,
+) -> Any:
+    """``flatten``, ``view_as``, …: other sizes for the same row-major numbers; ``view`` to a dtype of the same size."""
     kind = args[0] if args and isinstance(args[0], torch.dtype) else dtype
     if kind is None:
-        return reshaped(function, x, *args, **named)
+        return reshape(x, shape_after(function, x.shape, *args, **kwargs))
     if kind.itemsize != x.values.dtype.itemsize:
         raise TypeError(
             f"view(dtype) of a MaskedTensor needs a dtype of the same size, {x.values.element_size()} bytes, "
@@ -102,13 +99,14 @@ def view(
     return SparseEntries(x.values.view(kind), x.pattern)
 
 
-def repeated(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
-    """``expand``, ``expand_as`` and ``broadcast_to``."""
+def _expanded(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
     return expand(x, shape_after(function, x.shape, *args, **kwargs))
 
 
-def reshape(x: SparseEntries, shape: Sequence[int]) -> SparseEntries:
-    """Other sizes for the same row-major numbers: COO."""
+def reshape(x: Any, shape: Sequence[int]) -> Any:
+    """Other sizes for the same row-major numbers: COO; of entries with a Boolean mask and of plain tensors, too."""
+    if not isinstance(x, SparseEntries):
+        return on_both(x, lambda part: part.reshape(tuple(shape)))
     sizes = shape_after(torch.reshape, x.shape, shape)
     if not sizes:
         raise UnsupportedLayoutError("making a number of a tensor", x.pattern.layout, tuple(x.shape))
@@ -121,8 +119,10 @@ def reshape(x: SparseEntries, shape: Sequence[int]) -> SparseEntries:
     )
 
 
-def unsqueeze(x: SparseEntries, dim: int) -> SparseEntries:
-    """A new dimension of size 1: dense if it stands behind a dense one, else sparse."""
+def unsqueeze(x: Any, dim: int) -> Any:
+    """A new dimension of size 1: dense if it stands behind a dense one, else sparse; also of what is not stored."""
+    if not isinstance(x, SparseEntries):
+        return on_both(x, lambda part: part.unsqueeze(dim))
     at, sparse = as_dim(dim, len(x.shape) + 1), len(x.sizes)
     if at > sparse:
         return on_dense(x, lambda entries: entries.unsqueeze(at - sparse + 1))
@@ -132,8 +132,10 @@ def unsqueeze(x: SparseEntries, dim: int) -> SparseEntries:
     return _in_order(x, coordinates, (*x.sizes[:at], 1, *x.sizes[at:]))
 
 
-def squeeze(x: SparseEntries, dim: Any = None) -> SparseEntries | Entries:
-    """Remove dimensions of size 1; a tensor of which no sparse dimension remains is dense."""
+def squeeze(x: Any, dim: Any = None) -> Any:
+    """Remove dimensions of size 1; what has no sparse dimension left is dense; also of what is not stored."""
+    if not isinstance(x, SparseEntries):
+        return on_both(x, lambda part: part.squeeze(dim))
     rank, sparse = len(x.shape), len(x.sizes)
     dims = range(rank) if dim is None else [as_dim(d, rank) for d in ([dim] if isinstance(dim, int) else dim)]
     gone = {d for d in dims if x.shape[d] == 1}
@@ -142,9 +144,9 @@ def squeeze(x: SparseEntries, dim: Any = None) -> SparseEntries | Entries:
     kept = [d for d in range(sparse) if d not in gone]
     if not kept:
         return undivided(entries)
-    if len(kept) == sparse:
-        return SparseEntries(x.pattern.gathered(entries), x.pattern)
     smaller = SparseEntries(x.pattern.gathered(entries), x.pattern)
+    if len(kept) == sparse:
+        return smaller
     return _in_order(smaller, x.pattern.coordinates()[kept], tuple(x.sizes[d] for d in kept))
 
 
@@ -176,28 +178,28 @@ def expand(x: SparseEntries, shape: Sequence[int]) -> SparseEntries:
     return from_places(places, entries.repeat_interleave(times, dim=0), new, x.pattern)
 
 
-def flip(x: SparseEntries, *dims: Any) -> SparseEntries:
-    """Reverse the order along dimensions."""
-    given = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
-    order = [as_dim(d, len(x.shape)) for d in given]
-    x = x if all(d < len(x.sizes) for d in order) else flat(x)
-    coordinates = x.pattern.coordinates().clone()
-    for d in order:
-        coordinates[d] = x.sizes[d] - 1 - coordinates[d]
-    return from_places(coordinates, x.entries, x.sizes, x.pattern)
-
-
-def roll(x: SparseEntries, shifts: Any, dims: Any = None) -> SparseEntries:
-    """Move entries along dimensions, round and round."""
-    if dims is None or dims == ():
-        return reshape(roll(reshape(x, (-1,)), shifts, 0), x.shape)
-    steps = [shifts] if isinstance(shifts, int) else list(shifts)
-    along = [as_dim(d, len(x.shape)) for d in ([dims] if isinstance(dims, int) else dims)]
+def _moved(x: SparseEntries, dims: Any, move: Callable[[Tensor, int, int], Tensor]) -> SparseEntries:
+    """Other coordinates along ``dims``: ``move`` of coordinates, the size, and the number of the dimension."""
+    along = [as_dim(d, len(x.shape)) for d in dims]
     x = x if all(d < len(x.sizes) for d in along) else flat(x)
     coordinates = x.pattern.coordinates().clone()
-    for step, d in zip(steps, along, strict=True):
-        coordinates[d] = (coordinates[d] + step) % max(x.sizes[d], 1)
+    for number, d in enumerate(along):
+        coordinates[d] = move(coordinates[d], x.sizes[d], number)
     return from_places(coordinates, x.entries, x.sizes, x.pattern)
+
+
+def _flip(x: SparseEntries, *dims: Any) -> SparseEntries:
+    given = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    return _moved(x, given, lambda places, size, _: size - 1 - places)
+
+
+def _roll(x: SparseEntries, shifts: Any, dims: Any = None) -> SparseEntries:
+    if dims is None or dims == ():
+        rolled: SparseEntries = reshape(_roll(reshape(x, (-1,)), shifts, 0), x.shape)
+        return rolled
+    steps = [shifts] if isinstance(shifts, int) else list(shifts)
+    along = [dims] if isinstance(dims, int) else dims
+    return _moved(x, along, lambda places, size, number: (places + steps[number]) % max(size, 1))
 
 
 def diagonal(x: SparseEntries, offset: int = 0, dim1: int = 0, dim2: int = 1) -> SparseEntries:
@@ -214,29 +216,26 @@ def diagonal(x: SparseEntries, offset: int = 0, dim1: int = 0, dim2: int = 1) ->
     return from_places(places, entries[on], (*(sizes[d] for d in rest), length), x.pattern)
 
 
-def _same(x: SparseEntries, *_: Any, **__: Any) -> SparseEntries:
-    return x
-
-
 #: Rules that ask PyTorch what the function that was called makes of the shape.
 BY_SHAPE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(
         ("permute", "permute_copy", "transpose", "transpose_copy", "t", "t_copy", "T", "mT", "movedim"),
-        rearranged,
+        _rearranged,
     ),
-    **dict.fromkeys(("adjoint", "mH", "H"), conjugate_transpose),
-    **dict.fromkeys(("reshape", "view_as", "reshape_as", "flatten", "ravel", "unflatten"), reshaped),
-    **dict.fromkeys(("view", "view_copy"), view),
-    **dict.fromkeys(("expand", "expand_copy", "broadcast_to", "expand_as"), repeated),
+    **dict.fromkeys(("adjoint", "mH", "H"), _conjugate_transpose),
+    **dict.fromkeys(
+        ("reshape", "view_as", "reshape_as", "flatten", "ravel", "unflatten", "view", "view_copy"), _reshaped
+    ),
+    **dict.fromkeys(("expand", "expand_copy", "broadcast_to", "expand_as"), _expanded),
 }
 #: Rules that read the arguments themselves.
 RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("unsqueeze", "unsqueeze_copy"), unsqueeze),
     **dict.fromkeys(("squeeze", "squeeze_copy"), squeeze),
-    "flip": flip,
-    "fliplr": lambda x: flip(x, 1),
-    "flipud": lambda x: flip(x, 0),
-    "roll": roll,
+    "flip": _flip,
+    "fliplr": lambda x: _flip(x, 1),
+    "flipud": lambda x: _flip(x, 0),
+    "roll": _roll,
     **dict.fromkeys(("diagonal", "diagonal_copy", "linalg.diagonal"), diagonal),
-    **dict.fromkeys(("contiguous", "alias_copy"), _same),
+    **dict.fromkeys(("contiguous", "alias_copy"), lambda x, *_, **__: x),
 }
