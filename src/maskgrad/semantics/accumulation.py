@@ -12,14 +12,12 @@ import torch
 
 from maskgrad.patterns.eager import forward_mode_is_active
 from maskgrad.semantics.entries import Entries, fill, filler_as
-from maskgrad.semantics.extrema import lowest
+from maskgrad.kernels.extrema import lowest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
-
-__all__ = ["add_up", "combine"]
 
 #: What halves are combined in.
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}

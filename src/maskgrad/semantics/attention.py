@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = [
-    "OPERATIONS",
-    "Bias",
-    "attend",
-    "bias_of",
-    "exists",
-    "rows_of",
-    "softmax_of_scores",
-    "sums_of",
-    "weighted_sum",
-]
 
 
 class Bias(NamedTuple):
@@ -225,7 +212,7 @@ def scaled_dot_product_attention(function: Any, args: tuple[Any, ...], kwargs: d
     return attend(query, key, value, bias, **arguments)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record(
         "nn.functional.scaled_dot_product_attention",
         "attention",

@@ -11,8 +11,6 @@ from torch import Tensor
 from maskgrad.semantics.compaction import specified_first
 from maskgrad.semantics.entries import Entries
 
-__all__ = ["Bags", "pooled", "split_offsets"]
-
 
 def split_offsets(indices: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
     """Where each bag begins, and where the last one ends."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS"]
-
 PATTERN = "the input's, where weight, bias and the running statistics that are used are specified too"
 
 Parameter = Any  # Entries, Tensor or None
@@ -241,7 +239,7 @@ def _instance(order: tuple[str, ...]) -> tuple[str, ...]:
 
 aten = torch.ops.aten
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     _record("nn.functional.batch_norm", batch_norm, {F.batch_norm: PYTHON, torch.batch_norm: NATIVE}),
     _record(
         "native_batch_norm",

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["as_entries", "call_back", "provide"]
-
 _conversions: list[Callable[[Any], Any]] = []
 
 

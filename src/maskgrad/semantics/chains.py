@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 # Products of entries along the paths i-j-k-l add up step by step, and a path with only specified factors exists exactly
 # if one leads from i to k and the last factor is specified: contractions of two factors compose, masks included.
@@ -115,7 +112,7 @@ def matrix_power(input: Entries, n: int) -> Entries:
 
 POWER = "specified where a path of specified entries leads from row to column; everywhere for n = 0"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record("linalg.multi_dot", "contractions", multi_dot, PATTERN, GRADIENT, extra=(torch.linalg.multi_dot,)),
     record("chain_matmul", "contractions", chain_matmul, PATTERN, GRADIENT),
     record(

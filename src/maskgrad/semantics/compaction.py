@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
 from maskgrad import kernels
 
-__all__ = [
-    "positions_along",
-    "previous_specified",
-    "ranks",
-    "size_along",
-    "specified_first",
-    "specified_last",
-]
-
 
 def size_along(x: Tensor, dim: int) -> int:
     """The length of a dimension (counted from the front); a 0-d tensor has one entry."""

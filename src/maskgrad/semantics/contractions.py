@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "PATTERN", "linear", "matmul", "multiply"]
-
 PATTERN = "specified where at least one product has only specified factors"
 GRADIENT = "the other factors, where all are specified"
 
@@ -202,7 +200,7 @@ def _record(name: str, body: Callable[..., Any], **facts: Any) -> Operation:
     return record(name, "contractions", body, PATTERN, GRADIENT, **facts)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     _record(
         "matmul",
         matmul,

@@ -12,8 +12,6 @@ from maskgrad.semantics.facts import Operation, record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPERATIONS"]
-
 
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Convert the values with the function that was called; the mask follows them to their device."""
@@ -52,7 +50,7 @@ CONVERSIONS = """
     float double half bfloat16 int long short char byte bool cfloat cdouble chalf
 """
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(_record(name) for name in CONVERSIONS.split()),
     _record("clone", clone),
     _record("contiguous", contiguous),
@@ -75,7 +73,7 @@ PROPERTIES = """
     is_mps is_xla is_sparse is_sparse_csr is_nested retains_grad
 """
 
-METADATA: tuple[Operation, ...] = (
+METADATA = (
     *(record(name, "metadata", ask, "none") for name in (*QUESTIONS.split(), "result_type")),
     *(
         record(

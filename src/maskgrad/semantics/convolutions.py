@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS"]
-
 PATTERN = "specified where at least one product of data and weight is, and where there is no data"
 GRADIENT = "the other factor, where both are specified"
 
@@ -206,7 +204,7 @@ def _record(name: str, body: Callable[..., Any]) -> Operation:
     return record(f"nn.functional.{name}", "convolutions", body, PATTERN, GRADIENT)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(_record(f"conv{n}d", convolution(FORWARD)) for n in (1, 2, 3)),
     *(_record(f"conv_transpose{n}d", convolution(TRANSPOSED, transposed=True)) for n in (1, 2, 3)),
     _record("conv_tbc", conv_tbc),

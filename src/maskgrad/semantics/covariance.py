@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 PATTERN = (
     "specified where more observations (fweights: counted so often) than the correction have both variables"
@@ -159,6 +156,4 @@ def _let_torch_object(
     torch.cov(sample.detach(), correction=correction, fweights=weights[0], aweights=weights[1])
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
-    of_rule(rule, "reductions", PATTERN, GRADIENT) for rule in (cov, corrcoef)
-)
+OPERATIONS = tuple(of_rule(rule, "reductions", PATTERN, GRADIENT) for rule in (cov, corrcoef))

@@ -16,8 +16,6 @@ from maskgrad.semantics.signatures import bound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPERATIONS"]
-
 LIKE = frozenset(
     getattr(torch, f"{n}_like") for n in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")
 )
@@ -96,7 +94,7 @@ NAMES = """
     new_zeros new_ones new_full new_empty new_empty_strided new_tensor
 """
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(_record(name) for name in NAMES.split()),
     record(
         "fill",

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "diff", "gradient"]
-
 
 def diff(
     input: Operand,
@@ -94,7 +90,7 @@ def gradient(
     return tuple(found)
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     of_rule(
         rule,
         "scans",

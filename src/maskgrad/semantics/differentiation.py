@@ -20,10 +20,6 @@ from maskgrad.semantics.sparse.entries import SparseEntries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "grad"]
-
 
 def _several(argument: Any) -> list[Any]:
     single = isinstance(argument, (Entries, SparseEntries)) or not isinstance(argument, Sequence)
@@ -102,7 +98,7 @@ def backward(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     )
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record(
         "autograd.grad",
         "differentiation",

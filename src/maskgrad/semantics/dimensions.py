@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["as_dim", "as_dims", "drop", "reduce_each"]
-
 
 def as_dim(dim: int, ndim: int) -> int:
     """One dimension counted from the front; a 0-d tensor has dimensions 0 and -1, as in torch."""

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 PATTERN = "specified where the two vectors have a coordinate in common"
 GRADIENT = "torch's, over the common coordinates"
@@ -177,7 +174,7 @@ def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
     return of_an_extreme(None, bound("input other p", args, kwargs).get("p", 2))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record("cdist", "distances", cdist, PATTERN, GRADIENT),
     of_rule(
         dist,

@@ -18,9 +18,6 @@ from maskgrad.semantics.signatures import bound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "distinct", "isin"]
 
 #: torch's parameters by the name of the function; the others are keywords.
 PARAMETERS = {
@@ -93,7 +90,7 @@ def isin(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 DISTINCT = "fully specified; the inverse where the input is"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(record(name, "sorting", distinct(name), DISTINCT) for name in PARAMETERS),
     record("isin", "sorting", isin, "that of the elements"),
 )

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "elementwise"]
-
 PATTERN = "intersection of the operands' patterns, broadcast"
 GRADIENT = "zero at unspecified entries"
 
@@ -261,7 +259,7 @@ def _row(spellings: str, filler: float | None) -> Operation:
     return dataclasses.replace(found, name=names[0], in_place=(*found.in_place, *in_place))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(_row(row, 1) for row in AT_ONE.split()),
     *(_row(row, filler) for row, filler in ELSEWHERE.items()),
     *(_row(row, None) for row in NEEDS_NO_FILLING.split()),

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "embedding", "embedding_bag", "one_hot"]
-
 
 def _parts(operand: Operand) -> tuple[Tensor, Tensor | None]:
     """Values, and the mask if there is one."""
@@ -208,7 +204,7 @@ def _embedding(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 ADDED = "added up in the rows of the specified indices; a sparse one lists no others"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record(
         "nn.functional.embedding",
         "embeddings",

@@ -7,29 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from maskgrad.kernels import masked_filling
-from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels.kernel import HALVES as HALVES
 from maskgrad.kernels.smallest import intersected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch import Tensor
-
-__all__ = [
-    "HALVES",
-    "Entries",
-    "Operand",
-    "as_entries",
-    "chosen",
-    "fill",
-    "intersection",
-    "mask_of",
-    "rearranged",
-    "safe",
-    "specified",
-    "values_of",
-    "widened",
-]
 
 Filler = float | int | bool
 

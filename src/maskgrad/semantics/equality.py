@@ -13,10 +13,6 @@ from maskgrad.semantics.signatures import bound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
-
 
 def equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """``torch.equal`` and ``torch.allclose``; unspecified entries are compared as equal, patterns exactly."""
@@ -33,7 +29,7 @@ def equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return bool(function(*safe, **arguments))
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     record(name, "equality", equal, "a plain bool; the patterns are compared too")
     for name in ("equal", "allclose")
 )

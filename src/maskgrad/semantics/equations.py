@@ -11,8 +11,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Equation", "einsum_call", "equation", "letters", "written_out"]
-
 #: In torch's order: results that are not spelled out list capitals first, and number k of a sublist is letter k.
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 

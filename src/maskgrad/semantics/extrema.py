@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
@@ -18,9 +17,6 @@ from maskgrad.semantics.signatures import paired
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "lowest"]
 
 PATTERN = "specified where at least one entry was"
 
@@ -128,7 +124,7 @@ def min(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 SHARED = "shared equally among the specified entries that attain it"
 FIRST = f"to the first winner along dim; without dim {SHARED}"
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(of_rule(rule, "reductions", PATTERN, SHARED) for rule in (amax, amin, aminmax)),
     *(of_rule(rule, "reductions", PATTERN) for rule in (argmax, argmin)),
     *(record(body.__name__, "reductions", body, PATTERN, FIRST) for body in (max, min)),

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Body = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
-__all__ = ["Operation", "functions_named", "of_rule", "record"]
-
 #: Where torch keeps the public functions of one name and one meaning.
 NAMESPACES = (torch, Tensor, torch.special, F)
 

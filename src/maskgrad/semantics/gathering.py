@@ -17,9 +17,6 @@ from maskgrad.semantics.facts import of_rule, record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "safe_positions"]
 
 PATTERN = "that of the entries read, where the position is specified"
 MOVES = "moves back to the entries read"
@@ -90,7 +87,7 @@ def nonzero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return function((x.values != 0) & x.mask, *rest, **named)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(of_rule(rule, "indexing", PATTERN, MOVES) for rule in (gather, take, take_along_dim)),
     of_rule(masked_select, "indexing", "that of the entries read", MOVES),
     *(

@@ -7,10 +7,8 @@ import torch.nn.functional as F
 
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import Operation, record
+from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import named
-
-__all__ = ["OPERATIONS", "glu"]
 
 
 def glu(input: Entries, dim: int = -1) -> Entries:
@@ -24,7 +22,7 @@ def glu(input: Entries, dim: int = -1) -> Entries:
     return Entries(F.glu(torch.where(torch.cat((both, both), dim), values, 1), dim), both)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record(
         "nn.functional.glu",
         "gating",

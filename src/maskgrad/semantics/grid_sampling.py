@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 #: torch's numbers for its names.
 MODES = {"bilinear": 0, "nearest": 1, "bicubic": 2}
@@ -148,7 +145,7 @@ def _padded(x: Tensor, length: int, padding: int, align_corners: bool) -> Tensor
 PATTERN = "specified where the place and all neighbours of non-zero weight are"
 GRADIENT = "torch's, at the specified entries"
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     record(name, "interpolation", grid_sample, PATTERN, GRADIENT)
     for name in ("nn.functional.grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 )

@@ -16,9 +16,6 @@ from maskgrad.semantics.views import pair
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 #: What Python functions of torch call in turn, and dispatch sees a second time.
 _C: Any = torch._C._VariableFunctions
@@ -106,7 +103,7 @@ def as_strided_scatter(
     return Entries(torch.where(written.as_strided(*geometry), values, x.values), mask.as_strided(*geometry))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(
         record(name, family, arrange, PATTERN, GRADIENT, extra=(getattr(_C, name),))
         for name, family in (

@@ -20,8 +20,6 @@ from maskgrad.semantics.entries import HALVES
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["adds_up_to_finite", "is_complete", "is_finite", "is_moderate"]
-
 #: The squares of numbers add up to less than this: none is above 1e9, so that its fourth power is finite.
 MODERATE = 1e18
 

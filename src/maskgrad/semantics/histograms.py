@@ -13,10 +13,6 @@ from maskgrad.semantics.facts import of_rule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "bincount", "histc", "histogram", "histogramdd"]
-
 
 def _complete(result: Tensor) -> Entries:
     return Entries(result, mask_of(result))
@@ -138,6 +134,6 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Entries:
     return _complete(torch.bincount(values[mask], plain.detach()[mask], minlength))
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     of_rule(rule, "histograms", "fully specified") for rule in (histc, histogram, histogramdd, bincount)
 )

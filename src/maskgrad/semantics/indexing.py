@@ -16,10 +16,6 @@ from maskgrad.semantics.signatures import paired
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "UNSPECIFIED", "assigned"]
-
 
 class _Unspecified:
     """The value of ``mg.unspecified``: assigning it to entries removes them."""
@@ -123,7 +119,7 @@ def index_select(input: Entries, dim: int, index: Operand) -> Entries:
 
 READ = "that of the entries read"
 MOVES = "moves back to the entries read"
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record("__getitem__", "indexing", getitem, READ, MOVES, functions=(Tensor.__getitem__, operator.getitem)),
     of_rule(index_select, "indexing", READ, MOVES),
     record(

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 #: How many neighbours each mode looks at along a dimension, if nothing is shrunk.
 NEIGHBOURS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
@@ -122,7 +119,7 @@ PATTERN = "specified where all neighbours of non-zero weight are"
 GRADIENT = "torch's, at the specified entries"
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     # The old names call the new one, which is what arrives here.
     record(
         "nn.functional.interpolate upsample upsample_nearest upsample_bilinear",

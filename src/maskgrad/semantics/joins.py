@@ -18,10 +18,6 @@ from maskgrad.semantics.signatures import named
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "join"]
-
 
 def join(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """Apply the function that was called to the values and to the masks of the sequence."""
@@ -83,7 +79,7 @@ JOINS = (
 CREATED = "moves with the values; zeros that are created are specified"
 PADDED = "moves with the values; constants are specified"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(
         record(
             names,

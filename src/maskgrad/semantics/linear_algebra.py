@@ -15,10 +15,6 @@ from maskgrad.semantics.signatures import bound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
-
 
 def cross(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``a_j b_k - a_k b_j``: a difference is specified where both of its products are."""
@@ -51,7 +47,7 @@ def vander(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     return Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(
         record(
             name,

@@ -11,11 +11,8 @@ from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.dimensions import as_dim, drop
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amax, amin
-from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.norms import norm_record, of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import REDUCED
-
-__all__ = ["OPERATIONS", "matrix_norm", "norm"]
 
 GRADIENT = "torch's, over the specified entries; 0 at a zero matrix"
 
@@ -90,7 +87,7 @@ def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
 
 MATRIX = f"{REDUCED} (order below 0: masked)"
 ANY = f"{REDUCED} (order below 0, of vectors also inf: masked)"
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     norm_record(matrix_norm, "linalg.matrix_norm", MATRIX, GRADIENT, _has_none),
     norm_record(norm, "linalg.norm", ANY, GRADIENT, _has_none),
 )

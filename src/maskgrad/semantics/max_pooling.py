@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS"]
-
 SLIDING = "input kernel_size stride padding dilation ceil_mode return_indices"
 FRACTIONAL = "input kernel_size output_size output_ratio return_indices _random_samples"
 
@@ -179,7 +177,7 @@ def _record(name: str, body: Callable[..., Any], *functions: Any, pattern: str =
 
 
 RANKS = (1, 2, 3)
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(
         _record(f"max_pool{n}d", _sliding(n), getattr(torch, f"max_pool{n}d"), *WITH_INDICES[n])
         for n in RANKS

@@ -30,9 +30,6 @@ from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 SIGNATURE = """query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn
     dropout_p out_proj_weight out_proj_bias training key_padding_mask need_weights attn_mask use_separate_proj_weight
@@ -277,7 +274,7 @@ def never_left_aligned(function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return False
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record(
         "nn.functional.multi_head_attention_forward",
         "attention",

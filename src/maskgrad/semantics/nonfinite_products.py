@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["NONE_AT_ALL", "fix_nonfinite"]
-
 #: Counts of products are floating-point sums. Algorithms that transform (FFT, Winograd) return them with rounding
 #: errors, so that "at least one" is a number above this.
 NONE_AT_ALL = 0.5

@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = [
-    "GRADIENT",
-    "OPERATIONS",
-    "PATTERN",
-    "affine",
-    "filled_with",
-    "is_masked",
-    "parameters_mask",
-    "standardize",
-    "without_rows",
-]
 
 PATTERN = "the input's, where weight and bias are specified too"
 GRADIENT = "torch's, over the specified entries of each group"
@@ -315,7 +302,7 @@ def renorm(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 NN = "nn.functional."
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(
         record(NN + rule.__name__, "normalization", named(rule), PATTERN, GRADIENT)
         for rule in (layer_norm, rms_norm, group_norm, local_response_norm, normalize)

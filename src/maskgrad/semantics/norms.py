@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "norm_record", "of_an_extreme", "vector_norm"]
-
 PATTERN = f"{REDUCED} (order inf or below 0: masked)"
 GRADIENT = "torch's, over the specified entries; 0 at a zero vector"
 
@@ -86,7 +84,7 @@ def norm_record(
     return record(name, "reductions", named(rule), pattern, gradient, functions=functions, number=number)
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     norm_record(rule, name, PATTERN, GRADIENT, of_an_extreme)
     for rule, name in ((vector_norm, "linalg.vector_norm"), (norm, "norm"))
 )

@@ -20,8 +20,6 @@ from maskgrad.semantics.entries import Entries, chosen, filler_as
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["REDUCED", "Number", "note", "noting", "number", "over_everything"]
-
 #: Which entries of a reduction are specified.
 REDUCED = "along a dimension: specified where at least one entry was; else a plain number"
 

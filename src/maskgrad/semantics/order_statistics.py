@@ -16,7 +16,7 @@ from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.compaction import positions_along, size_along
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.extrema import lowest
+from maskgrad.kernels.extrema import lowest
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
@@ -24,9 +24,6 @@ from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "kthvalue", "median", "mode", "nanmedian"]
 
 PATTERN = "specified where at least one entry was"
 CHOSEN = "to the entry that is selected"
@@ -161,7 +158,7 @@ MEDIAN = f"{REDUCED} (integers: masked)"
 SHARED = f"{CHOSEN}; without dim shared by those equal to it"
 NUMBER = Number(torch.nan, unless=_of_integers)
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(of_rule(rule, "order_statistics", MEDIAN, SHARED, number=NUMBER) for rule in (median, nanmedian)),
     of_rule(kthvalue, "order_statistics", "specified where at least k entries were", CHOSEN),
     of_rule(mode, "order_statistics", PATTERN, CHOSEN),

@@ -15,10 +15,6 @@ from maskgrad.semantics.signatures import named
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
-
 
 def unfold(input: Entries, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Entries:
     """The patches around each position, as columns; the zeros of the padding are specified."""
@@ -41,7 +37,7 @@ def fold(
     return Entries(values, (some > NONE_AT_ALL) | (every < NONE_AT_ALL))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record(
         "nn.functional.unfold",
         "convolutions",

@@ -12,8 +12,6 @@ import torch
 from maskgrad.errors import UnspecifiedValueError
 from maskgrad.semantics.entries import Entries
 
-__all__ = ["plain_argument", "plain_arguments"]
-
 
 def plain_argument(argument: Any) -> Any:
     """The argument, or its numbers if it is masked, in lists too; on an accelerator this waits for the device.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "adaptive_average"]
-
 SLIDING = "input kernel_size stride padding ceil_mode count_include_pad divisor_override"
 
 
@@ -147,7 +145,7 @@ def _record(name: str, body: Callable[..., Any], gradient: str) -> Operation:
     return record(f"nn.functional.{name}", "pooling", body, PATTERN, gradient, functions=known)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(_record(f"avg_pool{n}d", average(n), SHARE) for n in RANKS),
     *(_record(f"adaptive_avg_pool{n}d", adaptive(n), SHARE) for n in RANKS),
     *(_record(f"lp_pool{n}d", power_average(n), "torch's, over the specified entries") for n in RANKS),

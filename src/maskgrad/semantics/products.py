@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.equations import Equation
 
-__all__ = ["any_product", "bias_mask", "contracted", "indicator", "sum_of_products"]
-
 
 def indicator(operand: Operand) -> Tensor:
     """1 where specified: the product of indicators counts the products with only specified factors."""

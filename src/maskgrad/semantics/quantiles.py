@@ -17,9 +17,6 @@ from maskgrad.versions import is_before
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "nanquantile", "quantile"]
 
 #: Since 2.14.1 PyTorch finds 0.3 · 5 between two entries without rounding it to their dtype first.
 _RANKS_ARE_DOUBLE = not is_before(torch.__version__, "2.14.1")
@@ -106,6 +103,4 @@ def nanquantile(
 PATTERN = "specified where at least one entry was, and q"
 GRADIENT = "to the one or two entries between which the quantile lies"
 
-OPERATIONS: tuple[Operation, ...] = tuple(
-    of_rule(rule, "order_statistics", PATTERN, GRADIENT) for rule in (quantile, nanquantile)
-)
+OPERATIONS = tuple(of_rule(rule, "order_statistics", PATTERN, GRADIENT) for rule in (quantile, nanquantile))

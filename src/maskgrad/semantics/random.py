@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "multinomial"]
-
 UNCHANGED = "unchanged"
 KEPT = "torch's for the entries that were kept"
 
@@ -117,7 +115,7 @@ def _function(name: str, body: Callable[..., Any], gradient: str = "zero", **fac
     return record(name, "random", body, UNCHANGED, gradient, namespaces=(torch, torch.Tensor), **facts)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(
         record(f"nn.functional.{name}", "random", _dropping(name, training), UNCHANGED, KEPT)
         for name, training in DROPOUTS.items()

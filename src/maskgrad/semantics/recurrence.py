@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "SIGNATURE", "Steps", "in_layers", "reversing", "run_layer", "taken"]
 
 SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 
@@ -247,7 +244,7 @@ SEQUENCE = "that of the steps; a final state is specified"
 STEP = "specified where input and state have a specified entry, and the old cell state is specified"
 GRADIENT = "as if each sequence were alone"
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     record(name + suffix, "recurrence", body, pattern, GRADIENT, functions=(getattr(torch, name + suffix),))
     for suffix, body, pattern in (("", recurrence, SEQUENCE), ("_cell", cell, STEP))
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")

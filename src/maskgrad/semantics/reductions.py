@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "over_all"]
-
 
 def sum(
     input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
@@ -155,7 +153,7 @@ def _record(rule: Callable[..., Any], gradient: str, nothing: float, also: str =
     return of_rule(rule, "reductions", REDUCED, gradient, also=also, number=Number(nothing))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     _total(_record(sum, "the incoming gradient at each specified entry", 0), average=False),
     _total(
         _record(mean, "the incoming gradient divided by the number of specified entries", nan), average=True

@@ -14,8 +14,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["REFUSALS", "Refusal"]
-
 
 @dataclass(frozen=True, eq=False)
 class Refusal:

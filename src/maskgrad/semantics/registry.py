@@ -50,9 +50,6 @@ from maskgrad.semantics import (
     variance,
     views,
 )
-from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 FAMILIES = (
     elementwise, reductions, variance, extrema, norms, matrix_norms, covariance, contractions, chains,
@@ -63,7 +60,7 @@ FAMILIES = (
     order_statistics, quantiles, histograms, conversion,
 )  # fmt: skip
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(operation for family in FAMILIES for operation in family.OPERATIONS),
     *conversion.METADATA,
 )

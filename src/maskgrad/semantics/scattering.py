@@ -19,9 +19,6 @@ from maskgrad.semantics.signatures import bound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 #: For each operation: torch's names for its arguments, and which of them bring entries.
 WRITES: dict[str, tuple[str, str]] = {
@@ -208,7 +205,7 @@ KEPT = "to the source where written, else to the entries kept"
 COMBINED = "specified where a specified contribution arrives or was"
 REDUCED = "that of the reduction, to its specified contributions"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(record(name, "indexing", _write(name), WRITTEN, KEPT) for name in WRITES),
     of_rule(scatter_reduce, "accumulation", COMBINED, REDUCED),
     of_rule(scatter_add, "accumulation", COMBINED, "to every specified contribution"),

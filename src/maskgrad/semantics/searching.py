@@ -16,9 +16,7 @@ from maskgrad.semantics.entries import Entries, filler_as, mask_of, values_of
 from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "bucketize", "searchsorted"]
+    pass
 
 
 def _without_gaps(sequence: Entries, sorter: Any) -> tuple[Tensor, Tensor]:
@@ -58,6 +56,4 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
-    of_rule(rule, "sorting", "that of the values") for rule in (searchsorted, bucketize)
-)
+OPERATIONS = tuple(of_rule(rule, "sorting", "that of the values") for rule in (searchsorted, bucketize))

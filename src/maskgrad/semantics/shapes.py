@@ -12,8 +12,6 @@ from maskgrad.semantics.sparse.entries import is_masked, shape_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["order_after", "shape_after"]
-
 
 def order_after(function: Callable[..., Any], rank: int, *args: Any, **kwargs: Any) -> list[int]:
     """In which order a function that exchanges dimensions puts the ``rank`` dimensions of its operand."""

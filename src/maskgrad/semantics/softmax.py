@@ -18,9 +18,6 @@ from maskgrad.semantics.signatures import SYNONYMS, named, paired
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "log_softmax", "logsumexp", "softmax", "softmin"]
 
 PATTERN = "that of the input: nothing is added or lost"
 GRADIENT = "torch's, over the specified entries"
@@ -105,7 +102,7 @@ def gumbel_softmax(
 
 SAFE_SOFTMAX = torch.ops.aten._safe_softmax
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record("softmax", "softmax", _with_dim(softmax), PATTERN, GRADIENT),
     record("log_softmax", "softmax", _with_dim(log_softmax), PATTERN, GRADIENT),
     record("nn.functional.softmin", "softmax", _with_dim(softmin), PATTERN, GRADIENT),

@@ -14,15 +14,11 @@ from maskgrad import kernels
 from maskgrad.semantics.compaction import positions_along, size_along, specified_first
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries, filler_as
-from maskgrad.semantics.extrema import lowest
+from maskgrad.kernels.extrema import lowest
 from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "extreme", "read", "same", "sorted_positions"]
 
 
 def read(input: Entries, dim: int, index: Tensor) -> Tensor:
@@ -115,7 +111,7 @@ def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bo
 LAST = "moves with the values, unspecified entries last"
 BACK = "moves back with the values"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     of_rule(sort, "sorting", LAST, BACK),
     of_rule(argsort, "sorting", LAST),
     of_rule(msort, "sorting", LAST, BACK),

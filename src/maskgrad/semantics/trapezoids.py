@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["OPERATIONS", "cumulative_trapezoid", "trapezoid"]
-
 
 def _checked(y: Any, dim: int, name: str) -> Entries:
     points = as_entries(y)
@@ -136,7 +134,7 @@ def _record(names: str, rule: Callable[..., Entries], pattern: str) -> Operation
     return record(names, "scans", body, pattern, "torch's on the specified points")
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     _record("trapezoid trapz", trapezoid, "specified where at least one point was"),
     _record(
         "cumulative_trapezoid",

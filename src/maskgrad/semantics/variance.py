@@ -18,9 +18,7 @@ from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import Number
 
 if TYPE_CHECKING:
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "std", "std_mean", "var", "var_mean"]
+    pass
 
 PATTERN = "along a dimension: specified where more entries than the correction were; else a plain number"
 
@@ -102,6 +100,6 @@ GRADIENTS = {
     var_mean: "that of var and of mean",
     std_mean: "that of std and of mean",
 }
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     of_rule(rule, "reductions", PATTERN, gradient, number=Number(nan)) for rule, gradient in GRADIENTS.items()
 )

@@ -19,8 +19,6 @@ from maskgrad.semantics.signatures import bound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OPERATIONS", "pair"]
-
 PATTERN = "moves with the values"
 GRADIENT = "moves back with the values"
 #: Of what follows the operand, these read nothing but the shape.
@@ -119,7 +117,7 @@ REARRANGEMENTS = """
     pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
 """
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(found for row in REARRANGEMENTS.split() if (found := _record(row.replace("|", " "))).functions),
     *(
         _record(name, functions=(getattr(Tensor, name).__get__,), methods=(name,), is_property=True)

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["adaptive_sizes", "as_tuple", "shared", "sliding_sizes"]
-
 
 def as_tuple(value: Any, rank: int) -> tuple[int, ...]:
     """All of torch's ways of saying one number for each spatial dimension."""

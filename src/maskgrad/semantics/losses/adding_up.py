@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["added_up", "adding_up", "adds_up"]
-
 _ADDERS: list[Callable[..., tuple[Tensor, ...]]] = []
 
 

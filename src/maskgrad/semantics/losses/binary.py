@@ -14,9 +14,7 @@ from maskgrad.semantics.losses.regression import each_position, pointwise
 from maskgrad.semantics.reductions import mean
 
 if TYPE_CHECKING:
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
+    pass
 
 
 #: Both step by step, as PyTorch computes them.
@@ -74,7 +72,7 @@ def _each_label(
 
 GRADIENT = "torch's, divided by the count, where all operands are specified"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     loss_record(F.binary_cross_entropy, binary_cross_entropy, GRADIENT, has_body=True),
     loss_record(
         F.binary_cross_entropy_with_logits,

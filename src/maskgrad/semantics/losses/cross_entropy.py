@@ -22,10 +22,6 @@ from maskgrad.semantics.softmax import log_softmax
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "cross_entropy", "nll_loss"]
-
 
 class Labels(NamedTuple):
     """What the labels of a call say, position by position.
@@ -227,7 +223,7 @@ PATTERN = (
     "reduced: a plain number"
 )
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     loss_record(
         F.cross_entropy,
         cross_entropy,

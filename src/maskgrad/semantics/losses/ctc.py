@@ -22,9 +22,6 @@ from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 #: The log-probability of an absent class. Its exponential is 0; unlike -inf, it has differences.
 ABSENT = -1e30
@@ -108,7 +105,7 @@ def _delete_concatenated(
     return labels[listed], count
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     loss_record(
         F.ctc_loss,
         ctc_loss,

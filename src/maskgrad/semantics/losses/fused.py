@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["ABSOLUTE", "SQUARED", "fused", "fused_cross_entropy", "huber", "smooth"]
-
 #: The numbers of a distance: see ``maskgrad/kernels/losses/__init__.py``.
 SQUARED = (1.0, math.inf, 1.0, 0.0)
 ABSOLUTE = (0.0, 0.0, 1.0, 0.0)

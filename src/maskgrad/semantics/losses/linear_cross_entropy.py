@@ -16,10 +16,6 @@ from maskgrad.semantics.losses.reduction import loss_record
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
-
 
 def linear_cross_entropy(
     input: Operand,
@@ -115,7 +111,7 @@ def _plain_linear(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 # Since PyTorch 2.13.
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     (
         loss_record(
             F.linear_cross_entropy,

@@ -15,9 +15,6 @@ from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 #: No label is ever this number, so none is ignored.
 NONE_IGNORED = -(2**63)
@@ -109,7 +106,7 @@ def _remaining(labels: Tensor, listed: Tensor, classes: Tensor) -> Tensor:
     return torch.where(kept, labels, -1).gather(-1, specified_first(kept, kept.ndim - 1))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     loss_record(
         F.multi_margin_loss,
         multi_margin_loss,

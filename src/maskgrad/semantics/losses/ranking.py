@@ -16,10 +16,6 @@ from maskgrad.semantics.losses.regression import pointwise
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
-
 
 MARGIN_RANKING = pointwise(F.margin_ranking_loss, "input1 input2 target")
 
@@ -134,7 +130,7 @@ def _triplet(
 DISTANCES = "per pair: each distance has a feature that both sides have; reduced: a plain number"
 GRADIENT = "torch's, over the specified features and pairs"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     loss_record(
         F.margin_ranking_loss,
         margin_ranking_loss,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from maskgrad.semantics.facts import Operation
 
-__all__ = ["loss_record", "reduce_loss", "reduction_named", "weighted_mean"]
-
 PATTERN = "intersection; reduced: a plain number"
 
 #: PyTorch's numbers for the reductions, in order.

@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "each_position", "forgotten_weight", "pointwise"]
-
 
 def each_position(
     function: Callable[..., Tensor],
@@ -247,7 +243,7 @@ def _warn_of_mean(arguments: dict[str, Any]) -> None:
 
 DIFFERENCE = "torch's, divided by the count, where both are specified"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     loss_record(
         F.mse_loss,
         of_difference(F.mse_loss, lambda: SQUARED, by_weight=True),
