@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import forward_mode_is_active
 from maskgrad.semantics.entries import Entries, fill, filler_as
-from maskgrad.kernels.extrema import lowest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ import torch
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, rearranged, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
@@ -27,8 +27,6 @@ from maskgrad.semantics.signatures import bound
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from maskgrad.semantics.entries import Operand
 
 
 class Bias(NamedTuple):

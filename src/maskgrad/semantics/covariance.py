@@ -16,14 +16,13 @@ import torch
 
 from maskgrad import kernels
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, fill, values_of
+from maskgrad.semantics.entries import Entries, Operand, fill, values_of
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.products import sum_of_products
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from maskgrad.semantics.entries import Operand
 
 PATTERN = (
     "specified where more observations (fweights: counted so often) than the correction have both variables"

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.entries import Entries
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 
@@ -41,10 +36,3 @@ def as_dims(dim: Any, ndim: int) -> tuple[int, ...]:
 def drop(kept: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Remove the dimensions of size 1 that a reduction with keepdim=True left."""
     return kept.squeeze(dims) if dims else kept
-
-
-def reduce_each(function: Callable[..., Any], input: Entries, dim: Any, keepdim: bool) -> Entries:
-    """Apply one of torch's reductions to values in which unspecified entries are already neutral."""
-    dims = as_dims(dim, input.values.ndim)
-    values = function(input.values, dims, keepdim=keepdim) if dims else function(input.values)
-    return Entries(values, any_of(input.mask, dims, keepdim))

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
-from maskgrad.semantics.entries import Entries, as_entries, intersection, rearranged, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, intersection, rearranged, safe, values_of
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import Number
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.entries import Operand
 
 PATTERN = "specified where the two vectors have a coordinate in common"
 GRADIENT = "torch's, over the common coordinates"

@@ -81,6 +81,18 @@ def intersection(operands: Iterable[Any]) -> Tensor | None:
     return mask
 
 
+def all_specified(*operands: Any) -> Tensor:
+    """The same for operands of which at least one is masked, as dispatch makes sure."""
+    mask = intersection(operands)
+    assert mask is not None
+    return mask
+
+
+def filled(operand: Any, filler: Filler = 0) -> Any:
+    """A masked operand's values with ``filler`` under its own mask; anything else as it is."""
+    return torch.where(operand.mask, operand.values, filler) if isinstance(operand, Entries) else operand
+
+
 def chosen(mask: Tensor, values: Tensor, other: Any) -> Tensor:
     """``torch.where``, for unsigned integers too, of which PyTorch 2.12 selects only the shortest."""
     signed = _SIGNED.get(values.dtype)

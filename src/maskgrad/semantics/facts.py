@@ -82,7 +82,7 @@ def functions_named(
 def record(
     names: str,
     family: str,
-    body: Body,
+    rule: Callable[..., Any],
     pattern: str,
     gradient: str = "none",
     *,
@@ -97,15 +97,15 @@ def record(
 
     Args:
         names: torch's names; the first is that of the record, and may begin with ``nn.functional.``.
+        family: see :class:`Operation`, as for the others.
+        rule: has torch's signature, see :func:`~maskgrad.semantics.signatures.named`; or is a body.
+        pattern: which entries of the result are specified.
+        gradient: what reaches the operands.
         functions: the functions, where those of these names are not what is meant.
         extra: spellings that have other names.
         namespaces: where to look for functions.
         in_place: those that work in place, likewise.
         methods: names of methods, likewise.
-        family: see :class:`Operation`, as for the others.
-        body: the rule.
-        pattern: which entries of the result are specified.
-        gradient: what reaches the operands.
         facts: what else there is to say.
     """
     found, writing = functions_named(names.replace("nn.functional.", ""), extra, namespaces)
@@ -114,7 +114,7 @@ def record(
         name=names.split()[0],
         family=family,
         functions=found if functions is None else functions,
-        body=body,
+        body=named(rule),
         pattern=pattern,
         gradient=gradient,
         in_place=writing if in_place is None else in_place,
@@ -123,14 +123,6 @@ def record(
     )
 
 
-def of_rule(
-    rule: Callable[..., Any],
-    family: str,
-    pattern: str,
-    gradient: str = "none",
-    *,
-    also: str = "",
-    **facts: Any,
-) -> Operation:
-    """The record of a rule that has the name and the signature of torch's function; ``also``: other names for it."""
-    return record(f"{rule.__name__} {also}", family, named(rule), pattern, gradient, **facts)
+def of_rule(rule: Callable[..., Any], family: str, *facts: str, also: str = "", **more: Any) -> Operation:
+    """The record of a rule that has the name of torch's function; ``also``: other names for it."""
+    return record(f"{rule.__name__} {also}", family, rule, *facts, **more)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries, values_of
+from maskgrad.semantics.entries import Entries, Operand, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 from maskgrad.semantics.windows import as_tuple, shared
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.entries import Operand
     from maskgrad.semantics.facts import Operation
 
 SLIDING = "input kernel_size stride padding dilation ceil_mode return_indices"

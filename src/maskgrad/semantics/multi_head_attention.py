@@ -6,7 +6,7 @@ function have the opposite polarity (True is forbidden); they arrive as additive
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,13 +23,10 @@ from maskgrad.semantics.attention import (
     weighted_sum,
 )
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, as_entries, rearranged, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, rearranged, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from maskgrad.semantics.entries import Operand
 
 SIGNATURE = """query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn
     dropout_p out_proj_weight out_proj_bias training key_padding_mask need_weights attn_mask use_separate_proj_weight
@@ -88,7 +85,7 @@ def multi_head_attention_forward(
     else:
         out = attend(q, k, v, bias, dropout_p=dropout_p)
     out = Entries(*(part.permute(2, 0, 1, 3).flatten(2) for part in out))  # L, N, E
-    out = linear(F.linear, (out, given["out_proj_weight"], given["out_proj_bias"]), {})
+    out = linear(out, given["out_proj_weight"], given["out_proj_bias"])
     if weights is not None and given["average_attn_weights"]:
         weights = _mean_over_heads(weights)
     if not batched:
@@ -178,7 +175,7 @@ def _projected(given: dict[str, Any], query: Operand, key: Operand, value: Opera
     bias = given.get("in_proj_bias")
     biases = (None, None, None) if bias is None else _chunks(bias)
     if given["use_separate_proj_weight"]:
-        weights = [given.get(f"{letter}_proj_weight") for letter in "qkv"]
+        weights: list[Any] = [given.get(f"{letter}_proj_weight") for letter in "qkv"]
         for letter, weight in zip("qkv", weights, strict=True):
             if weight is None:
                 raise AssertionError(f"use_separate_proj_weight is True but {letter}_proj_weight is None")
@@ -186,11 +183,11 @@ def _projected(given: dict[str, Any], query: Operand, key: Operand, value: Opera
         if given["in_proj_weight"] is None:
             raise AssertionError("use_separate_proj_weight is False but in_proj_weight is None")
         if _is_same(query, key) and _is_same(key, value):
-            together = linear(F.linear, (query, given["in_proj_weight"], bias), {})
+            together = linear(query, given["in_proj_weight"], bias)
             return tuple(_chunks(together, -1))
         weights = _chunks(given["in_proj_weight"])
     operands = (query, key, value)
-    return tuple(linear(F.linear, (x, w, b), {}) for x, w, b in zip(operands, weights, biases, strict=True))
+    return tuple(linear(x, w, b) for x, w, b in zip(operands, weights, biases, strict=True))
 
 
 def _is_same(one: Operand, other: Operand) -> bool:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.kernels.extrema import lowest
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.compaction import positions_along, size_along
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.kernels.extrema import lowest
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.sorting import extreme, read, same, sorted_positions

@@ -27,16 +27,19 @@ KEPT = "torch's for the entries that were kept"
 
 
 def _dropping(name: str, training: bool) -> Callable[..., Any]:
-    """The body of a dropout, which is linear in its input: what is under the mask disturbs nothing."""
-    function = getattr(F, name)
+    """The rule of a dropout, which is linear in its input: what is under the mask disturbs nothing."""
+    plain = getattr(F, name)
 
-    def rule(input: Entries, p: float = 0.5, training: bool = training, inplace: bool = False) -> Entries:
-        return Entries(function(input.values, p, training), input.mask)
+    def rule(
+        input: Entries,
+        p: float = 0.5,
+        training: bool = training,
+        inplace: bool = False,
+        train: bool | None = None,
+    ) -> Entries:
+        return Entries(plain(input.values, p, training if train is None else train), input.mask)
 
-    def body(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return rule(*args, **{"training" if key == "train" else key: value for key, value in kwargs.items()})
-
-    return body
+    return rule
 
 
 def feature_dropout(input: Entries, p: float, train: bool) -> Entries:

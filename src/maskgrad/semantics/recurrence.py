@@ -20,7 +20,7 @@ import torch
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, safe, specified, values_of
+from maskgrad.semantics.entries import Entries, Operand, safe, specified, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from maskgrad.semantics.entries import Operand
 
 SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 

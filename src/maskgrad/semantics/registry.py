@@ -5,7 +5,6 @@ from __future__ import annotations
 from maskgrad.semantics import (
     attention,
     batch_normalization,
-    chains,
     contractions,
     conversion,
     convolutions,
@@ -17,25 +16,20 @@ from maskgrad.semantics import (
     distinct,
     elementwise,
     embeddings,
-    equality,
     extrema,
     gathering,
-    gating,
     grid_sampling,
-    grids,
     histograms,
     indexing,
     interpolation,
     joins,
     linear_algebra,
     losses,
-    matrix_norms,
     max_pooling,
     multi_head_attention,
     normalization,
     norms,
     order_statistics,
-    patches,
     pooling,
     quantiles,
     random,
@@ -50,17 +44,17 @@ from maskgrad.semantics import (
     variance,
     views,
 )
+from maskgrad.semantics.facts import Operation
 
 FAMILIES = (
-    elementwise, reductions, variance, extrema, norms, matrix_norms, covariance, contractions, chains,
-    linear_algebra, convolutions, patches, pooling, max_pooling, interpolation, grid_sampling, distances,
-    views, indexing, joins, creation, differentiation, equality, gathering, grids,
-    scattering, losses, embeddings, attention, multi_head_attention, batch_normalization, gating,
-    normalization, random, recurrence, softmax, scans, differences, trapezoids, sorting, distinct, searching,
-    order_statistics, quantiles, histograms, conversion,
+    elementwise, reductions, variance, extrema, norms, covariance, contractions, linear_algebra, convolutions,
+    pooling, max_pooling, interpolation, grid_sampling, distances, views, indexing, joins, creation,
+    differentiation, gathering, scattering, losses, embeddings, attention, multi_head_attention,
+    batch_normalization, normalization, random, recurrence, softmax, scans, differences, trapezoids, sorting,
+    distinct, searching, order_statistics, quantiles, histograms, conversion,
 )  # fmt: skip
 
-OPERATIONS = (
+OPERATIONS: tuple[Operation, ...] = (
     *(operation for family in FAMILIES for operation in family.OPERATIONS),
     *conversion.METADATA,
 )

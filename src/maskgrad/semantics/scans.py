@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import forward_mode_is_active, forward_only
 from maskgrad.semantics.compaction import specified_last
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
-from maskgrad.kernels.extrema import lowest
 from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:

@@ -11,13 +11,24 @@ if TYPE_CHECKING:
 SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}
 
 
+#: The signature of a body, which takes a call as it is.
+BODY = ("function", "args", "kwargs")
+
+
 def named(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a body of a rule that has torch's signature, whichever spelling of the function was called."""
+    """Make a body of a rule that has torch's signature, whichever spelling of the function was called.
+
+    If its first parameter is ``function``, it is handed the spelling, too. A body is returned as it is.
+    """
+    code = rule.__code__
+    if code.co_varnames[: code.co_argcount] == BODY:
+        return rule
+    asks = code.co_varnames[:1] == ("function",)
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs:
             kwargs = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
-        return rule(*args, **kwargs)
+        return rule(function, *args, **kwargs) if asks else rule(*args, **kwargs)
 
     return body
 

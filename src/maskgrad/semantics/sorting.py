@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.kernels.extrema import lowest
 from maskgrad.semantics.compaction import positions_along, size_along, specified_first
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries, filler_as
-from maskgrad.kernels.extrema import lowest
 from maskgrad.semantics.facts import of_rule
 
 if TYPE_CHECKING:

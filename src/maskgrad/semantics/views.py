@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import Operation, record
+from maskgrad.semantics.entries import Entries, Operand, as_entries, fill, values_of
+from maskgrad.semantics.facts import Operation, of_rule, record
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.signatures import bound
 
@@ -49,11 +49,8 @@ def _without_masks(
         args = (kwargs.pop("input") if "input" in kwargs else kwargs.pop("self"),)
     x, *rest = args
     if getattr(function, "__name__", "") in LENDING_SHAPE:
-        rest = [a.values if isinstance(a, Entries) else a for a in rest]
-        kwargs = {name: a.values if isinstance(a, Entries) else a for name, a in kwargs.items()}
-        return as_entries(x), rest, kwargs
-    rest, kwargs = plain_arguments(rest, kwargs)
-    return x, rest, kwargs
+        return as_entries(x), [values_of(a) for a in rest], {name: values_of(a) for name, a in kwargs.items()}
+    return x, *plain_arguments(rest, kwargs)
 
 
 def repeat_interleave(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -98,6 +95,40 @@ def complex_view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
     return Entries(values, x.mask.unsqueeze(-1).expand(values.shape))
 
 
+def _storage_mask(x: Entries) -> Tensor:
+    """The mask laid out like the storage; what the tensor does not cover there is unspecified."""
+    room = x.values.untyped_storage().nbytes() // x.values.element_size()
+    storage = torch.zeros(room, dtype=torch.bool, device=x.mask.device)
+    storage.as_strided(x.values.shape, x.values.stride(), x.values.storage_offset()).copy_(x.mask)
+    return storage
+
+
+def as_strided(
+    function: Callable[..., Any], input: Entries, size: Any, stride: Any, storage_offset: int | None = None
+) -> Entries:
+    """``as_strided``: the mask is laid out like the storage; the offset is the tensor's own unless given."""
+    values = function(input.values, size, stride, storage_offset)
+    offset = input.values.storage_offset() if storage_offset is None else storage_offset
+    return Entries(values, torch.as_strided(_storage_mask(input), size, stride, offset))
+
+
+def as_strided_scatter(
+    input: Operand, src: Operand, size: Any, stride: Any, storage_offset: int | None = None
+) -> Entries:
+    """``as_strided_scatter``: the places that ``as_strided`` would read are written."""
+    x, source = as_entries(input), as_entries(src)
+    offset = x.values.storage_offset() if storage_offset is None else storage_offset
+    own, strides = (x.values.shape, x.values.stride(), x.values.storage_offset()), (size, stride, offset)
+    mask = _storage_mask(x)
+    written = torch.zeros_like(mask)
+    mask.as_strided(*strides).copy_(source.mask)
+    written.as_strided(*strides).fill_(True)
+    # torch 2.13 sends the gradient of what is kept to what is written over, and the reverse; where two write to one
+    # place it sends it to both, specified or not
+    values = torch.as_strided_scatter(x.values.detach(), fill(source, source.mask, 0), *strides)
+    return Entries(torch.where(written.as_strided(*own), values, x.values), mask.as_strided(*own))
+
+
 def _record(name: str, body: Callable[..., Any] = rearrange, **facts: Any) -> Operation:
     return record(name, "views", body, PATTERN, GRADIENT, **facts)
 
@@ -136,4 +167,18 @@ OPERATIONS = (
     *(_record(f"fft.{name}", functions=(getattr(torch.fft, name),)) for name in ("fftshift", "ifftshift")),
     _record("slice", functions=(torch.ops.aten.slice, torch.ops.aten.slice.Tensor)),
     _record("linalg.diagonal", functions=(torch.linalg.diagonal,)),
+    record(
+        "as_strided",
+        "views",
+        as_strided,
+        "moves with the values; places in the storage that the tensor does not cover are unspecified",
+        GRADIENT,
+        functions=(torch.as_strided, torch.as_strided_copy, Tensor.as_strided),
+    ),
+    of_rule(
+        as_strided_scatter,
+        "views",
+        "as the source where written, else as before",
+        "to the source where written, else to the entries kept",
+    ),
 )

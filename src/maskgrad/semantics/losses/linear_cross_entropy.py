@@ -14,7 +14,7 @@ from maskgrad.semantics.losses.cross_entropy import PATTERN, Labels, cross_entro
 from maskgrad.semantics.losses.reduction import loss_record
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 def linear_cross_entropy(
@@ -57,7 +57,8 @@ def linear_cross_entropy(
     rows = reshaped(linear_weight, (outputs, values_of(input).shape[-1]))
     bias = None if linear_bias is None else reshaped(linear_bias, (outputs,))
     masked = any(isinstance(operand, Entries) for operand in (input, rows, bias))
-    logits = (linear if masked else _plain_linear)(F.linear, (input, rows, bias), {})
+    outer: Any = linear if masked else F.linear
+    logits = outer(input, rows, bias)
     return cross_entropy(reshaped(logits, shape), target, reduction, weight, ignored, label_smoothing)
 
 
@@ -104,10 +105,6 @@ def shape_of_logits(input: Operand, linear_weight: Operand, linear_bias: Operand
 def reshaped(operand: Any, shape: tuple[int, ...]) -> Any:
     """An operand, masked or not, in another shape."""
     return rearranged(operand, lambda part: part.reshape(shape))
-
-
-def _plain_linear(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return F.linear(*args)
 
 
 # Since PyTorch 2.13.

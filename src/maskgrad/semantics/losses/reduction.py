@@ -86,7 +86,7 @@ def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
 
 
 def loss_record(
-    function: Callable[..., Any],
+    plain: Callable[..., Any],
     rule: Callable[..., Any],
     gradient: str,
     pattern: str = PATTERN,
@@ -100,27 +100,27 @@ def loss_record(
     """The record of one loss, under its names in ``torch.nn.functional`` and, if it is there, in ``torch``.
 
     Args:
-        function: that of ``torch.nn.functional``.
-        rule: takes the arguments of ``function`` by name, the reduction as one of ``reductions``, and neither of the
+        plain: that of ``torch.nn.functional``.
+        rule: takes the arguments of ``plain`` by name, the reduction as one of ``reductions``, and neither of the
             two legacy ones.
         gradient: what reaches the operands, in words.
         pattern: which entries are specified, in words.
-        prepare: looks at the arguments of ``function``, and may complete them.
+        prepare: looks at the arguments of ``plain``, and may complete them.
         reductions: the names of reductions that ``rule`` knows.
         order: the arguments of the function in ``torch``, which takes the reduction as a number, if theirs is another
-            order than that of ``function``.
+            order than that of ``plain``.
         has_body: whether a compiled kernel computes it, halves too.
         widens: compute halves in float32, as the compiled bodies do it.
     """
-    names = tuple(inspect.signature(function).parameters)
-    twin = getattr(torch, function.__name__, None)
+    names = tuple(inspect.signature(plain).parameters)
+    twin = getattr(torch, plain.__name__, None)
     names_of_twin = order.split() or [name for name in names if name not in LEGACY]
 
-    def body(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         wanted = _half(args, kwargs, has_body) if widens else None
         if wanted is not None:
             args, kwargs = wide(args), wide(kwargs)
-        if called is twin:
+        if function is twin:
             arguments = paired(names_of_twin, args) | kwargs
             arguments["reduction"] = REDUCTIONS[arguments.get("reduction", 1)]
         else:
@@ -138,10 +138,8 @@ def loss_record(
             return Entries(result.values.to(wanted), result.mask)
         return result.to(wanted)
 
-    functions = (function,) if twin is None else (function, twin)
-    return record(
-        f"nn.functional.{function.__name__}", "losses", body, pattern, gradient, functions=functions
-    )
+    functions = (plain,) if twin is None else (plain, twin)
+    return record(f"nn.functional.{plain.__name__}", "losses", body, pattern, gradient, functions=functions)
 
 
 def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torch.dtype | None:
