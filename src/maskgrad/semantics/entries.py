@@ -67,6 +67,13 @@ def mask_of(operand: Operand) -> Tensor:
     return torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
 
 
+def converted(operand: Operand, dtype: torch.dtype) -> Any:
+    """The operand in another dtype."""
+    if isinstance(operand, Entries):
+        return Entries(operand.values.to(dtype), operand.mask)
+    return operand.to(dtype)
+
+
 def as_entries(operand: Operand) -> Entries:
     """The operand as entries, whether it is masked or plain."""
     return operand if isinstance(operand, Entries) else Entries(operand, mask_of(operand))

@@ -3,15 +3,7 @@
 If no position is left the loss is NaN, a sum 0, and its gradient zero.
 """
 
-from maskgrad.semantics.losses import (
-    binary,
-    cross_entropy,
-    ctc,
-    linear_cross_entropy,
-    margins,
-    ranking,
-    regression,
-)
+from maskgrad.semantics.losses import cross_entropy, ctc, linear_cross_entropy, margins, regression
 
-FAMILIES = (regression, binary, cross_entropy, linear_cross_entropy, margins, ranking, ctc)
+FAMILIES = (regression, cross_entropy, linear_cross_entropy, margins, ctc)
 OPERATIONS = tuple(operation for family in FAMILIES for operation in family.OPERATIONS)

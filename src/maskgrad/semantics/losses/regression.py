@@ -16,8 +16,9 @@ from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.entries import (
     Entries,
     Operand,
+    all_specified,
     fill,
-    intersection,
+    filled,
     mask_of,
     rearranged,
     specified,
@@ -25,8 +26,18 @@ from maskgrad.semantics.entries import (
 )
 from maskgrad.semantics.harmless import is_moderate
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
-from maskgrad.semantics.losses.fused import ABSOLUTE, SQUARED, fused, huber, smooth
-from maskgrad.semantics.losses.reduction import LEGACY, REDUCTIONS, loss_record, reduce_loss, weighted_mean
+from maskgrad.semantics.losses.reduction import (
+    ABSOLUTE,
+    LEGACY,
+    REDUCTIONS,
+    SQUARED,
+    fused,
+    huber,
+    loss_record,
+    reduce_loss,
+    smooth,
+    weighted_mean,
+)
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.reductions import over_all, sum
 
@@ -48,8 +59,7 @@ def each_position(
 
     Those of a ``tame`` function are safe if they are moderate.
     """
-    mask = intersection(operands.values())
-    assert mask is not None  # dispatch calls a rule only with masked arguments
+    mask = all_specified(*operands.values())
     if tame and is_moderate(*map(values_of, operands.values())):
         filled = {name: values_of(operand) for name, operand in operands.items()}
     else:
@@ -103,14 +113,14 @@ def of_difference(
         input, target = _broadcast(input, target)
         distance = numbers(**options)
         found = fused("distance", input, target, reduction, distance)
-        if found is None and reduction != "none" and distance in POWERS:
-            found = _power_of_differences(input, target, reduction == "mean", POWERS[distance])
+        if found is None and reduction != "none" and distance in POWERS and is_eager() and not adds_up():
+            # a small tensor in the fewest calls
+            difference = Entries(values_of(input) - values_of(target), all_specified(input, target))
+            found = over_all(difference, reduction == "mean", POWERS[distance])
         if found is not None:
             return found
-        operands = {"input": input, "target": target}
-        return reduce_loss(
-            each_position(function, operands, 1, tame=distance is not None, **options), reduction
-        )
+        operands, tame = {"input": input, "target": target}, distance is not None
+        return reduce_loss(each_position(function, operands, 1, tame, **options), reduction)
 
     return rule
 
@@ -128,8 +138,7 @@ def _weighted(
     if size != values_of(input).shape:
         raise ValueError("Weights and input must have the same size.")
     input, target, weight = _broadcast(input, target, weight)
-    mask = intersection((input, target, weight))
-    assert mask is not None  # dispatch calls a rule only with masked arguments
+    mask = all_specified(input, target, weight)
     factor = fill(weight, mask, 0)
     plain = function(fill(input, mask, 1), fill(target, mask, 1), reduction="none", **options)
     loss = Entries(plain * factor, mask)
@@ -141,17 +150,6 @@ def _weighted(
 #: Distances that are a power of the difference: the derivative of a difference has no numbers in it, so that it can be
 #: taken before anything is replaced.
 POWERS = {SQUARED: torch.square, ABSOLUTE: torch.abs}
-
-
-def _power_of_differences(
-    input: Operand, target: Operand, average: bool, power: Callable[[Tensor], Tensor]
-) -> Tensor | None:
-    """The reduced loss of a small tensor in the fewest calls; None where :func:`over_all` gives none."""
-    if not is_eager() or adds_up():
-        return None
-    mask = intersection((input, target))
-    assert mask is not None  # dispatch calls a rule only with masked arguments
-    return over_all(Entries(values_of(input) - values_of(target), mask), average, power)
 
 
 def forgotten_weight() -> Operand | None:
@@ -182,8 +180,7 @@ def gaussian_nll_loss(
 ) -> Operand:
     """The negative log-likelihood of normal variables, each with its variance."""
     variance = _variance(var, values_of(input))
-    mask = intersection((input, target, variance))
-    assert mask is not None  # dispatch calls a rule only with masked arguments
+    mask = all_specified(input, target, variance)
     safe = fill(variance, mask, 1).clone()
     with torch.no_grad():  # the gradient passes the limit, as in PyTorch
         safe.clamp_(min=eps)
@@ -226,7 +223,7 @@ def kl_div(input: Operand, target: Operand, reduction: str, log_target: bool = F
     row = loss.mask.ndim - len(shape)
     others = tuple(d for d in range(loss.mask.ndim) if d != row or shape[0] == 1)
     rows = any_of(loss.mask, others, False).sum()
-    summed, rows, known = added_up(torch.where(total.mask, total.values, 0), rows, total.mask.to(torch.int64))
+    summed, rows, known = added_up(filled(total), rows, total.mask.to(torch.int64))
     return number(Entries(summed / rows.clamp(min=1), known > 0), math.nan)
 
 
