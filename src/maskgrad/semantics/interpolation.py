@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from maskgrad.semantics.entries import Entries, safe
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.pooling import adaptive_average
+from maskgrad.semantics.pooling import adaptive_average, as_tuple, shared
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.windows import as_tuple, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
