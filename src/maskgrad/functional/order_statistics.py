@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from maskgrad.functional.arguments import Dtype, Mask, documented, entries_of
-from maskgrad.semantics import order_statistics, quantiles
+from maskgrad.semantics import order_statistics
 
 __all__ = ["median", "quantile"]
 
@@ -46,4 +46,4 @@ def quantile(
         tensor(2.)
     """
     entries = entries_of(input, mask, dtype)
-    return quantiles.quantile(entries, q, dim, keepdim, interpolation=interpolation).values
+    return order_statistics.quantile(entries, q, dim, keepdim, interpolation=interpolation).values

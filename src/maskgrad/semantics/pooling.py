@@ -87,12 +87,14 @@ def average(rank: int) -> Callable[..., Any]:
     ) -> Entries:
         values, mask = input
         stride = kernel_size if stride is None or stride == () else stride
-        geometry: Any = [as_tuple(option, rank) for option in (kernel_size, stride, padding)]
+        geometry = (as_tuple(kernel_size, rank), as_tuple(stride, rank), as_tuple(padding, rank))
         options: dict[str, Any] = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
 
         def divisors(pooled: Tensor) -> tuple[Tensor, Tensor]:
             """By what torch divides each window, and how many of these are padding."""
-            both, inside = sliding_sizes(values.shape[-rank:], pooled.shape[-rank:], *geometry, values.device)
+            both, inside = sliding_sizes(
+                values.shape[-rank:], pooled.shape[-rank:], *geometry, device=values.device
+            )
             return (both, both - inside) if count_include_pad else (inside, torch.zeros_like(inside))
 
         def pooled(x: Tensor) -> Tensor:
@@ -119,7 +121,7 @@ def average(rank: int) -> Callable[..., Any]:
     return rule
 
 
-def _sums(x: Tensor, rank: int, geometry: list[Any], options: dict[str, Any]) -> Any:
+def _sums(x: Tensor, rank: int, geometry: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """The sum of the integers of each window; of one dimension PyTorch has no ``divisor_override``."""
     if rank > 1:
         return AVERAGES[rank - 1](x, *geometry, **options, divisor_override=1)

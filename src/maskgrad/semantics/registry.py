@@ -13,12 +13,10 @@ from maskgrad.semantics import (
     differences,
     differentiation,
     distances,
-    distinct,
     elementwise,
     embeddings,
     extrema,
     gathering,
-    grid_sampling,
     histograms,
     indexing,
     interpolation,
@@ -31,13 +29,11 @@ from maskgrad.semantics import (
     norms,
     order_statistics,
     pooling,
-    quantiles,
     random,
     recurrence,
     reductions,
     scans,
     scattering,
-    searching,
     softmax,
     sorting,
     trapezoids,
@@ -48,10 +44,9 @@ from maskgrad.semantics.facts import Operation
 
 FAMILIES = (
     elementwise, reductions, variance, extrema, norms, covariance, contractions, linear_algebra, convolutions,
-    pooling, max_pooling, interpolation, grid_sampling, distances, views, indexing, joins, creation,
-    differentiation, gathering, scattering, losses, embeddings, attention, multi_head_attention,
-    batch_normalization, normalization, random, recurrence, softmax, scans, differences, trapezoids, sorting,
-    distinct, searching, order_statistics, quantiles, histograms, conversion,
+    pooling, max_pooling, interpolation, distances, views, indexing, joins, creation, differentiation, gathering,
+    scattering, losses, embeddings, attention, multi_head_attention, batch_normalization, normalization, random,
+    recurrence, softmax, scans, differences, trapezoids, sorting, order_statistics, histograms, conversion,
 )  # fmt: skip
 
 OPERATIONS: tuple[Operation, ...] = (
