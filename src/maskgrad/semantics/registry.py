@@ -16,7 +16,6 @@ from maskgrad.semantics import (
     elementwise,
     embeddings,
     extrema,
-    gathering,
     histograms,
     indexing,
     interpolation,
@@ -36,7 +35,6 @@ from maskgrad.semantics import (
     scattering,
     softmax,
     sorting,
-    trapezoids,
     variance,
     views,
 )
@@ -44,9 +42,9 @@ from maskgrad.semantics.facts import Operation
 
 FAMILIES = (
     elementwise, reductions, variance, extrema, norms, covariance, contractions, linear_algebra, convolutions,
-    pooling, max_pooling, interpolation, distances, views, indexing, joins, creation, differentiation, gathering,
+    pooling, max_pooling, interpolation, distances, views, indexing, joins, creation, differentiation,
     scattering, losses, embeddings, attention, multi_head_attention, batch_normalization, normalization, random,
-    recurrence, softmax, scans, differences, trapezoids, sorting, order_statistics, histograms, conversion,
+    recurrence, softmax, scans, differences, sorting, order_statistics, histograms, conversion,
 )  # fmt: skip
 
 OPERATIONS: tuple[Operation, ...] = (
