@@ -9,10 +9,10 @@ import torch
 from maskgrad import kernels
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
+from maskgrad.semantics.entries import Entries, all_specified, filler_as, rearranged, specified
 from maskgrad.semantics.entries import fill as fill_operand
 from maskgrad.semantics.facts import of_rule, record
-from maskgrad.semantics.signatures import paired
+from maskgrad.semantics.signatures import SYNONYMS, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +38,8 @@ def amin(input: Entries, dim: Any = (), keepdim: bool = False) -> Entries:
 
 def aminmax(input: Entries, *, dim: int | None = None, keepdim: bool = False) -> Any:
     """Smallest and largest specified entry."""
-    parts = [_extremum(input, dim, keepdim, largest) for largest in (False, True)]
-    return _structure(torch.return_types.aminmax, parts)
-
-
-def _structure(kind: Any, parts: list[Entries]) -> Any:
-    """One of torch's named tuples, holding entries instead of tensors until dispatch wraps them."""
-    return kind(parts)
+    kind: Any = torch.return_types.aminmax  # which holds entries instead of tensors until dispatch wraps them
+    return kind([_extremum(input, dim, keepdim, largest) for largest in (False, True)])
 
 
 def _position(input: Entries, dim: int | None, keepdim: bool, largest: bool) -> Entries:
@@ -86,12 +81,10 @@ def _extremum_or_pair(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], largest: bool
 ) -> Any:
     """``torch.max`` in its three forms: of everything, along one dimension (with positions), of two tensors."""
-    names = {"axis": "dim", "keepdims": "keepdim"}
-    kwargs = {names.get(key, key): value for key, value in kwargs.items()}
+    kwargs = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
     second = args[1] if len(args) > 1 else kwargs.get("other", kwargs.get("dim"))
     if isinstance(second, (Entries, torch.Tensor)):
-        mask = intersection((*args, *kwargs.values()))
-        assert mask is not None
+        mask = all_specified(*args, *kwargs.values())
         filled = [fill_operand(a, mask, 1) for a in (*args, *kwargs.values())]
         return specified((torch.maximum if largest else torch.minimum)(*filled), mask)
     arguments = paired(("input", "dim", "keepdim"), args) | kwargs
@@ -99,17 +92,14 @@ def _extremum_or_pair(
     if dim is None:
         return _of_everything(input, largest)
     keepdim = arguments.get("keepdim", False)
-    kind = torch.return_types.max if largest else torch.return_types.min
+    kind: Any = torch.return_types.max if largest else torch.return_types.min
     if input.values.ndim == 0:
-        return _structure(kind, [input, _position(input, dim, keepdim, largest)])
+        return kind([input, _position(input, dim, keepdim, largest)])
     index, mask = kernels.masked_position(input.values, input.mask, dim, True, largest)
     # Where there is no entry, position 0 is read, and neither its value nor its gradient let through.
     values = torch.where(mask, input.values.gather(dim, index), filler_as(input.values.dtype, 0))
-    pair = [
-        Entries(part if keepdim else part.squeeze(dim), mask if keepdim else mask.squeeze(dim))
-        for part in (values, index)
-    ]
-    return _structure(kind, pair)
+    pair = Entries(values, mask), Entries(index, mask)
+    return kind(pair if keepdim else [rearranged(part, lambda x: x.squeeze(dim)) for part in pair])
 
 
 def max(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

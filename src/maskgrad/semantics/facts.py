@@ -126,3 +126,8 @@ def record(
 def of_rule(rule: Callable[..., Any], family: str, *facts: str, also: str = "", **more: Any) -> Operation:
     """The record of a rule that has the name of torch's function; ``also``: other names for it."""
     return record(f"{rule.__name__} {also}", family, rule, *facts, **more)
+
+
+def as_property(name: str) -> dict[str, Any]:
+    """What a record says of a property of ``torch.Tensor``."""
+    return {"functions": (getattr(Tensor, name).__get__,), "methods": (name,), "is_property": True}

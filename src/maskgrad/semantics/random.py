@@ -13,9 +13,8 @@ import torch.nn.functional as F
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.elementwise import elementwise
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, filled
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.signatures import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,16 +57,14 @@ def bernoulli_(input: Any, p: Any = 0.5, *, generator: torch.Generator | None = 
     values, mask = input
     if isinstance(p, Entries):
         mask = (mask & p.mask).expand(mask.shape)
-        p = torch.where(p.mask, p.values, 0.5)
-    return Entries(values.clone().bernoulli_(p, generator=generator), mask)
+    return Entries(values.clone().bernoulli_(filled(p, 0.5), generator=generator), mask)
 
 
 def bernoulli(input: Entries, p: Any = None, *, generator: torch.Generator | None = None) -> Entries:
     """Zeros and ones with the entries as probabilities, or with probability ``p``."""
     if p is not None:
         return bernoulli_(input, p, generator=generator)
-    safe = torch.where(input.mask, input.values, 0)
-    return Entries(torch.bernoulli(safe, generator=generator), input.mask)
+    return Entries(torch.bernoulli(filled(input), generator=generator), input.mask)
 
 
 def multinomial(
@@ -95,23 +92,15 @@ DROPOUTS = {
 REFILLS = "normal_ uniform_ exponential_ cauchy_ log_normal_ geometric_ random_"
 
 
-def _rewriting(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The body of a method that rewrites all values in place: it works on a copy, which dispatch writes back."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x, *rest = args
-        fresh = x.values.clone()
-        method(fresh, *rest, **kwargs)
-        return Entries(fresh, x.mask)
-
-    return body
+def _rewrite(function: Callable[..., Any], input: Entries, *args: Any, **kwargs: Any) -> Entries:
+    """The rule of a method that rewrites all values in place: it works on a copy, which dispatch writes back."""
+    return Entries(function(input.values.clone(), *args, **kwargs), input.mask)
 
 
 def _refill(name: str) -> Operation:
     """A method that exists in place only."""
-    method = getattr(torch.Tensor, name)
-    body = named(bernoulli_) if name == "bernoulli_" else _rewriting(method)
-    return record(name, "random", body, UNCHANGED, "zero", functions=(method,), in_place=(method,))
+    method, rule = getattr(torch.Tensor, name), bernoulli_ if name == "bernoulli_" else _rewrite
+    return record(name, "random", rule, UNCHANGED, "zero", functions=(method,), in_place=(method,))
 
 
 def _function(name: str, body: Callable[..., Any], gradient: str = "zero", **facts: Any) -> Operation:
@@ -123,11 +112,11 @@ OPERATIONS = (
         record(f"nn.functional.{name}", "random", _dropping(name, training), UNCHANGED, KEPT)
         for name, training in DROPOUTS.items()
     ),
-    _function("feature_dropout", named(feature_dropout), KEPT),
-    _function("native_dropout", named(native_dropout), KEPT),
+    _function("feature_dropout", feature_dropout, KEPT),
+    _function("native_dropout", native_dropout, KEPT),
     *(_refill(name) for name in (*REFILLS.split(), "bernoulli_")),
-    _function("bernoulli", named(bernoulli), in_place=()),
-    _function("multinomial", named(multinomial)),
+    _function("bernoulli", bernoulli, in_place=()),
+    _function("multinomial", multinomial),
     _function("normal", elementwise(1, looks=True), functions=(torch.normal,), in_place=()),
     _function("poisson", elementwise(1, looks=True)),
     _function("binomial", elementwise(1, looks=True)),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, Operand, as_entries, fill, values_of
-from maskgrad.semantics.facts import Operation, of_rule, record
+from maskgrad.semantics.facts import Operation, as_property, of_rule, record
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.signatures import bound
 
@@ -150,10 +150,7 @@ REARRANGEMENTS = """
 
 OPERATIONS = (
     *(found for row in REARRANGEMENTS.split() if (found := _record(row.replace("|", " "))).functions),
-    *(
-        _record(name, functions=(getattr(Tensor, name).__get__,), methods=(name,), is_property=True)
-        for name in ("T", "H", "mT", "mH")
-    ),
+    *(_record(name, **as_property(name)) for name in ("T", "H", "mT", "mH")),
     *(
         # torch.functional asks the latter for a sequence
         _record(name, at_least, extra=(getattr(torch._C._VariableFunctions, name),))
