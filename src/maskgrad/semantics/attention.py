@@ -11,9 +11,11 @@ Boolean masks on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
@@ -23,11 +25,6 @@ from maskgrad.semantics.facts import record
 from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import sum_of_products
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 
 class Bias(NamedTuple):

@@ -7,14 +7,16 @@ says nothing about a variance, and moves the running mean only. In evaluation th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.semantics.entries import Entries, as_entries, filled
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.normalization import (
     GRADIENT,
@@ -27,13 +29,6 @@ from maskgrad.semantics.normalization import (
     without_rows,
 )
 from maskgrad.semantics.signatures import paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
 
 PATTERN = "the input's, where weight, bias and the running statistics that are used are specified too"
 

@@ -5,12 +5,8 @@ Everything here is linear in the number of entries and free of branches: positio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 from maskgrad import kernels
 

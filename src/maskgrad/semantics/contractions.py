@@ -6,7 +6,8 @@ Most are one line of a table: torch's name, and its equation in Einstein's notat
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.entries import Entries, Operand, all_specified, fill, mask_of, safe, values_of
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.products import (
     any_product,
     bias_mask,
@@ -26,11 +27,6 @@ from maskgrad.semantics.products import (
     written_out,
 )
 from maskgrad.semantics.signatures import bound, paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
 
 PATTERN = "specified where at least one product has only specified factors"
 GRADIENT = "the other factors, where all are specified"

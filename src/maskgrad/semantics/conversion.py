@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, values_of
 from maskgrad.semantics.facts import Operation, as_property, record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def convert(function: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:

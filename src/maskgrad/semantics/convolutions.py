@@ -10,10 +10,12 @@ specified, or all of whose products are. Patches (``F.unfold``, ``F.fold``) are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, safe, values_of
@@ -22,12 +24,6 @@ from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import bias_mask, indicator, sum_of_products
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
 
 PATTERN = "specified where at least one product of data and weight is, and where there is no data"
 GRADIENT = "the other factor, where both are specified"

@@ -10,19 +10,16 @@ constant, matrix products give all of them at once:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, Operand, fill, values_of
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.products import sum_of_products
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 PATTERN = (
     "specified where more observations (fweights: counted so often) than the correction have both variables"

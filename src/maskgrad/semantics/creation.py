@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +12,6 @@ from maskgrad.kernels.smallest import intersected
 from maskgrad.semantics.entries import Entries, Operand, as_entries, values_of
 from maskgrad.semantics.facts import Operation, of_rule, record
 from maskgrad.semantics.plain_arguments import plain_arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LIKE = frozenset(
     getattr(torch, f"{n}_like") for n in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")

@@ -12,9 +12,11 @@ apart: torch's result on the deleted vector. (Whoever means a grid with holes gi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.smallest import any_of
@@ -31,11 +33,6 @@ from maskgrad.semantics.entries import (
     widened,
 )
 from maskgrad.semantics.facts import Operation, of_rule, record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
 
 def diff(

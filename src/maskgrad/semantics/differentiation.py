@@ -6,7 +6,7 @@ An unspecified output sends nothing back; the gradient of a masked input has the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,9 +16,6 @@ from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.sparse.cotangents import cotangent
 from maskgrad.semantics.sparse.entries import SparseEntries
-
-if TYPE_CHECKING:
-    pass
 
 
 def _several(argument: Any) -> list[Any]:

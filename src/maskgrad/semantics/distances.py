@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
@@ -26,12 +28,6 @@ from maskgrad.semantics.norms import of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.products import sum_of_products
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
 
 PATTERN = "specified where the two vectors have a coordinate in common"
 GRADIENT = "torch's, over the common coordinates"

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,13 +29,8 @@ from maskgrad.semantics.entries import (
     specified,
     values_of,
 )
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.harmless import is_moderate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
 
 PATTERN = "intersection of the operands' patterns, broadcast"
 GRADIENT = "zero at unspecified entries"

@@ -7,7 +7,8 @@ be masked, too; then an entry of a bag goes over the specified entries of its ro
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +22,6 @@ from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import vector_norm
 from maskgrad.semantics.plain_arguments import plain_argument
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _parts(operand: Operand) -> tuple[Tensor, Tensor | None]:

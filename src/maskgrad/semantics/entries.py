@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad.kernels import masked_filling
 from maskgrad.kernels.kernel import HALVES as HALVES
 from maskgrad.kernels.smallest import intersected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from torch import Tensor
 
 Filler = float | int | bool
 

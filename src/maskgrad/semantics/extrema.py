@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -13,10 +14,6 @@ from maskgrad.semantics.entries import Entries, all_specified, filler_as, rearra
 from maskgrad.semantics.entries import fill as fill_operand
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import SYNONYMS, paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 PATTERN = "specified where at least one entry was"
 

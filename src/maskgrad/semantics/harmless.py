@@ -9,16 +9,13 @@ and the gradient again. Where no look is possible (in a graph, under a transform
 from __future__ import annotations
 
 import cmath
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from maskgrad.kernels.smallest import all_of
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import HALVES
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 #: The squares of numbers add up to less than this: none is above 1e9, so that its fourth power is finite.
 MODERATE = 1e18

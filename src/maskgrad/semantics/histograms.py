@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.entries import Entries, mask_of, widened
 from maskgrad.semantics.facts import of_rule
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _complete(result: Tensor) -> Entries:

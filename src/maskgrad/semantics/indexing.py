@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +23,6 @@ from maskgrad.semantics.entries import (
 )
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class _Unspecified:

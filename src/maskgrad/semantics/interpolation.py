@@ -14,22 +14,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, safe
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.pooling import adaptive_average, as_tuple, shared
 from maskgrad.semantics.signatures import bound, paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
 
 #: How many neighbours each mode looks at along a dimension, if nothing is shrunk.
 NEIGHBOURS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}

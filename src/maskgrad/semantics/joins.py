@@ -5,7 +5,8 @@ What an operation creates itself (the constants of padding, the zeros of ``tril`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +15,6 @@ from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.views import GRADIENT, PATTERN, pair
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def join(function: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Entries:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -12,10 +13,6 @@ from maskgrad.semantics.entries import Entries, Operand, all_specified, fill, sa
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.reductions import sum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 # Products of entries along the paths i-j-k-l add up step by step, and a path with only specified factors exists exactly
 # if one leads from i to k and the last factor is specified: contractions of two factors compose, masks included.

@@ -5,21 +5,16 @@ Indices count in the original. The maximum is looked up at its index, so that a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, Operand, filled, mask_of, values_of
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.pooling import as_tuple, shared
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
 
 
 def maxima(

@@ -14,14 +14,11 @@ the result is NaN if there is a NaN, a zero (0 * inf), or infinities of both sig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
+from torch import Tensor
 
 #: Counts of products are floating-point sums. Algorithms that transform (FFT, Winograd) return them with rounding
 #: errors, so that "at least one" is a number above this.

@@ -7,10 +7,12 @@ of one entry gives what PyTorch gives on a group of one entry. Halves are comput
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.smallest import is_one, smallest
@@ -19,12 +21,6 @@ from maskgrad.semantics.entries import Entries, as_entries, fill, filled, widene
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.harmless import is_finite, is_moderate
 from maskgrad.semantics.norms import vector_norm
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
 
 PATTERN = "the input's, where weight and bias are specified too"
 GRADIENT = "torch's, over the specified entries of each group"

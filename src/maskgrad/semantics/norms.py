@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -12,13 +13,8 @@ from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.dimensions import as_dim, as_dims, drop
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amax, amin
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.numbers import REDUCED, Number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
 
 PATTERN = f"{REDUCED} (order inf or below 0: masked)"
 GRADIENT = "torch's, over the specified entries; 0 at a zero vector"

@@ -10,15 +10,13 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen, filler_as
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 #: Which entries of a reduction are specified.
 REDUCED = "along a dimension: specified where at least one entry was; else a plain number"

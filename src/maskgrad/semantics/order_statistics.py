@@ -7,9 +7,10 @@ value is right then, and the position is looked up again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.extrema import lowest
@@ -21,10 +22,6 @@ from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
 from maskgrad.versions import is_before
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 PATTERN = "specified where at least one entry was"
 CHOSEN = "to the entry that is selected"

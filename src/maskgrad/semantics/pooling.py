@@ -7,19 +7,16 @@ The zeros that padding puts around the data are specified entries of the operati
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, fill, widened
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
 AVERAGES: tuple[Any, ...] = (torch.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 

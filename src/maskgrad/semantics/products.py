@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import functools
 import string
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected, reduced, smallest
 from maskgrad.patterns.eager import can_read_values, is_eager, is_plain
 from maskgrad.semantics.entries import Entries, Operand, fill, safe, values_of
 from maskgrad.semantics.harmless import adds_up_to_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL, fix_nonfinite
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
 #: In torch's order: results that are not spelled out list capitals first, and number k of a sublist is letter k.
 LETTERS = string.ascii_uppercase + string.ascii_lowercase

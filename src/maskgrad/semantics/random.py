@@ -6,7 +6,8 @@ PyTorch, and so that shapes do not depend on the mask. What lands under the mask
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +15,7 @@ import torch.nn.functional as F
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.elementwise import elementwise
 from maskgrad.semantics.entries import Entries, filled
-from maskgrad.semantics.facts import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.facts import Operation, record
 
 UNCHANGED = "unchanged"
 KEPT = "torch's for the entries that were kept"

@@ -13,9 +13,11 @@ A sequence without steps has unspecified outputs, and its initial state is its f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import any_of, smallest
@@ -23,12 +25,6 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, Operand, as_entries, mask_of, rearranged, safe, specified
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
 
 SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import can_read_values, runs_compiled
@@ -27,15 +29,8 @@ from maskgrad.semantics.entries import (
     rearranged,
     values_of,
 )
-from maskgrad.semantics.facts import functions_named, of_rule, record
+from maskgrad.semantics.facts import Operation, functions_named, of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number, note
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
 
 
 def sum(

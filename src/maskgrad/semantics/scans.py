@@ -6,9 +6,10 @@ original tensor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import forward_mode_is_active, forward_only
@@ -16,9 +17,6 @@ from maskgrad.semantics.compaction import specified_last
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
 from maskgrad.semantics.facts import of_rule
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:

@@ -7,7 +7,8 @@ position writes nowhere. Halves are combined in float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,10 +29,6 @@ from maskgrad.semantics.entries import (
 )
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 #: For each operation: torch's names for its arguments, and which of them bring entries.
 WRITES: dict[str, tuple[str, str]] = {

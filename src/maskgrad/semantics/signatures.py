@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 #: numpy's names, which torch accepts too.
 SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +15,6 @@ from maskgrad.semantics.entries import Entries, converted
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import SYNONYMS, paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 PATTERN = "that of the input: nothing is added or lost"
 GRADIENT = "torch's, over the specified entries"

@@ -11,9 +11,11 @@ torch's result on the sequence without them: their number is not added back. A s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.errors import UndefinedOnMaskedError
@@ -23,11 +25,6 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries, as_entries, filled, filler_as, mask_of, values_of
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 
 def read(input: Entries, dim: int, index: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ r"""Variances and standard deviations of the specified entries.
 from __future__ import annotations
 
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,9 +16,6 @@ from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import Number
-
-if TYPE_CHECKING:
-    pass
 
 PATTERN = "along a dimension: specified where more entries than the correction were; else a plain number"
 

@@ -6,7 +6,8 @@ that shares their storage.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +16,6 @@ from maskgrad.semantics.entries import Entries, Operand, as_entries, fill, value
 from maskgrad.semantics.facts import Operation, as_property, of_rule, record
 from maskgrad.semantics.plain_arguments import plain_arguments
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PATTERN = "moves with the values"
 GRADIENT = "moves back with the values"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
+from torch import Tensor
 
 _ADDERS: list[Callable[..., tuple[Tensor, ...]]] = []
 

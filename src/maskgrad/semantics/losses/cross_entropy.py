@@ -9,10 +9,12 @@ smoothing are sums over the classes of which everything is specified.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, Operand, converted, filled, mask_of, values_of
@@ -26,11 +28,6 @@ from maskgrad.semantics.losses.reduction import (
 from maskgrad.semantics.losses.regression import pointwise
 from maskgrad.semantics.reductions import sum
 from maskgrad.semantics.softmax import log_softmax
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 
 class Labels(NamedTuple):

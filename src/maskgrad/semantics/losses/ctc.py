@@ -8,20 +8,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.compaction import specified_first
 from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 #: The log-probability of an absent class. Its exponential is 0; unlike -inf, it has differences.
 ABSENT = -1e30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,9 +12,6 @@ from maskgrad.semantics.contractions import linear
 from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, values_of
 from maskgrad.semantics.losses.cross_entropy import PATTERN, Labels, cross_entropy, reduce_labelled
 from maskgrad.semantics.losses.reduction import loss_record
-
-if TYPE_CHECKING:
-    pass
 
 
 def linear_cross_entropy(

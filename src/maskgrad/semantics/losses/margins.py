@@ -5,10 +5,12 @@ Classes are deleted from their sample, features from both sides of a distance, p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.semantics.callbacks import call_back
 from maskgrad.semantics.compaction import specified_first
@@ -27,11 +29,6 @@ from maskgrad.semantics.losses.cross_entropy import BINARY, class_dim, read_labe
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
 from maskgrad.semantics.losses.regression import each_position, pointwise
 from maskgrad.semantics.reductions import mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 #: No label is ever this number, so none is ignored.
 NONE_IGNORED = -(2**63)

@@ -6,28 +6,23 @@ Losses of large tensors are computed in one pass: input, target and mask are rea
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import runs_compiled
 from maskgrad.semantics.autocasting import wide
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.reductions import mean, over_all, sum
 from maskgrad.semantics.signatures import paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
 
 PATTERN = "intersection; reduced: a plain number"
 

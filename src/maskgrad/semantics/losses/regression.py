@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, is_eager
@@ -40,12 +43,6 @@ from maskgrad.semantics.losses.reduction import (
 )
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.reductions import over_all, sum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from torch import Tensor
 
 
 def each_position(
