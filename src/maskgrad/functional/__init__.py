@@ -11,7 +11,6 @@ Example:
     tensor([1.5000, 6.0000])
 """
 
-from maskgrad.functional.order_statistics import median, quantile
 from maskgrad.functional.reductions import (
     all,
     amax,
@@ -22,14 +21,15 @@ from maskgrad.functional.reductions import (
     count,
     logsumexp,
     mean,
+    median,
     norm,
     prod,
+    quantile,
     std,
     sum,
     var,
 )
-from maskgrad.functional.scans import cumprod, cumsum
-from maskgrad.functional.softmax import log_softmax, logaddexp, normalize, softmax, softmin
+from maskgrad.functional.rescaling import cumprod, cumsum, log_softmax, logaddexp, normalize, softmax, softmin
 
 __all__ = [
     "all",

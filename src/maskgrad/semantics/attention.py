@@ -20,9 +20,8 @@ from torch import Tensor
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, Operand, rearranged, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, is_finite, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import sum_of_products
 

@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, is_complete, mask_of, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import bias_mask, indicator, sum_of_products
 from maskgrad.semantics.signatures import bound

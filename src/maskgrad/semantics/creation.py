@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected
-from maskgrad.semantics.entries import Entries, Operand, as_entries, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, values_of
 from maskgrad.semantics.facts import Operation, of_rule, record
-from maskgrad.semantics.plain_arguments import plain_arguments
+from maskgrad.semantics.signatures import plain_arguments
 
 LIKE = frozenset(
     getattr(torch, f"{n}_like") for n in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")
@@ -22,30 +22,21 @@ CONTENT = {"full_like": (0, "fill_value"), "new_full": (1, "fill_value"), "new_t
 
 def create(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Any:
     """A new tensor with the dtype and device of a masked one; if it has its shape, too, then its pattern."""
-    known, rest, options = _content(function.__name__, list(args), kwargs)
+    rest, masks = list(args), []
+    place, key = CONTENT.get(function.__name__, (len(args), ""))
+    holder: Any = kwargs if key in kwargs else rest
+    where: Any = key if key in kwargs else place
+    if (key in kwargs or place < len(args)) and isinstance(holder[where], Entries):
+        masks.append(holder[where].mask)
+        holder[where] = filled(holder[where])
+    rest, options = plain_arguments(rest, kwargs)
     values = function(values_of(input), *rest, **options)
-    masks = [] if known is None else [known]
     if isinstance(input, Entries) and function in LIKE:
         masks.append(input.mask)
     if not masks:
         return as_entries(values) if isinstance(input, Entries) else values
     masks = [mask.to(values.device).expand(values.shape) for mask in masks]
     return Entries(values, masks[0] if len(masks) == 1 else intersected(*masks))
-
-
-def _content(
-    name: str, rest: list[Any], options: dict[str, Any]
-) -> tuple[Tensor | None, list[Any], dict[str, Any]]:
-    """Where what is to be written is specified, None if it is plain; and all arguments, plain."""
-    place, key = CONTENT.get(name, (0, ""))
-    given = options if key in options else rest
-    where: Any = key if key in options else place
-    content = given[where] if key in options or (key and place < len(rest)) else None
-    if not isinstance(content, Entries):
-        return None, *plain_arguments(rest, options)
-    rest, options = list(rest), dict(options)
-    (options if key in options else rest)[where] = torch.where(content.mask, content.values, 0)
-    return content.mask, *plain_arguments(rest, options)
 
 
 def fill(input: Operand, value: Any) -> Entries:

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.compaction import positions_along, previous_specified
-from maskgrad.semantics.dimensions import as_dim, as_dims
+from maskgrad.semantics.dimensions import as_dim, as_dims, positions_along, previous_specified
 from maskgrad.semantics.entries import (
     HALVES,
     Entries,

@@ -25,12 +25,12 @@ from maskgrad.semantics.entries import (
     fill,
     filled,
     intersection,
+    is_moderate,
     mask_of,
     specified,
     values_of,
 )
 from maskgrad.semantics.facts import Operation, record
-from maskgrad.semantics.harmless import is_moderate
 
 PATTERN = "intersection of the operands' patterns, broadcast"
 GRADIENT = "zero at unspecified entries"

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.compaction import specified_first
+from maskgrad.semantics.dimensions import specified_first
 from maskgrad.semantics.entries import Entries, Operand, filled, intersection, mask_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import vector_norm
-from maskgrad.semantics.plain_arguments import plain_argument
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.signatures import bound, plain_argument
 
 
 def _parts(operand: Operand) -> tuple[Tensor, Tensor | None]:

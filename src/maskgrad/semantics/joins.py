@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
 from maskgrad.semantics.facts import of_rule, record
-from maskgrad.semantics.plain_arguments import plain_arguments
+from maskgrad.semantics.signatures import plain_arguments
 from maskgrad.semantics.views import GRADIENT, PATTERN, pair
 
 

@@ -23,9 +23,8 @@ from maskgrad.semantics.attention import (
     weighted_sum,
 )
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, Operand, as_entries, rearranged, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, is_finite, rearranged, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.signatures import bound
 
 SIGNATURE = """query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn

@@ -17,9 +17,8 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels.smallest import is_one, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, as_entries, fill, filled, widened
+from maskgrad.semantics.entries import Entries, as_entries, fill, filled, is_finite, is_moderate, widened
 from maskgrad.semantics.facts import of_rule, record
-from maskgrad.semantics.harmless import is_finite, is_moderate
 from maskgrad.semantics.norms import vector_norm
 
 PATTERN = "the input's, where weight and bias are specified too"

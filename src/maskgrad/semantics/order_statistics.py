@@ -15,8 +15,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels.extrema import lowest
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.compaction import positions_along, size_along
-from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.dimensions import as_dim, positions_along, size_along
 from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, rearranged
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected, reduced, smallest
 from maskgrad.patterns.eager import can_read_values, is_eager, is_plain
-from maskgrad.semantics.entries import Entries, Operand, fill, safe, values_of
-from maskgrad.semantics.harmless import adds_up_to_finite
+from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, fill, safe, values_of
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL, fix_nonfinite
 
 #: In torch's order: results that are not spelled out list capitals first, and number k of a sublist is letter k.

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import forward_mode_is_active, forward_only
-from maskgrad.semantics.compaction import specified_last
-from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.dimensions import as_dim, specified_last
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
 from maskgrad.semantics.facts import of_rule
 

@@ -1,9 +1,14 @@
-"""Rules with a signature of their own, and torch's synonyms for argument names."""
+"""The arguments of a call: torch's names for them, and masked ones that must be plain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
+
+from maskgrad.errors import UnspecifiedValueError
+from maskgrad.semantics.entries import Entries
 
 #: numpy's names, which torch accepts too.
 SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}
@@ -40,3 +45,31 @@ def bound(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 def paired(names: Sequence[str], args: Sequence[Any]) -> dict[str, Any]:
     """The arguments that there are under the first of ``names``."""
     return dict(zip(names, args, strict=False))
+
+
+def plain_argument(argument: Any) -> Any:
+    """The argument, or its numbers if it is masked, in lists too; on an accelerator this waits for the device.
+
+    Raises:
+        UnspecifiedValueError: one of them is unspecified, or a graph is being made, in which nobody can know.
+    """
+    if type(argument) in (list, tuple):
+        return type(argument)([plain_argument(part) for part in argument])
+    if not isinstance(argument, Entries):
+        return argument
+    if torch.compiler.is_compiling():
+        raise UnspecifiedValueError(
+            "a MaskedTensor says how many, where or how large, and a graph cannot tell whether all of it is specified; "
+            "pass a plain tensor, x.filled(value)"
+        )
+    if not bool(argument.mask.all()):
+        raise UnspecifiedValueError(
+            "a MaskedTensor says how many, where or how large, and some of its entries are unspecified; "
+            "fill them, x.filled(value), or leave them out, x.compressed()"
+        )
+    return argument.values if argument.values.ndim else argument.values.item()
+
+
+def plain_arguments(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The same for all of a call but its operand."""
+    return [plain_argument(a) for a in args], {name: plain_argument(a) for name, a in kwargs.items()}

@@ -20,8 +20,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.extrema import lowest
-from maskgrad.semantics.compaction import positions_along, size_along, specified_first
-from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.dimensions import as_dim, positions_along, size_along, specified_first
 from maskgrad.semantics.entries import Entries, as_entries, filled, filler_as, mask_of, values_of
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import bound

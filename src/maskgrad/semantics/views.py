@@ -14,8 +14,7 @@ from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, Operand, as_entries, fill, values_of
 from maskgrad.semantics.facts import Operation, as_property, of_rule, record
-from maskgrad.semantics.plain_arguments import plain_arguments
-from maskgrad.semantics.signatures import bound
+from maskgrad.semantics.signatures import bound, plain_arguments
 
 PATTERN = "moves with the values"
 GRADIENT = "moves back with the values"
@@ -30,22 +29,18 @@ def pair(values: Any, mask: Any) -> Any:
     return type(values)(pair(v, m) for v, m in zip(values, mask, strict=True))
 
 
-def rearrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def rearrange(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Any:
     """Apply the function that was called to the values and to the mask."""
-    x, rest, named = _without_masks(function, args, kwargs)
+    x, rest, named = _without_masks(function, input, args, kwargs)
     if not isinstance(x, Entries):
         return function(x, *rest, **named)
     return pair(function(x.values, *rest, **named), function(x.mask, *rest, **named))
 
 
 def _without_masks(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, list[Any], dict[str, Any]]:
+    function: Callable[..., Any], x: Operand, rest: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Operand, list[Any], dict[str, Any]]:
     """The operand, and the arguments: some lend their shape, the others say how many, where and how large."""
-    if not args:
-        kwargs = dict(kwargs)
-        args = (kwargs.pop("input") if "input" in kwargs else kwargs.pop("self"),)
-    x, *rest = args
     if getattr(function, "__name__", "") in LENDING_SHAPE:
         return as_entries(x), [values_of(a) for a in rest], {name: values_of(a) for name, a in kwargs.items()}
     return x, *plain_arguments(rest, kwargs)
@@ -57,12 +52,12 @@ def repeat_interleave(function: Callable[..., Any], args: tuple[Any, ...], kwarg
     if "input" not in given or "repeats" not in given:
         counts, named = plain_arguments(args, kwargs)
         return function(*counts, **named)
-    return rearrange(function, args, kwargs)
+    return rearrange(function, given.pop("input"), **given)
 
 
-def view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def view(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Entries:
     """``view`` to a shape: the values must be viewable, an expanded mask is copied if it must be."""
-    x, rest, named = _without_masks(function, args, kwargs)
+    x, rest, named = _without_masks(function, input, args, kwargs)
     if not isinstance(x, Entries):
         return function(x, *rest, **named)  # type: ignore[no-any-return]
     values = function(x.values, *rest, **named)
@@ -80,17 +75,16 @@ def view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def at_least(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``atleast_2d`` and its kin: any number of operands, each on its own; a sequence gives a tuple."""
     parts = args[0] if len(args) == 1 and not isinstance(args[0], Entries) else args
-    results = tuple([rearrange(function, (as_entries(part),), kwargs) for part in parts])
+    results = tuple([rearrange(function, as_entries(part), **kwargs) for part in parts])
     return results[0] if parts is args and len(args) == 1 else results
 
 
-def complex_view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def complex_view(function: Callable[..., Any], input: Entries) -> Entries:
     """``view_as_real`` and ``view_as_complex``: the two parts of a number share its mask."""
-    x, _, _ = _without_masks(function, args, kwargs)
-    values = function(x.values)
+    values = function(input.values)
     if values.is_complex():
-        return Entries(values, x.mask.all(-1))
-    return Entries(values, x.mask.unsqueeze(-1).expand(values.shape))
+        return Entries(values, input.mask.all(-1))
+    return Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
 
 
 def _storage_mask(x: Entries) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.compaction import specified_first
+from maskgrad.semantics.dimensions import specified_first
 from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
 

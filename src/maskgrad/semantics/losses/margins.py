@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.semantics.callbacks import call_back
-from maskgrad.semantics.compaction import specified_first
+from maskgrad.semantics.dimensions import specified_first
 from maskgrad.semantics.distances import pairwise_distance
 from maskgrad.semantics.entries import (
     Entries,

@@ -22,12 +22,12 @@ from maskgrad.semantics.entries import (
     all_specified,
     fill,
     filled,
+    is_moderate,
     mask_of,
     rearranged,
     specified,
     values_of,
 )
-from maskgrad.semantics.harmless import is_moderate
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.losses.reduction import (
     ABSOLUTE,

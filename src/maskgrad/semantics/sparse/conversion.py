@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad.patterns.algebra import equal
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.plain_arguments import plain_arguments
+from maskgrad.semantics.signatures import plain_arguments
 from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
 
 if TYPE_CHECKING:
