@@ -267,31 +267,18 @@ def _row(spellings: str, filler: float | None) -> Operation:
         PATTERN,
         GRADIENT,
         extra=tuple(extra),
-        filler=filler,
         reflected=tuple(reflected),
     )
     return dataclasses.replace(found, name=names[0], in_place=(*found.in_place, *in_place))
 
 
+DROPOUT = torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default
+HALVES = "intersection of the two halves' patterns"
 OPERATIONS = (
     *(_row(row, 1) for row in AT_ONE.split()),
     *(_row(row, filler) for row, filler in ELSEWHERE.items()),
     *(_row(row, None) for row in NEEDS_NO_FILLING.split()),
-    record(
-        "native_dropout_backward",
-        "elementwise",
-        elementwise(1),
-        PATTERN,
-        GRADIENT,
-        functions=(torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default),
-        filler=1,
-    ),
-    record("prelu", "elementwise", prelu, PATTERN, GRADIENT, filler=1),
-    record(
-        "nn.functional.glu",
-        "gating",
-        glu,
-        "intersection of the two halves' patterns",
-        "torch's, where an entry and its gate are specified",
-    ),
+    record("native_dropout_backward", "elementwise", elementwise(1), PATTERN, GRADIENT, functions=DROPOUT),
+    record("prelu", "elementwise", prelu, PATTERN, GRADIENT),
+    record("nn.functional.glu", "gating", glu, HALVES, "torch's, where an entry and its gate are specified"),
 )

@@ -104,7 +104,9 @@ def all_specified(*operands: Any) -> Tensor:
 
 def filled(operand: Any, filler: Filler = 0) -> Any:
     """A masked operand's values with ``filler`` under its own mask; anything else as it is."""
-    return torch.where(operand.mask, operand.values, filler) if isinstance(operand, Entries) else operand
+    if not isinstance(operand, Entries):
+        return operand
+    return torch.where(operand.mask, operand.values, filler_as(operand.values.dtype, filler))
 
 
 def chosen(mask: Tensor, values: Tensor, other: Any) -> Tensor:

@@ -13,7 +13,7 @@ from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.semantics.dimensions import as_dim, as_dims, drop
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.extrema import amax, amin
-from maskgrad.semantics.facts import Operation, record
+from maskgrad.semantics.facts import Operation, of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 
 PATTERN = f"{REDUCED} (order inf or below 0: masked)"
@@ -139,20 +139,20 @@ def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
 
 
 def _record(
-    rule: Callable[..., Entries], name: str, pattern: str, gradient: str, none: Callable[..., bool]
+    rule: Callable[..., Entries], pattern: str, gradient: str, none: Callable[..., bool]
 ) -> Operation:
-    """The record of a norm; ``none``: whether PyTorch has none of an empty tensor."""
-    functions = (getattr(torch.linalg, name.removeprefix("linalg.")),) if name != "norm" else None
-    number = Number(0, dim=2, unless=none)
-    return record(name, "reductions", rule, pattern, gradient, functions=functions, number=number)
+    """The record of a norm of ``torch.linalg``; ``none``: whether PyTorch has none of an empty tensor."""
+    name = rule.__name__.removeprefix("linalg_")
+    functions, number = (getattr(torch.linalg, name),), Number(0, dim=2, unless=none)
+    return record(f"linalg.{name}", "reductions", rule, pattern, gradient, functions=functions, number=number)
 
 
 MATRIX = f"{REDUCED} (order below 0: masked)"
 ANY = f"{REDUCED} (order below 0, of vectors also inf: masked)"
 ZERO_MATRIX = "torch's, over the specified entries; 0 at a zero matrix"
 OPERATIONS = (
-    _record(vector_norm, "linalg.vector_norm", PATTERN, GRADIENT, of_an_extreme),
-    _record(norm, "norm", PATTERN, GRADIENT, of_an_extreme),
-    _record(matrix_norm, "linalg.matrix_norm", MATRIX, ZERO_MATRIX, _has_none),
-    _record(linalg_norm, "linalg.norm", ANY, ZERO_MATRIX, _has_none),
+    of_rule(norm, "reductions", PATTERN, GRADIENT, number=Number(0, dim=2, unless=of_an_extreme)),
+    _record(vector_norm, PATTERN, GRADIENT, of_an_extreme),
+    _record(matrix_norm, MATRIX, ZERO_MATRIX, _has_none),
+    _record(linalg_norm, ANY, ZERO_MATRIX, _has_none),
 )
