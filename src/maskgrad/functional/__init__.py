@@ -1,7 +1,7 @@
 """Masked functions on plain tensors, with the names and signatures of ``torch.masked``.
 
-Plain tensors in, plain tensors out. The value put into a slot for which nothing was specified is free, its gradient is
-exactly 0. Where it matters which slots are empty, use a MaskedTensor: its reductions keep the pattern of the result.
+Plain tensors in, plain tensors out. A result for which nothing is specified has an arbitrary value, and its gradient is
+exactly 0. Where it matters which results these are, use a MaskedTensor: its reductions keep the pattern of the result.
 
 Example:
     >>> import torch

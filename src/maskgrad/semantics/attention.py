@@ -147,7 +147,7 @@ def softmax_of_scores(
     added: Tensor | None,
     scale: float | None,
 ) -> Tensor:
-    """The weights (…, L, S), step by step: a broken key disturbs only those who use it, and weights of 0 are exact."""
+    """The weights (…, L, S), step by step: NaN in a key disturbs only those who use it, and weights of 0 are exact."""
     factor = values_of(query).shape[-1] ** -0.5 if scale is None else scale
     scores = sum_of_products(_times_transposed, (query, key)) * factor
     if added is not None:

@@ -33,7 +33,7 @@ PATTERN = "the input's, where weight, bias and the running statistics that are u
 
 
 class Arguments(NamedTuple):
-    """What every spelling of batch and instance normalisation is told, whatever the order."""
+    """What every spelling of batch and instance normalisation is given, whatever the order."""
 
     input: Any
     running_mean: Parameter = None

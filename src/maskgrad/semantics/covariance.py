@@ -43,7 +43,7 @@ class Moments(NamedTuple):
 def moments(x: Tensor, mask: Tensor, weights: Tensor | None) -> Moments:
     """The sums of which all coefficients are made, from (variables, observations), weights (observations,)."""
     # Any constant may be taken from a variable; its own mean keeps the differences of squares accurate. No gradient
-    # flows through it, and one infinite entry must not spread to pairs in which it takes no part.
+    # flows through it, and one infinite entry must not reach pairs in which it takes no part.
     center, _ = kernels.masked_mean(x.detach(), mask & torch.isfinite(x.detach()), (1,), True)
     x = torch.where(mask, x - center, 0)
     weighted = x if weights is None else x * weights

@@ -26,6 +26,7 @@ from maskgrad.semantics.entries import (
     Entries,
     Operand,
     as_entries,
+    filled,
     filler_as,
     mask_of,
     values_of,
@@ -140,7 +141,7 @@ def _sums_of_ends(y: Entries, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     exists = y.mask & (previous >= 0)
     previous = previous.clamp(min=0)
     zero = filler_as(y.values.dtype, 0)
-    safe = torch.where(y.mask, y.values, zero)
+    safe = filled(y)
     return torch.where(exists, safe + safe.gather(dim, previous), zero), previous, exists
 
 
@@ -148,7 +149,7 @@ def _areas(y: Entries, x: Entries, dim: int) -> tuple[Tensor, Tensor]:
     """Twice the area of the interval that ends at each point, 0 if there is none, and whether there is one."""
     ends, previous, exists = _sums_of_ends(y, dim)
     zero = filler_as(x.values.dtype, 0)
-    safe = torch.where(x.mask, x.values, zero)
+    safe = filled(x)
     return ends * torch.where(exists, safe - safe.gather(dim, previous), zero), exists
 
 

@@ -19,6 +19,7 @@ from maskgrad.semantics.entries import (
     Operand,
     all_specified,
     as_entries,
+    filled,
     rearranged,
     safe,
     values_of,
@@ -48,7 +49,7 @@ def difference(x: Operand, y: Operand) -> Entries:
 def minkowski(difference: Entries, p: float) -> Entries:
     """The p-norm along the last dimension."""
     if p == 0:  # how many differ, NaN if that is not known; linalg.vector_norm takes NaN for a difference
-        differs = torch.where(difference.mask, difference.values, 0).abs().ceil().clamp(max=1)
+        differs = filled(difference).abs().ceil().clamp(max=1)
         return Entries(differs.sum(-1), any_of(difference.mask, (-1,)))
     return vector_norm(difference, p, -1)
 

@@ -67,10 +67,10 @@ def _of_everything(input: Entries, largest: bool) -> Entries:
     values, mask = input
     if not values.is_floating_point() or (can_read_values(best.values) and not bool(best.values.isnan())):
         return best
-    broken = mask & values.isnan()
-    number = broken.sum()
-    shared = torch.where(broken, values, 0).sum() / number.clamp(min=1)
-    rest = _extremum(Entries(values, mask & ~broken), None, False, largest)
+    is_nan = mask & values.isnan()
+    number = is_nan.sum()
+    shared = torch.where(is_nan, values, 0).sum() / number.clamp(min=1)
+    rest = _extremum(Entries(values, mask & ~is_nan), None, False, largest)
     return Entries(torch.where(number > 0, shared.to(values.dtype), rest.values), best.mask)
 
 

@@ -70,7 +70,7 @@ def assigned(index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
         return index, False, None
     if isinstance(value, Entries):
         # where a position is named twice, PyTorch sends a gradient to both
-        return index, value.mask, torch.where(value.mask, value.values, 0)
+        return index, value.mask, filled(value)
     return index, True, value
 
 

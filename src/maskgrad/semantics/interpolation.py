@@ -69,7 +69,7 @@ def interpolate(
 def _weights(given: dict[str, Any], length: int, results: int, i: int, rank: int) -> Tensor:
     """The weight of each entry in each result along spatial dimension ``i``: (length, results).
 
-    In double precision, whatever the data: there a neighbour without weight is told from one with a small weight.
+    In double precision, whatever the data: a small weight must not be taken for none.
     """
     options = dict(given)
     if given.get("scale_factor") is not None and not given.get("recompute_scale_factor"):

@@ -1,6 +1,6 @@
 """Maximum pooling over the specified entries of each window, and its inverse, which writes.
 
-Indices count in the original. The maximum is looked up at its index, so that a specified -inf is told from the filler.
+Indices count in the original. The maximum is looked up at its index: a specified -inf is not taken for the filler.
 """
 
 from __future__ import annotations

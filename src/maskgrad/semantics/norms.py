@@ -34,9 +34,9 @@ def vector_norm(
     if ord == -math.inf:  # the least magnitude: an inf under the mask could be taken for a specified one
         sizes = torch.where(mask, values if dtype is None else values.to(dtype), 1).abs()
         # a NaN surfaces, and sends no gradient back, as in torch
-        broken = sizes.isnan().any(dims, keepdim=True) if dims else sizes.isnan()
-        least = amin(Entries(torch.where(broken, 1, sizes), mask), dims, True)
-        result = Entries(torch.where(broken, torch.nan, least.values), least.mask)
+        is_nan = sizes.isnan().any(dims, keepdim=True) if dims else sizes.isnan()
+        least = amin(Entries(torch.where(is_nan, 1, sizes), mask), dims, True)
+        result = Entries(torch.where(is_nan, torch.nan, least.values), least.mask)
         return (
             result if keepdim or not dims else Entries(result.values.squeeze(dims), result.mask.squeeze(dims))
         )

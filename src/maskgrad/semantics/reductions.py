@@ -189,15 +189,12 @@ def _record(rule: Callable[..., Any], gradient: str, nothing: float, also: str =
 
 EQUAL = functions_named("equal")[0]
 SOME = "specified where at least one entry was"
+INCOMING = "the incoming gradient"
 OPERATIONS = (
-    _total(_record(sum, "the incoming gradient at each specified entry", 0), average=False),
-    _total(
-        _record(mean, "the incoming gradient divided by the number of specified entries", nan), average=True
-    ),
-    _record(nansum, "the incoming gradient at each specified entry that is not NaN", 0),
-    _record(
-        nanmean, "the incoming gradient divided by the number of specified entries that are not NaN", nan
-    ),
+    _total(_record(sum, f"{INCOMING} at each specified entry", 0), average=False),
+    _total(_record(mean, f"{INCOMING} divided by the number of specified entries", nan), average=True),
+    _record(nansum, f"{INCOMING} at each specified entry that is not NaN", 0),
+    _record(nanmean, f"{INCOMING} divided by the number of specified entries that are not NaN", nan),
     _record(prod, "the product of the other specified entries", 1),
     _record(any, "none", 0, also="_is_any_true"),
     # torch.distributions asks under that name whether arguments are valid
@@ -205,7 +202,7 @@ OPERATIONS = (
     _record(count_nonzero, "none", 0),
     # of an empty tensor PyTorch has no hash
     of_rule(hash_tensor, "reductions", SOME),
-    of_rule(sum_to_size, "reductions", SOME, "the incoming gradient at each specified entry"),
+    of_rule(sum_to_size, "reductions", SOME, f"{INCOMING} at each specified entry"),
     *(
         record(name, "equality", equal, "a plain bool; the patterns are compared too")
         for name in ("equal", "allclose")

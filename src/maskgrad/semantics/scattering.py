@@ -80,12 +80,12 @@ def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 
 #: Functions called in place of torch's.
-MENDED: dict[str, Callable[..., Tensor]] = {"select_scatter": _select_scatter}
+FIXED: dict[str, Callable[..., Tensor]] = {"select_scatter": _select_scatter}
 
 
 def _write(name: str) -> Callable[..., Any]:
     names, bringing = WRITES[name]
-    torch_function = MENDED.get(name) or getattr(torch, name)
+    torch_function = FIXED.get(name) or getattr(torch, name)
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
         arguments = bound(names, args, kwargs)

@@ -28,7 +28,8 @@ from maskgrad.semantics.signatures import bound
 
 def read(input: Entries, dim: int, index: Tensor) -> Tensor:
     """The values at these positions, 0 where unspecified; the gradient goes back there."""
-    return torch.where(input.mask, input.values, filler_as(input.values.dtype, 0)).gather(dim, index)
+    values: Tensor = filled(input)
+    return values.gather(dim, index)
 
 
 def sorted_positions(input: Entries, dim: int, descending: bool = False) -> Tensor:
@@ -130,7 +131,7 @@ def searchsorted(sorted_sequence: Any, input: Any, *, sorter: Any = None, **opti
     """For each specified value, the number of specified entries below it (not above it if ``right``)."""
     wanted = input
     if isinstance(input, Entries):  # contiguous, or torch warns of the copy it makes
-        wanted = torch.where(input.mask, input.values, filler_as(input.values.dtype, 0)).contiguous()
+        wanted = filled(input).contiguous()
     if isinstance(sorter, Entries) and not isinstance(sorted_sequence, Entries):
         sorted_sequence = as_entries(sorted_sequence)
     if isinstance(sorted_sequence, Entries) and sorted_sequence.values.shape[-1]:

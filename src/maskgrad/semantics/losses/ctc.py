@@ -102,12 +102,6 @@ def _delete_concatenated(
     return labels[listed], count
 
 
-OPERATIONS = (
-    loss_record(
-        F.ctc_loss,
-        ctc_loss,
-        "torch's, over the remaining time steps, classes and labels",
-        widens=False,
-        pattern="per sequence: a time step, a label and an alignment are left; reduced: a plain number",
-    ),
-)
+PATTERN = "per sequence: a time step, a label and an alignment are left; reduced: a plain number"
+GRADIENT = "torch's, over the remaining time steps, classes and labels"
+OPERATIONS = (loss_record(F.ctc_loss, ctc_loss, GRADIENT, PATTERN, widens=False),)

@@ -105,16 +105,9 @@ def reshaped(operand: Any, shape: tuple[int, ...]) -> Any:
 
 
 # Since PyTorch 2.13.
+GRADIENT = "that of cross_entropy, through the layer"
 OPERATIONS = (
-    (
-        loss_record(
-            F.linear_cross_entropy,
-            linear_cross_entropy,
-            "that of cross_entropy, through the layer",
-            pattern=PATTERN,
-            widens=False,
-        ),
-    )
+    (loss_record(F.linear_cross_entropy, linear_cross_entropy, GRADIENT, PATTERN, widens=False),)
     if hasattr(F, "linear_cross_entropy")
     else ()
 )

@@ -200,10 +200,8 @@ def _variance(var: Operand | float, input: Tensor) -> Operand:
         return var
     if input.shape[:-1] == values.shape:
         return rearranged(var, lambda part: part.unsqueeze(-1))  # type: ignore[no-any-return]
-    different = [
-        i for i, size in enumerate(input.shape) if values.ndim == input.ndim and values.shape[i] != size
-    ]
-    if [values.shape[i] for i in different] != [1]:
+    different = [v for v, size in zip(values.shape, input.shape, strict=False) if v != size]
+    if values.ndim != input.ndim or different != [1]:
         raise ValueError("var is of incorrect size")
     return var
 
@@ -235,27 +233,20 @@ def _warn_of_mean(arguments: dict[str, Any]) -> None:
         )
 
 
+SQUARE = "2 (input - target) / count where both are specified"
+SIGN = "sign(input - target) / count where both are specified"
 DIFFERENCE = "torch's, divided by the count, where both are specified"
+ALL = "torch's, divided by the count, where all are specified"
+
+mse_loss = of_difference(F.mse_loss, lambda: SQUARED, by_weight=True)
+l1_loss = of_difference(F.l1_loss, lambda: ABSOLUTE, by_weight=True)
 
 OPERATIONS = (
-    loss_record(
-        F.mse_loss,
-        of_difference(F.mse_loss, lambda: SQUARED, by_weight=True),
-        "2 (input - target) / count where both are specified",
-        has_body=True,
-    ),
-    loss_record(
-        F.l1_loss,
-        of_difference(F.l1_loss, lambda: ABSOLUTE, by_weight=True),
-        "sign(input - target) / count where both are specified",
-        prepare=_remember_weight,
-        has_body=True,
-    ),
+    loss_record(F.mse_loss, mse_loss, SQUARE, has_body=True),
+    loss_record(F.l1_loss, l1_loss, SIGN, prepare=_remember_weight, has_body=True),
     loss_record(F.smooth_l1_loss, of_difference(F.smooth_l1_loss, smooth), DIFFERENCE, has_body=True),
     loss_record(F.huber_loss, of_difference(F.huber_loss, huber), DIFFERENCE, has_body=True),
     loss_record(F.poisson_nll_loss, pointwise(F.poisson_nll_loss, "input target"), DIFFERENCE),
-    loss_record(
-        F.gaussian_nll_loss, gaussian_nll_loss, "torch's, divided by the count, where all are specified"
-    ),
+    loss_record(F.gaussian_nll_loss, gaussian_nll_loss, ALL),
     loss_record(F.kl_div, kl_div, DIFFERENCE, prepare=_warn_of_mean, reductions=(*REDUCTIONS, "batchmean")),
 )
