@@ -1,7 +1,7 @@
 """Masked functions on plain tensors, with the names and signatures of ``torch.masked``.
 
-Plain tensors in, plain tensors out. The value put into a slot for which nothing was specified is free, its gradient is
-exactly 0. Where it matters which slots are empty, use a MaskedTensor: its reductions keep the pattern of the result.
+Plain tensors in, plain tensors out. A result for which nothing is specified has an arbitrary value, and its gradient is
+exactly 0. Where it matters which results these are, use a MaskedTensor: its reductions keep the pattern of the result.
 
 Example:
     >>> import torch
@@ -11,7 +11,6 @@ Example:
     tensor([1.5000, 6.0000])
 """
 
-from maskgrad.functional.order_statistics import median, quantile
 from maskgrad.functional.reductions import (
     all,
     amax,
@@ -22,14 +21,15 @@ from maskgrad.functional.reductions import (
     count,
     logsumexp,
     mean,
+    median,
     norm,
     prod,
+    quantile,
     std,
     sum,
     var,
 )
-from maskgrad.functional.scans import cumprod, cumsum
-from maskgrad.functional.softmax import log_softmax, logaddexp, normalize, softmax, softmin
+from maskgrad.functional.rescaling import cumprod, cumsum, log_softmax, logaddexp, normalize, softmax, softmin
 
 __all__ = [
     "all",

@@ -12,8 +12,6 @@ from maskgrad.patterns.boolean import check_mask
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.numbers import number, over_everything
 
-__all__ = ["Dim", "Dtype", "Mask", "documented", "entries_of", "reduced"]
-
 Dim = int | tuple[int, ...] | list[int] | None
 Dtype = torch.dtype | None
 Mask = Tensor | None

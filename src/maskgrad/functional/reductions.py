@@ -1,4 +1,4 @@
-"""Reductions over the specified entries of a plain tensor."""
+"""Reductions, medians and quantiles over the specified entries of a plain tensor."""
 
 from __future__ import annotations
 
@@ -8,26 +8,9 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.functional.arguments import Dim, Dtype, Mask, documented, entries_of, reduced
-from maskgrad.semantics import extrema, norms, reductions, softmax, variance
+from maskgrad.semantics import extrema, norms, order_statistics, reductions, softmax, variance
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.numbers import number
-
-__all__ = [
-    "all",
-    "amax",
-    "amin",
-    "any",
-    "argmax",
-    "argmin",
-    "count",
-    "logsumexp",
-    "mean",
-    "norm",
-    "prod",
-    "std",
-    "sum",
-    "var",
-]
 
 
 @documented
@@ -52,7 +35,7 @@ def mean(
     r"""Mean of the specified entries, :math:`\sum_{i: m_i} x_i / \sum_i m_i`.
 
     Gradient: the incoming one divided by the number of specified entries.
-    Dense equivalent: ``input[mask].mean()``, slot by slot.
+    Dense equivalent: ``input[mask].mean()``, for each result.
 
     Example:
         >>> mean(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
@@ -104,7 +87,7 @@ def var(
     NaN, with a gradient of zero, where there are no more entries than c.
 
     Gradient: :math:`2 (x_i - \bar x) / (n - c)` at specified entries.
-    Dense equivalent: ``input[mask].var()``, slot by slot.
+    Dense equivalent: ``input[mask].var()``, for each result.
 
     Example:
         >>> var(torch.tensor([1., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
@@ -128,7 +111,7 @@ def std(
     """Standard deviation of the specified entries, the root of :func:`var`.
 
     Gradient: that of the root, and 0 where the deviation is 0, as in torch.
-    Dense equivalent: ``input[mask].std()``, slot by slot.
+    Dense equivalent: ``input[mask].std()``, for each result.
 
     Example:
         >>> std(torch.tensor([1., float("nan"), 1.]), mask=torch.tensor([True, False, True]))
@@ -206,7 +189,7 @@ def norm(
 ) -> Tensor:
     r"""Vector norm of the specified entries, :math:`(\sum_{i: m_i} |x_i|^p)^{1/p}`.
 
-    Gradient: torch's, 0 at a zero vector. Dense equivalent: ``torch.linalg.vector_norm(input[mask])``, slot by slot.
+    Gradient: torch's, 0 at a zero vector. Dense equivalent: ``torch.linalg.vector_norm(input[mask])``, for each result.
 
     Example:
         >>> norm(torch.tensor([3., float("nan"), 4.]), mask=torch.tensor([True, False, True]))
@@ -243,7 +226,7 @@ def logsumexp(
 ) -> Tensor:
     r"""Logarithm of the sum of the exponentials of the specified entries, :math:`\log \sum_{i: m_i} e^{x_i}`.
 
-    Gradient: the softmax of the specified entries. Dense equivalent: ``input[mask].logsumexp()``, slot by slot.
+    Gradient: the softmax of the specified entries. Dense equivalent: ``input[mask].logsumexp()``, for each result.
 
     Example:
         >>> logsumexp(torch.tensor([0., float("nan"), 0.]), mask=torch.tensor([True, False, True]))
@@ -251,3 +234,42 @@ def logsumexp(
     """
     entries = entries_of(input, mask, dtype)
     return softmax.logsumexp(entries, as_dims(dim, entries.mask.ndim), keepdim).values
+
+
+@documented
+def median(
+    input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
+) -> Tensor:
+    """Middle one of the specified entries, the lower of two.
+
+    Gradient: to the entry that is the median. Dense equivalent: ``input[mask].median()``, for each result.
+
+    Example:
+        >>> median(torch.tensor([5., float("nan"), 1., 3.]), mask=torch.tensor([True, False, True, True]))
+        tensor(3.)
+    """
+    values: Tensor = order_statistics.median(entries_of(input, mask, dtype), dim, keepdim)[0].values
+    return values
+
+
+@documented
+def quantile(
+    input: Tensor,
+    q: float | Tensor,
+    dim: int | None = None,
+    *,
+    keepdim: bool = False,
+    interpolation: str = "linear",
+    dtype: Dtype = None,
+    mask: Mask = None,
+) -> Tensor:
+    """Quantiles ``q`` (between 0 and 1; a number or a 1-D tensor) of the specified entries.
+
+    Gradient: to the one or two entries between which it lies. Dense equivalent: ``input[mask].quantile(q)``.
+
+    Example:
+        >>> quantile(torch.tensor([5., float("nan"), 1., 3.]), 0.25, mask=torch.tensor([True, False, True, True]))
+        tensor(2.)
+    """
+    entries = entries_of(input, mask, dtype)
+    return order_statistics.quantile(entries, q, dim, keepdim, interpolation=interpolation).values

@@ -24,7 +24,7 @@ __all__ = ["align"]
 Operand = Tensor | MaskedTensor
 
 
-class Spread(NamedTuple):
+class Dense(NamedTuple):
     """An operand with memory for every place: values (N,) or (N, C), and which are specified (None: all)."""
 
     values: Tensor
@@ -98,7 +98,7 @@ def aligned(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...]
         return found
     read = [_read(x, dim if place == 0 else None, _called(place)) for place, x in enumerate(tensors)]
     listed = [one for one in read if isinstance(one, Listed)]
-    known = _common(one.known for one in read if isinstance(one, Spread))
+    known = _common(one.known for one in read if isinstance(one, Dense))
     if listed:
         keys = listed[0].keys
         for other in listed[1:]:
@@ -139,7 +139,7 @@ def _places(known: Tensor) -> Tensor:
     return torch.from_numpy(known.numpy().nonzero()[0])
 
 
-def _at(one: Spread | Listed, keys: Tensor) -> Tensor:
+def _at(one: Dense | Listed, keys: Tensor) -> Tensor:
     if isinstance(one, Listed):
         if one.keys is keys:
             return one.values
@@ -168,12 +168,12 @@ def _same_rows(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, .
     return (values if dim is not None else values.reshape(-1), *rest)
 
 
-def _read(x: Operand, dim: int | None, name: str) -> Spread | Listed:
+def _read(x: Operand, dim: int | None, name: str) -> Dense | Listed:
     if not isinstance(x, MaskedTensor):
-        return Spread(_flat(x, dim), None)
+        return Dense(_flat(x, dim), None)
     pattern = x._pattern
     if isinstance(pattern, BooleanPattern):
-        return _spread(x._values, pattern.mask, dim)
+        return _as_dense(x._values, pattern.mask, dim)
     if dim is None:
         stored = stored_of(x)
         assert stored is not None
@@ -190,16 +190,16 @@ def _read(x: Operand, dim: int | None, name: str) -> Spread | Listed:
         )
     if pattern.is_canonical and x._values.ndim == 2 and dim not in pattern.at:
         return Listed(pattern.index, x._values)
-    return _spread(*x._dense(), dim)
+    return _as_dense(*x._dense(), dim)
 
 
-def _spread(values: Tensor, mask: Tensor, dim: int | None) -> Spread:
+def _as_dense(values: Tensor, mask: Tensor, dim: int | None) -> Dense:
     if dim is None:
-        return Spread(values.reshape(-1), mask.reshape(-1))
+        return Dense(values.reshape(-1), mask.reshape(-1))
     if mask.stride(dim) == 0 or mask.shape[dim] == 1:  # repeated along the classes: all of them or none
-        return Spread(_flat(values, dim), mask.select(dim, 0).reshape(-1) if mask.shape[dim] else None)
+        return Dense(_flat(values, dim), mask.select(dim, 0).reshape(-1) if mask.shape[dim] else None)
     some, every = mask.any(dim).reshape(-1), mask.all(dim).reshape(-1)
-    return Spread(_flat(values, dim), some, some & ~every)
+    return Dense(_flat(values, dim), some, some & ~every)
 
 
 def _flat(values: Tensor, dim: int | None) -> Tensor:

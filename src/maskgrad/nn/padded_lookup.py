@@ -14,7 +14,7 @@ from maskgrad.gradients.attached import attached_gradient, keep_attached
 from maskgrad.gradients.padded_rows import PaddedRows, supports_dynamic_shapes
 from maskgrad.nn.lookup import LookupTable, table_of
 from maskgrad.optim.graphs import EFFECT_TAGS
-from maskgrad.semantics.bags import split_offsets
+from maskgrad.semantics.embeddings import split_offsets
 
 __all__ = [
     "add_padded_gradient",

@@ -11,37 +11,19 @@ Boolean masks on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, rearranged, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, is_finite, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import sum_of_products
-from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = [
-    "OPERATIONS",
-    "Bias",
-    "attend",
-    "bias_of",
-    "exists",
-    "rows_of",
-    "softmax_of_scores",
-    "sums_of",
-    "weighted_sum",
-]
 
 
 class Bias(NamedTuple):
@@ -74,9 +56,8 @@ def bias_of(attn_mask: Operand | None) -> Bias:
 
 def rows_of(operand: Operand) -> Tensor:
     """Which rows (…, N, 1) of a matrix (…, N, features) have a specified entry."""
-    values = values_of(operand)
     if not isinstance(operand, Entries):
-        return torch.ones((), dtype=torch.bool, device=values.device).expand(*values.shape[-2:-1], 1)
+        return torch.ones((), dtype=torch.bool, device=operand.device).expand(*operand.shape[-2:-1], 1)
     mask = smallest(operand.mask)
     return mask if mask.shape[-1] == 1 else any_of(mask, (-1,), keepdim=True)
 
@@ -166,7 +147,7 @@ def softmax_of_scores(
     added: Tensor | None,
     scale: float | None,
 ) -> Tensor:
-    """The weights (…, L, S), step by step: a broken key disturbs only those who use it, and weights of 0 are exact."""
+    """The weights (…, L, S), step by step: NaN in a key disturbs only those who use it, and weights of 0 are exact."""
     factor = values_of(query).shape[-1] ** -0.5 if scale is None else scale
     scores = sum_of_products(_times_transposed, (query, key)) * factor
     if added is not None:
@@ -207,14 +188,17 @@ def _per_query_head(operand: Operand, heads: int) -> Operand:
     return rearranged(operand, lambda part: part.repeat_interleave(heads // own, -3))  # type: ignore[no-any-return]
 
 
-SIGNATURE = "query key value attn_mask dropout_p is_causal"
-
-
-def scaled_dot_product_attention(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def scaled_dot_product_attention(
+    function: Callable[..., Any],
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    attn_mask: Operand | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Entries:
     """``F.scaled_dot_product_attention`` with all its options."""
-    arguments = bound(SIGNATURE, args, kwargs)
-    query, key, value = (arguments.pop(name) for name in ("query", "key", "value"))
-    attn_mask, is_causal = arguments.pop("attn_mask", None), arguments.pop("is_causal", False)
     if is_causal and attn_mask is not None:  # torch says what is wrong with that
         plain = values_of(attn_mask)
         function(*(safe(x) for x in (query, key, value)), attn_mask=plain, is_causal=True)
@@ -222,15 +206,10 @@ def scaled_dot_product_attention(function: Any, args: tuple[Any, ...], kwargs: d
     if is_causal:
         lengths = values_of(query).shape[-2], values_of(key).shape[-2]
         bias = Bias(torch.ones(lengths, dtype=torch.bool, device=values_of(query).device).tril(), None)
-    return attend(query, key, value, bias, **arguments)
+    return attend(query, key, value, bias, dropout_p=dropout_p, **options)
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    record(
-        "nn.functional.scaled_dot_product_attention",
-        "attention",
-        scaled_dot_product_attention,
-        "specified where the query has a key that takes part, with a specified value",
-        "torch's, over the keys that take part",
-    ),
-)
+PATTERN = "specified where the query has a key that takes part, with a specified value"
+GRADIENT = "torch's, over the keys that take part"
+NAME = "nn.functional.scaled_dot_product_attention"
+OPERATIONS = (record(NAME, "attention", scaled_dot_product_attention, PATTERN, GRADIENT),)

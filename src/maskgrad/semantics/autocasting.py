@@ -11,8 +11,6 @@ from torch import Tensor
 from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.sparse.entries import SparseEntries
 
-__all__ = ["MAY_WIDEN", "in_float32", "wide"]
-
 # PyTorch's lists (docs: "Automatic Mixed Precision package", op-specific behavior), under the names of the records.
 # What it computes in half precision (matmul, linear, conv, …) the bodies call, and it is cast there.
 LOSSES = """binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss

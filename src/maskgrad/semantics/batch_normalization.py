@@ -7,19 +7,21 @@ says nothing about a variance, and moves the running mean only. In evaluation th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import record
-from maskgrad.semantics.harmless import is_complete
+from maskgrad.semantics.entries import Entries, as_entries, filled, is_complete
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.normalization import (
     GRADIENT,
+    Parameter,
     affine,
-    filled_with,
+    channels,
     is_masked,
     parameters_mask,
     standardize,
@@ -27,22 +29,11 @@ from maskgrad.semantics.normalization import (
 )
 from maskgrad.semantics.signatures import paired
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
-
 PATTERN = "the input's, where weight, bias and the running statistics that are used are specified too"
-
-Parameter = Any  # Entries, Tensor or None
 
 
 class Arguments(NamedTuple):
-    """What every spelling of batch and instance normalisation is told, whatever the order."""
+    """What every spelling of batch and instance normalisation is given, whatever the order."""
 
     input: Any
     running_mean: Parameter = None
@@ -53,39 +44,30 @@ class Arguments(NamedTuple):
     momentum: float = 0.1
     eps: float = 1e-5
 
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Statistics, weight and bias."""
+        return self.running_mean, self.running_var, self.weight, self.bias
+
     def safe(self, training: bool) -> tuple[Any, ...]:
         """The arguments of ``F.batch_norm`` behind its input, as plain tensors."""
-        statistics = (filled_with(self.running_mean, 0), filled_with(self.running_var, 1))
-        parameters = (filled_with(self.weight, 1), filled_with(self.bias, 1))
-        return (*statistics, *parameters, training, self.momentum, self.eps)
-
-
-class Result(NamedTuple):
-    """The result, and the statistics with which it was made: none of them in evaluation."""
-
-    out: Entries
-    mean: Entries
-    scale: Entries
-
-
-def _layout(values: Tensor) -> tuple[int, ...]:
-    """A parameter has one entry for each channel, dimension 1."""
-    return (-1, *(1,) * (values.ndim - 2))
+        plain = (
+            filled(parameter, filler) for parameter, filler in zip(self.parameters, (0, 1, 1, 1), strict=True)
+        )
+        return (*plain, training, self.momentum, self.eps)
 
 
 def _result_dtype(values: Tensor, given: Arguments) -> torch.dtype:
     """The dtype of the result. torch is asked, and checks the arguments: on no samples, so that statistics stay."""
-    if given.running_mean is None or given.running_var is None:
-        given = given._replace(running_mean=None, running_var=None)
-        return F.batch_norm(without_rows(values), *given.safe(True)).dtype
-    return F.batch_norm(without_rows(values), *given.safe(False)).dtype
+    follows = given.running_mean is not None and given.running_var is not None
+    given = given if follows else given._replace(running_mean=None, running_var=None)
+    return F.batch_norm(without_rows(values), *given.safe(not follows)).dtype
 
 
 def _evaluated(x: Entries, given: Arguments) -> Entries:
     """With given statistics the operation is elementwise."""
-    values = F.batch_norm(torch.where(x.mask, x.values, 0), *given.safe(False))
-    parameters = (given.running_mean, given.running_var, given.weight, given.bias)
-    return Entries(values, parameters_mask(x.mask, _layout(values), *parameters))
+    values = F.batch_norm(filled(x), *given.safe(False))
+    return Entries(values, parameters_mask(x.mask, channels(values), *given.parameters))
 
 
 def _follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float) -> None:
@@ -109,11 +91,11 @@ def _standardized(
     """The result; mean, variance, scale and number of each group, dimensions kept."""
     if is_masked(given.weight, given.bias):
         parts = standardize(x, dims, given.eps)
-        layout = _layout(x.values)
+        layout = channels(x.values)
         out = affine(parts.values, parts.scale, x.mask, given.weight, given.bias, layout, dtype)
         mean, variance, scale, count = (part.detach() for part in parts[1:])
         return out, mean, variance, scale, count
-    layout = (1, *_layout(x.values))
+    layout = (1, *channels(x.values))
     weight, bias = (None if p is None else p.reshape(layout) for p in (given.weight, given.bias))
     values, mean, variance, scale, count = kernels.masked_batch_norm(
         x.values.to(dtype), x.mask, dims, weight, bias, given.eps
@@ -121,40 +103,30 @@ def _standardized(
     return Entries(values, x.mask), mean, variance, scale, count
 
 
-def normalize_batch(given: Arguments) -> Result:
-    """Standardize each channel over batch and space."""
+def normalize_batch(given: Arguments) -> tuple[Entries, Entries, Entries]:
+    """Standardize each channel over batch and space; also mean and scale, which are nothing in evaluation."""
     x = as_entries(given.input)
     values, mask = x
     dtype = _result_dtype(values, given)
     if not given.training:
         nothing = Entries(values.new_empty(0), mask.new_empty(0))
-        return Result(_evaluated(x, given), nothing, nothing)
+        return _evaluated(x, given), nothing, nothing
     dims = tuple(d for d in range(values.ndim) if d != 1)
     out, *groups = _standardized(x, dims, given, dtype)
     mean, variance, scale, count = (part.reshape(-1) for part in groups)
     _follow(given.running_mean, mean, count > 0, given.momentum)
     _follow(given.running_var, _unbiased(variance, count), count > 1, given.momentum)
-    return Result(out, Entries(mean, count > 0), Entries(scale, count > 0))
-
-
-def _complete(given: Arguments) -> bool:
-    """Whether a look at the mask shows that nothing is missing, so that torch's kernel can do all of it."""
-    parameters = (given.running_mean, given.running_var, given.weight, given.bias)
-    if any(isinstance(parameter, Entries) for parameter in parameters) or not isinstance(
-        given.input, Entries
-    ):
-        return False
-    return is_complete(given.input.mask)
+    return out, Entries(mean, count > 0), Entries(scale, count > 0)
 
 
 def batch_norm(given: Arguments) -> Entries:
-    """``torch.nn.functional.batch_norm``."""
+    """``torch.nn.functional.batch_norm``; if a look at the mask shows that nothing is missing, torch does all of it."""
     x = as_entries(given.input)
     if given.training:
         F._verify_batch_size(list(x.values.shape))  # type: ignore[attr-defined]
-        if _complete(given):
+        if isinstance(given.input, Entries) and not is_masked(*given.parameters) and is_complete(x.mask):
             return Entries(F.batch_norm(x.values, *given.safe(True)), x.mask)
-    return normalize_batch(given).out
+    return normalize_batch(given)[0]
 
 
 def instance_norm(given: Arguments) -> Entries:
@@ -183,34 +155,6 @@ def instance_norm(given: Arguments) -> Entries:
     return out
 
 
-PYTHON = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-NATIVE = (
-    "input",
-    "weight",
-    "bias",
-    "running_mean",
-    "running_var",
-    "training",
-    "momentum",
-    "eps",
-    "cudnn_enabled",
-)
-UPDATING = tuple(name for name in NATIVE if name != "training")
-
-
-def _body(
-    rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], training: bool
-) -> Callable[..., Any]:
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = {"training": training, **paired(orders[function], args), **kwargs}
-        found.pop("cudnn_enabled", None)
-        if "use_input_stats" in found:
-            found["training"] = found.pop("use_input_stats")
-        return rule(Arguments(**found))
-
-    return body
-
-
 def _native(given: Arguments) -> tuple[Entries, ...]:
     out, *statistics = normalize_batch(given)
     mean, variance, weight, bias, training, momentum, eps = given.safe(given.training)
@@ -228,41 +172,48 @@ def _with_reserve(given: Arguments) -> tuple[Entries, ...]:
     return *result, Entries(nothing.to(torch.uint8), nothing)
 
 
+PYTHON = Arguments._fields
+NATIVE = [
+    "input",
+    "weight",
+    "bias",
+    "running_mean",
+    "running_var",
+    "training",
+    "momentum",
+    "eps",
+    "cudnn_enabled",
+]
+UPDATING = [name for name in NATIVE if name != "training"]
+
+
 def _record(
-    name: str, rule: Callable[[Arguments], Any], orders: dict[Any, tuple[str, ...]], training: bool = False
+    name: str, rule: Callable[[Arguments], Any], orders: dict[Any, Sequence[str]], training: bool = False
 ) -> Operation:
-    body = _body(rule, orders, training)
+    """The record of functions, each with the order in which it takes its arguments."""
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = {"training": training, **paired(orders[function], args), **kwargs}
+        found.pop("cudnn_enabled", None)
+        if "use_input_stats" in found:  # as instance norms call it
+            found["training"] = found.pop("use_input_stats")
+        return rule(Arguments(**found))
+
     return record(name, "normalization", body, PATTERN, GRADIENT, functions=tuple(orders))
 
 
-def _instance(order: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple("use_input_stats" if name == "training" else name for name in order)
+aten, legit = torch.ops.aten, torch.ops.aten._native_batch_norm_legit
+natives = (torch.native_batch_norm, torch._native_batch_norm_legit, legit, legit.default)
+updating = (aten._batch_norm_with_update, aten._batch_norm_with_update.default)
 
-
-aten = torch.ops.aten
-
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     _record("nn.functional.batch_norm", batch_norm, {F.batch_norm: PYTHON, torch.batch_norm: NATIVE}),
-    _record(
-        "native_batch_norm",
-        _native,
-        {
-            torch.native_batch_norm: NATIVE,
-            torch._native_batch_norm_legit: NATIVE,
-            aten._native_batch_norm_legit: NATIVE,
-            aten._native_batch_norm_legit.default: NATIVE,
-        },
-    ),
-    _record(
-        "_batch_norm_with_update",
-        _with_reserve,
-        {aten._batch_norm_with_update: UPDATING, aten._batch_norm_with_update.default: UPDATING},
-        training=True,
-    ),
+    _record("native_batch_norm", _native, dict.fromkeys(natives, NATIVE)),
+    _record("_batch_norm_with_update", _with_reserve, dict.fromkeys(updating, UPDATING), training=True),
     _record(
         "nn.functional.instance_norm",
         instance_norm,
-        {F.instance_norm: _instance(PYTHON), torch.instance_norm: _instance(NATIVE)},
+        {F.instance_norm: PYTHON, torch.instance_norm: NATIVE},
         training=True,
     ),
 )

@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["as_entries", "call_back", "provide"]
+from collections.abc import Callable
+from typing import Any
 
 _conversions: list[Callable[[Any], Any]] = []
 

@@ -6,32 +6,37 @@ Most are one line of a table: torch's name, and its equation in Einstein's notat
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, safe, values_of
-from maskgrad.semantics.equations import einsum_call, equation, letters, written_out
-from maskgrad.semantics.facts import record
-from maskgrad.semantics.products import any_product, bias_mask, contracted, sum_of_products
+from maskgrad.semantics.entries import Entries, Operand, all_specified, fill, mask_of, safe, values_of
+from maskgrad.semantics.facts import Operation, record
+from maskgrad.semantics.products import (
+    any_product,
+    bias_mask,
+    contracted,
+    einsum_call,
+    equation,
+    letters,
+    sum_of_products,
+    written_out,
+)
 from maskgrad.semantics.signatures import bound, paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "PATTERN", "linear", "matmul", "multiply"]
 
 PATTERN = "specified where at least one product has only specified factors"
 GRADIENT = "the other factors, where all are specified"
 
 #: What torch calls the first factor; the second has a different name in each function.
 FIRST = ("input", "self", "x")
+
+
+#: The letters of a vector and of matrices as the factors of a product, and those that are left in the result.
+FACTORS = ({1: ("j", ""), 2: ("...ij", "i")}, {1: ("j", ""), 2: ("...jk", "k")})
 
 
 def factors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operand, Operand, dict[str, Any]]:
@@ -47,16 +52,10 @@ def multiply(
     left: Operand, right: Operand, function: Callable[..., Tensor] = torch.matmul, **options: Any
 ) -> Entries:
     """``left @ right`` for operands of any rank."""
-    equation = (
-        ("j" if values_of(left).ndim == 1 else "...ij")
-        + ("," + ("j" if values_of(right).ndim == 1 else "...jk"))
-        + "->..."
-        + ("" if values_of(left).ndim == 1 else "i")
-        + ("" if values_of(right).ndim == 1 else "k")
-    )
-    factors = (left, right)
-    written = written_out(equation, [values_of(factor).ndim for factor in factors])
-    return contracted(lambda a, b: function(a, b, **options), factors, written)
+    ranks = values_of(left).ndim, values_of(right).ndim
+    (first, row), (second, column) = (FACTORS[i].get(rank, FACTORS[i][2]) for i, rank in enumerate(ranks))
+    written = written_out(f"{first},{second}->...{row}{column}", ranks)
+    return contracted(lambda a, b: function(a, b, **options), (left, right), written)
 
 
 def matmul(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -72,9 +71,7 @@ def scalar_product(function: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     along = {"dim": dim} if function is torch.linalg.vecdot else {}
     if not along and values_of(x).shape != values_of(y).shape:
         function(values_of(x), values_of(y))  # torch says what is wrong with them
-    both = intersection((x, y))
-    assert both is not None  # dispatch calls a rule only with masked arguments
-    both = both.expand(torch.broadcast_shapes(values_of(x).shape, values_of(y).shape))
+    both = all_specified(x, y).expand(torch.broadcast_shapes(values_of(x).shape, values_of(y).shape))
     return Entries(function(fill(x, both, 0), fill(y, both, 0), **along), any_of(both, (dim,)))
 
 
@@ -115,10 +112,9 @@ def kron(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return Entries(torch.kron(safe(left), safe(right)), torch.kron(mask_of(left), mask_of(right)))
 
 
-def tensordot(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def tensordot(a: Operand, b: Operand, dims: Any = 2) -> Entries:
     """``tensordot`` over a number of dimensions, or over two lists of them."""
-    arguments = bound("a b dims", args, kwargs)
-    factors, dims = (arguments["a"], arguments["b"]), arguments.get("dims", 2)
+    factors = (a, b)
     values = sum_of_products(lambda a, b: torch.tensordot(a, b, dims), factors)
     ranks = [values_of(factor).ndim for factor in factors]
     if isinstance(dims, Tensor):
@@ -156,23 +152,18 @@ def einsum(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 LINEAR = {1: "...j,j->...", 2: "...j,ij->...i"}
 
 
-def linear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def linear(input: Operand, weight: Operand, bias: Operand | None = None) -> Entries:
     """``input @ weight.T + bias``; an unspecified bias leaves its outputs unspecified."""
-    if kwargs or len(args) < 2:
-        arguments = bound("input weight bias", args, kwargs)
-        args = (arguments["input"], arguments["weight"], arguments.get("bias"))
-    factors, bias = args[:2], args[2] if len(args) > 2 else None
-    ranks = (values_of(factors[0]).ndim, values_of(factors[1]).ndim)
+    ranks = (values_of(input).ndim, values_of(weight).ndim)
     meeting = written_out(LINEAR.get(ranks[1], LINEAR[2]), ranks)
     plain = safe(bias)
-    values, mask = contracted(lambda x, w: F.linear(x, w, plain), factors, meeting, F.linear)
+    values, mask = contracted(lambda x, w: F.linear(x, w, plain), (input, weight), meeting, F.linear)
     return Entries(values, bias_mask(mask, bias))
 
 
-def bilinear(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def bilinear(input1: Operand, input2: Operand, weight: Operand, bias: Operand | None = None) -> Entries:
     """``input1 @ weight[o] @ input2 + bias[o]`` for each output ``o``."""
-    arguments = bound("input1 input2 weight bias", args, kwargs)
-    factors, bias = tuple(arguments[name] for name in ("input1", "input2", "weight")), arguments.get("bias")
+    factors = (input1, input2, weight)
     meeting = written_out("...i,...j,oij->...o", [values_of(factor).ndim for factor in factors])
     plain = safe(bias)
     values, mask = contracted(lambda x, y, w: F.bilinear(x, y, w, plain), factors, meeting, F.bilinear)
@@ -202,7 +193,7 @@ def _record(name: str, body: Callable[..., Any], **facts: Any) -> Operation:
     return record(name, "contractions", body, PATTERN, GRADIENT, **facts)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     _record(
         "matmul",
         matmul,

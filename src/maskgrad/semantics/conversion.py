@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, values_of
-from maskgrad.semantics.facts import Operation, record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["OPERATIONS"]
+from maskgrad.semantics.facts import Operation, as_property, record
 
 
-def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def convert(function: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
     """Convert the values with the function that was called; the mask follows them to their device."""
-    x, *rest = args
-    rest, named = [values_of(a) for a in rest], {k: values_of(a) for k, a in kwargs.items()}
+    rest, named = [values_of(a) for a in args], {k: values_of(a) for k, a in kwargs.items()}
     if not isinstance(x, Entries):  # plain.to(masked): only the dtype and device of the other are wanted
         return function(x, *rest, **named)
     values = function(x.values, *rest, **named)
@@ -30,17 +25,14 @@ def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return Entries(values, mask)
 
 
-def clone(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def clone(input: Entries, **kwargs: Any) -> Entries:
     """A copy of values and mask."""
-    x = args[0] if args else kwargs["input"]
-    kept = {k: v for k, v in kwargs.items() if k == "memory_format"}
-    return Entries(x.values.clone(**kept), x.mask.clone())
+    return Entries(input.values.clone(**kwargs), input.mask.clone())
 
 
-def contiguous(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def contiguous(input: Entries, *args: Any, **kwargs: Any) -> Entries:
     """Contiguous values; the mask may stay an expanded view."""
-    x, *rest = args
-    return Entries(x.values.contiguous(*rest, **kwargs), x.mask)
+    return Entries(input.values.contiguous(*args, **kwargs), input.mask)
 
 
 def _record(name: str, body: Callable[..., Any] = convert) -> Operation:
@@ -52,7 +44,7 @@ CONVERSIONS = """
     float double half bfloat16 int long short char byte bool cfloat cdouble chalf
 """
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(_record(name) for name in CONVERSIONS.split()),
     _record("clone", clone),
     _record("contiguous", contiguous),
@@ -75,19 +67,7 @@ PROPERTIES = """
     is_mps is_xla is_sparse is_sparse_csr is_nested retains_grad
 """
 
-METADATA: tuple[Operation, ...] = (
+METADATA = (
     *(record(name, "metadata", ask, "none") for name in (*QUESTIONS.split(), "result_type")),
-    *(
-        record(
-            name,
-            "metadata",
-            ask,
-            "none",
-            functions=(getattr(Tensor, name).__get__,),
-            methods=(name,),
-            in_place=(),
-            is_property=True,
-        )
-        for name in PROPERTIES.split()
-    ),
+    *(record(name, "metadata", ask, "none", in_place=(), **as_property(name)) for name in PROPERTIES.split()),
 )

@@ -5,32 +5,24 @@ with them say nothing about the data, so a window without a specified product is
 the middle. A window that holds no data at all, whatever the mask, is of the operation's making as a whole: specified.
 
 That is ``specified="any"``. :mod:`maskgrad.nn.functional` also asks for fewer entries: those of windows whose middle is
-specified, or all of whose products are.
+specified, or all of whose products are. Patches (``F.unfold``, ``F.fold``) are the linear parts of a convolution.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.semantics.entries import Entries, rearranged, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, is_complete, mask_of, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.harmless import is_complete
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import bias_mask, indicator, sum_of_products
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 PATTERN = "specified where at least one product of data and weight is, and where there is no data"
 GRADIENT = "the other factor, where both are specified"
@@ -54,7 +46,8 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
             return result
 
         if isinstance(input, Entries) and isinstance(weight, torch.Tensor) and is_complete(input.mask):
-            return _of_complete(input, weight, bias, convolve)
+            values = convolve(input.values, weight, bias=safe(bias))  # each window has all its products
+            return Entries(values, bias_mask(mask_of(values), _per_channel(bias, weight.ndim - 2)))
         values = sum_of_products(lambda x, w: convolve(x, w, bias=safe(bias)), (input, weight), convolve)
         if not values.numel():
             return Entries(values, torch.zeros_like(values, dtype=torch.bool))
@@ -102,24 +95,11 @@ def _in_groups(mask: Tensor, groups: int) -> Tensor:
     return any_of(mask.unflatten(1, (groups, -1)), (2,), keepdim=False)
 
 
-def _of_complete(
-    input: Entries, weight: Tensor, bias: Operand | None, convolve: Callable[..., Tensor]
-) -> Entries:
-    """Each window has all its products; those without data are specified, too."""
-    values = convolve(input.values, weight, bias=safe(bias))
-    mask = torch.ones((), dtype=torch.bool, device=values.device).expand(values.shape)
-    return Entries(values, bias_mask(mask, _per_channel(bias, weight.ndim - 2)))
-
-
 def _all_products(data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor]) -> Tensor:
     """Where a window has no product with an unspecified factor."""
     if isinstance(data, Entries) and isinstance(weight, Entries):
-        ones = (
-            torch.ones_like(data.mask, dtype=torch.float32),
-            torch.ones_like(weight.mask, dtype=torch.float32),
-        )
-        missing: Tensor = convolve(*ones) - convolve(data.mask.float(), weight.mask.float())
-        return missing < NONE_AT_ALL
+        ones = (torch.ones_like(x.mask, dtype=torch.float32) for x in (data, weight))
+        return convolve(*ones) - convolve(data.mask.float(), weight.mask.float()) < NONE_AT_ALL
     if isinstance(data, Entries):
         holes = _in_groups(~smallest(data.mask), groups).float()
         found = convolve(holes, _ones(weight, groups), groups) < NONE_AT_ALL
@@ -183,11 +163,10 @@ def _pads(padding: Any) -> bool:
     return any(width not in (0, "valid") for width in widths)
 
 
-def conv_tbc(function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def conv_tbc(
+    function: Callable[..., Tensor], input: Operand, weight: Operand, bias: Operand, pad: int = 0
+) -> Entries:
     """``conv_tbc``: a convolution over time of (time, batch, channel), with a kernel (taps, in, out)."""
-    arguments = bound("input weight bias pad", args, kwargs)
-    input, weight, bias = arguments["input"], arguments["weight"], arguments["bias"]
-    pad = arguments.get("pad", 0)
 
     def convolve(data: Tensor, kernel: Tensor) -> Tensor:
         result: Tensor = function(data, kernel, kernel.new_zeros(kernel.shape[2]), pad)
@@ -202,12 +181,37 @@ def conv_tbc(function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dic
     return Entries(values, bias_mask(mask, bias))
 
 
-def _record(name: str, body: Callable[..., Any]) -> Operation:
-    return record(f"nn.functional.{name}", "convolutions", body, PATTERN, GRADIENT)
+def unfold(input: Entries, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Entries:
+    """``F.unfold``: the patches around each position, as columns; the zeros of the padding are specified."""
+    geometry = (kernel_size, dilation, padding, stride)
+    missing = F.unfold(input.mask.logical_not(), *geometry)
+    return Entries(F.unfold(input.values, *geometry), missing.logical_not())
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    *(_record(f"conv{n}d", convolution(FORWARD)) for n in (1, 2, 3)),
-    *(_record(f"conv_transpose{n}d", convolution(TRANSPOSED, transposed=True)) for n in (1, 2, 3)),
-    _record("conv_tbc", conv_tbc),
+def fold(input: Entries, *args: Any, **geometry: Any) -> Entries:
+    """``F.fold``: the sum of the specified entries that overlap at each position; a gap is a created zero."""
+
+    def count(mask: Tensor) -> Tensor:
+        return F.fold(mask.float(), *args, **geometry)
+
+    values, some = F.fold(safe(input), *args, **geometry), count(input.mask)
+    every = count(torch.ones_like(input.mask))
+    return Entries(values, (some > NONE_AT_ALL) | (every < NONE_AT_ALL))
+
+
+MOVES = "moves with the values; zero padding is specified", "moves back with the values"
+ADDS = (
+    "specified where at least one entry that is added is, and in gaps",
+    "the incoming gradient at each specified entry",
+)
+RULES = {
+    "conv_tbc": conv_tbc,
+    **{f"conv{n}d": convolution(FORWARD) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": convolution(TRANSPOSED, transposed=True) for n in (1, 2, 3)},
+}
+NN: Any = torch._C._nn
+OPERATIONS = (
+    *(record(f"nn.functional.{n}", "convolutions", rule, PATTERN, GRADIENT) for n, rule in RULES.items()),
+    record("nn.functional.unfold", "convolutions", unfold, *MOVES, functions=(F.unfold, NN.im2col)),
+    record("nn.functional.fold", "convolutions", fold, *ADDS, functions=(F.fold, NN.col2im)),
 )

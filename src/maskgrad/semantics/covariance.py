@@ -10,23 +10,16 @@ constant, matrix products give all of them at once:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, fill, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, values_of
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.products import sum_of_products
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 PATTERN = (
     "specified where more observations (fweights: counted so often) than the correction have both variables"
@@ -50,7 +43,7 @@ class Moments(NamedTuple):
 def moments(x: Tensor, mask: Tensor, weights: Tensor | None) -> Moments:
     """The sums of which all coefficients are made, from (variables, observations), weights (observations,)."""
     # Any constant may be taken from a variable; its own mean keeps the differences of squares accurate. No gradient
-    # flows through it, and one infinite entry must not spread to pairs in which it takes no part.
+    # flows through it, and one infinite entry must not reach pairs in which it takes no part.
     center, _ = kernels.masked_mean(x.detach(), mask & torch.isfinite(x.detach()), (1,), True)
     x = torch.where(mask, x - center, 0)
     weighted = x if weights is None else x * weights
@@ -90,7 +83,7 @@ def cov(
         if factor is not None:
             if isinstance(factor, Entries):
                 mask = mask & factor.mask.reshape(1, -1)
-            part = _filled_with_ones(factor).reshape(-1).to(x.real.dtype)
+            part = filled(factor, 1).reshape(-1).to(x.real.dtype)
             weights = part if weights is None else weights * part
     result = _result_type(values_of(input), aweights)
     found = moments(x, mask, weights)
@@ -98,7 +91,7 @@ def cov(
     if aweights is not None and correction != 0:
         assert weights is not None  # aweights is one of its factors
         present = mask.to(x.real.dtype)
-        squared = (present * (weights * _filled_with_ones(aweights).reshape(-1))) @ present.T
+        squared = (present * (weights * filled(aweights, 1).reshape(-1))) @ present.T
         freedom = found.weight - correction * squared / torch.where(found.weight > 0, found.weight, 1)
     # an estimate without degrees of freedom is none; a difference of equal numbers is 0 up to rounding
     specified = (found.number > 0) & (freedom > 8 * torch.finfo(freedom.dtype).eps * found.weight)
@@ -110,7 +103,7 @@ def cov(
 def corrcoef(input: Entries) -> Entries:
     """``torch.corrcoef``: means and variances, too, are those of the pair's common observations."""
     if can_read_values(input.values):
-        safe = torch.where(input.mask, input.values, 0).detach()
+        safe = filled(input).detach()
         torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch says what is wrong
     x, mask = _variables(input)
     found = moments(x, mask, None)
@@ -130,16 +123,9 @@ def corrcoef(input: Entries) -> Entries:
 
 def _variables(input: Operand) -> tuple[Tensor, Tensor]:
     """Safe values (variables, observations), wide enough for differences of squares, and their mask."""
-    values = values_of(input)
-    mask = input.mask if isinstance(input, Entries) else torch.ones_like(values, dtype=torch.bool)
-    if values.ndim < 2:
-        values, mask = values.reshape(1, -1), mask.reshape(1, -1)
+    values, mask = (part.reshape(1, -1) if part.ndim < 2 else part for part in as_entries(input))
     wide = torch.float64 if values.device.type != "mps" else torch.float32
     return torch.where(mask, values, 0).to(wide.to_complex() if values.is_complex() else wide), mask
-
-
-def _filled_with_ones(weights: Operand) -> Tensor:
-    return fill(weights, weights.mask, 1) if isinstance(weights, Entries) else weights
 
 
 def _result_type(values: Tensor, aweights: Operand | None) -> torch.dtype:
@@ -153,12 +139,10 @@ def _let_torch_object(
     input: Operand, correction: int, fweights: Operand | None, aweights: Operand | None
 ) -> None:
     """Call torch on one variable, for its errors about shapes, dtypes and negative weights."""
-    sample = fill(input, input.mask, 0) if isinstance(input, Entries) else input.clone()
-    weights = [None if w is None else _filled_with_ones(w).detach() for w in (fweights, aweights)]
+    given: list[Any] = [None if x is None else filled(x, 1).detach() for x in (input, fweights, aweights)]
+    sample, *weights = given
     sample = sample[:1] if sample.ndim == 2 else sample
-    torch.cov(sample.detach(), correction=correction, fweights=weights[0], aweights=weights[1])
+    torch.cov(sample, correction=correction, fweights=weights[0], aweights=weights[1])
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
-    of_rule(rule, "reductions", PATTERN, GRADIENT) for rule in (cov, corrcoef)
-)
+OPERATIONS = tuple(of_rule(rule, "reductions", PATTERN, GRADIENT) for rule in (cov, corrcoef))

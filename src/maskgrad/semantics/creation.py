@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected
-from maskgrad.semantics.entries import Entries, as_entries, values_of
-from maskgrad.semantics.facts import Operation, record
-from maskgrad.semantics.plain_arguments import plain_arguments
-from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["OPERATIONS"]
+from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, values_of
+from maskgrad.semantics.facts import Operation, of_rule, record
+from maskgrad.semantics.signatures import plain_arguments
 
 LIKE = frozenset(
     getattr(torch, f"{n}_like") for n in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")
@@ -25,61 +20,47 @@ LIKE = frozenset(
 CONTENT = {"full_like": (0, "fill_value"), "new_full": (1, "fill_value"), "new_tensor": (0, "data")}
 
 
-def create(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def create(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Any:
     """A new tensor with the dtype and device of a masked one; if it has its shape, too, then its pattern."""
-    options = {("input" if name == "self" else name): value for name, value in kwargs.items()}
-    model, *rest = args if args else (options.pop("input"),)
-    known, rest, options = _content(function.__name__, rest, options)
-    values = function(values_of(model), *rest, **options)
-    masks = [] if known is None else [known]
-    if isinstance(model, Entries) and function in LIKE:
-        masks.append(model.mask)
+    rest, masks = list(args), []
+    place, key = CONTENT.get(function.__name__, (len(args), ""))
+    holder: Any = kwargs if key in kwargs else rest
+    where: Any = key if key in kwargs else place
+    if (key in kwargs or place < len(args)) and isinstance(holder[where], Entries):
+        masks.append(holder[where].mask)
+        holder[where] = filled(holder[where])
+    rest, options = plain_arguments(rest, kwargs)
+    values = function(values_of(input), *rest, **options)
+    if isinstance(input, Entries) and function in LIKE:
+        masks.append(input.mask)
     if not masks:
-        return as_entries(values) if isinstance(model, Entries) else values
+        return as_entries(values) if isinstance(input, Entries) else values
     masks = [mask.to(values.device).expand(values.shape) for mask in masks]
     return Entries(values, masks[0] if len(masks) == 1 else intersected(*masks))
 
 
-def _content(
-    name: str, rest: list[Any], options: dict[str, Any]
-) -> tuple[Tensor | None, list[Any], dict[str, Any]]:
-    """Where what is to be written is specified, None if it is plain; and all arguments, plain."""
-    place, key = CONTENT.get(name, (0, ""))
-    given = options if key in options else rest
-    where: Any = key if key in options else place
-    content = given[where] if key in options or (key and place < len(rest)) else None
-    if not isinstance(content, Entries):
-        return None, *plain_arguments(rest, options)
-    rest, options = list(rest), dict(options)
-    (options if key in options else rest)[where] = torch.where(content.mask, content.values, 0)
-    return content.mask, *plain_arguments(rest, options)
-
-
-def fill(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def fill(input: Operand, value: Any) -> Entries:
     """Write one value everywhere, as ``x[...] = value`` does: specified everywhere, if the value is."""
-    arguments = bound("input value", args, kwargs)
-    value = arguments["value"]
-    values = torch.fill(values_of(arguments["input"]), values_of(value))
-    if isinstance(value, Entries):
-        return Entries(values, value.mask.expand(values.shape))
-    return as_entries(values)
+    values = torch.fill(values_of(input), values_of(value))
+    return (
+        Entries(values, value.mask.expand(values.shape)) if isinstance(value, Entries) else as_entries(values)
+    )
 
 
-def zero(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def zero(input: Entries) -> Entries:
     """``x.zero_()``: zeros everywhere, all specified."""
-    return as_entries(torch.fill(args[0].values, 0))
+    return as_entries(torch.fill(input.values, 0))
 
 
-def copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def copy(input: Operand, src: Any, non_blocking: bool = False) -> Entries:
     """``x.copy_(source)``: the values of the source in the dtype of ``x``, specified where the source is."""
-    arguments = bound("input src non_blocking", args, kwargs)
-    target, source = as_entries(arguments["input"]), arguments["src"]
-    values, device = target.values, target.values.device
+    values, source = values_of(input), src
+    device = values.device
     if not isinstance(source, (Entries, Tensor)):  # a number, which float32 on the way would round
         source = torch.empty((), dtype=values.dtype, device=device).copy_(source)
     source = as_entries(source)
     # to the CPU this must wait: what is read next would not be there yet
-    non_blocking = bool(arguments.get("non_blocking")) and device.type != "cpu"
+    non_blocking = bool(non_blocking) and device.type != "cpu"
     found, mask = (part.to(device, non_blocking=non_blocking).expand(values.shape) for part in source)
     return Entries(found.to(values.dtype), mask)
 
@@ -95,33 +76,13 @@ NAMES = """
     empty_like zeros_like ones_like full_like rand_like randn_like randint_like
     new_zeros new_ones new_full new_empty new_empty_strided new_tensor
 """
+FILLED = "everything is specified, if the value is", "to the value"
+ZEROS = "everything is specified", "zero"
+COPIED = "specified where the source is, broadcast", "to the source, at its specified entries"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(_record(name) for name in NAMES.split()),
-    record(
-        "fill",
-        "creation",
-        fill,
-        "everything is specified, if the value is",
-        "to the value",
-        functions=(torch.fill,),
-    ),
-    record(
-        "zero_",
-        "creation",
-        zero,
-        "everything is specified",
-        "zero",
-        functions=(),
-        in_place=(torch.zero_, Tensor.zero_),
-    ),
-    record(
-        "copy_",
-        "creation",
-        copy,
-        "specified where the source is, broadcast",
-        "to the source, at its specified entries",
-        functions=(),
-        in_place=(Tensor.copy_,),
-    ),
+    of_rule(fill, "creation", *FILLED, functions=(torch.fill,)),
+    record("zero_", "creation", zero, *ZEROS, functions=(), in_place=(torch.zero_, Tensor.zero_)),
+    record("copy_", "creation", copy, *COPIED, functions=(), in_place=(Tensor.copy_,)),
 )

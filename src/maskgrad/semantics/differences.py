@@ -1,27 +1,38 @@
-"""Differences of neighbours: elementwise between positions, so specified where every entry that is read is.
+"""Differences of neighbours, and integrals by the trapezoidal rule.
+
+Differences are elementwise between positions, so specified where every entry that is read is.
 
 A difference belongs to two places, one apart. Deleting what lies between two entries would make neighbours of
-entries that are not, and call a step of two a step of one; so nothing is deleted here, and a gap stays a gap.
+entries that are not, and call a step of two a step of one; so nothing is deleted from them, and a gap stays a gap.
+
+Integrals go over the specified points, with the others deleted. With coordinates, an interval joins a specified point
+to the specified point before it, whatever was missing between the two. Without, the points that are left are one step
+apart: torch's result on the deleted vector. (Whoever means a grid with holes gives its coordinates.)
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, Operand, filler_as, mask_of, values_of
-from maskgrad.semantics.facts import of_rule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "diff", "gradient"]
+from maskgrad import kernels
+from maskgrad.kernels.smallest import any_of
+from maskgrad.semantics.dimensions import as_dim, as_dims, positions_along, previous_specified
+from maskgrad.semantics.entries import (
+    HALVES,
+    Entries,
+    Operand,
+    as_entries,
+    filled,
+    filler_as,
+    mask_of,
+    values_of,
+    widened,
+)
+from maskgrad.semantics.facts import Operation, of_rule, record
 
 
 def diff(
@@ -94,13 +105,109 @@ def gradient(
     return tuple(found)
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
-    of_rule(
-        rule,
-        "scans",
-        f"specified where all {read} were",
-        "to the entries read",
-        namespaces=(torch, torch.Tensor),
-    )
-    for rule, read in ((diff, "n + 1 neighbours"), (gradient, "entries that are read"))
+def _checked(
+    points: Operand, coordinates: Operand | None, dim: int, name: str
+) -> tuple[Entries, Entries | None, int]:
+    """Points and coordinates in one shape, with one mask, and the dimension counted from the front."""
+    y, x = as_entries(points), None if coordinates is None else as_entries(coordinates)
+    for part, letter in ((y, "y"), (x, "x")):
+        if part is not None and part.values.dtype == torch.bool:
+            raise RuntimeError(f"{name}: received a bool input for `{letter}`, but bool is not supported")
+    if y.values.ndim == 0:
+        raise IndexError(f"{name}: y has no dimensions, found dim {dim}")
+    along = as_dim(dim, y.values.ndim)
+    if x is None:
+        return y, None, along
+    size = y.values.shape[dim]
+    if x.values.ndim == 1:
+        shape = [1] * y.values.ndim
+        shape[dim] = -1
+        x = Entries(*(part.reshape(shape) for part in x))
+    if x.values.ndim > y.values.ndim and dim >= 0:
+        raise RuntimeError(
+            f"{name}: x has more dimensions ({x.values.ndim}) than y ({y.values.ndim}); count dim from the back"
+        )
+    aligned = dim - y.values.ndim if dim >= 0 else dim
+    if x.values.ndim < -aligned or x.values.shape[aligned] != size:
+        raise RuntimeError(f"{name}: There must be one `x` value for each sample point")
+    mask = y.mask & x.mask
+    ys, xs = torch.broadcast_tensors(y.values, x.values)
+    return Entries(ys, mask), Entries(xs, mask), aligned % mask.ndim
+
+
+def _sums_of_ends(y: Entries, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """For the interval that ends at each point: y at its two ends added up, 0 if there is none; whence; whether."""
+    previous = previous_specified(y.mask, dim)
+    exists = y.mask & (previous >= 0)
+    previous = previous.clamp(min=0)
+    zero = filler_as(y.values.dtype, 0)
+    safe = filled(y)
+    return torch.where(exists, safe + safe.gather(dim, previous), zero), previous, exists
+
+
+def _areas(y: Entries, x: Entries, dim: int) -> tuple[Tensor, Tensor]:
+    """Twice the area of the interval that ends at each point, 0 if there is none, and whether there is one."""
+    ends, previous, exists = _sums_of_ends(y, dim)
+    zero = filler_as(x.values.dtype, 0)
+    safe = filled(x)
+    return ends * torch.where(exists, safe - safe.gather(dim, previous), zero), exists
+
+
+def _unit_trapezoid(y: Entries, dx: float, dim: int) -> Tensor:
+    """Torch's formula for equal steps: the sum, less half of the two outermost points."""
+    values, mask = y
+    wide = widened(values)
+    total, _ = kernels.masked_sum(wide, mask, (dim,), False, None)
+    positions = positions_along(mask, dim)
+    first = torch.where(mask, positions, mask.shape[dim] - 1).amin(dim, keepdim=True)
+    last = torch.where(mask, positions, 0).amax(dim, keepdim=True)
+    safe = torch.where(mask, wide, filler_as(wide.dtype, 0))
+    ends = (safe.gather(dim, first) + safe.gather(dim, last)).squeeze(dim)
+    result = (total - ends * 0.5) * dx
+    return result.to(values.dtype) if values.dtype in HALVES else result
+
+
+def trapezoid(y: Operand, x: Operand | None = None, *, dx: Any = None, dim: int = -1) -> Entries:
+    """The integral over the specified points; one point has the integral 0."""
+    points, coordinates, along = _checked(y, x, dim, "trapezoid")
+    if points.values.shape[along] == 0:
+        values = torch.trapezoid(points.values, dim=along)
+    elif coordinates is None:
+        values = _unit_trapezoid(points, 1 if dx is None else dx, along)
+    else:
+        values = _areas(points, coordinates, along)[0].sum(along) / 2.0
+    return Entries(values, any_of(points.mask, (along,)))
+
+
+def cumulative_trapezoid(y: Operand, x: Operand | None = None, *, dx: Any = None, dim: int = -1) -> Entries:
+    """The integral up to each specified point but the first; result i stands for point i + 1."""
+    points, coordinates, along = _checked(y, x, dim, "cumulative_trapezoid")
+    if points.values.shape[along] == 0:
+        return Entries(torch.cumulative_trapezoid(points.values, dim=along), points.mask)
+    count = points.values.shape[along] - 1
+    if coordinates is None:
+        ends, _, exists = _sums_of_ends(points, along)
+        values = ((1 if dx is None else dx) / 2.0) * ends.narrow(along, 1, count).cumsum(along)
+    else:
+        areas, exists = _areas(points, coordinates, along)
+        values = areas.narrow(along, 1, count).cumsum(along) / 2.0
+    return Entries(values, exists.narrow(along, 1, count))
+
+
+def _trapezoids(names: str, rule: Callable[..., Entries], pattern: str) -> Operation:
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return rule(*args, **kwargs)  # x is a name of its own here, and no synonym
+
+    return record(names, "scans", body, pattern, "torch's on the specified points")
+
+
+NEIGHBOURS = "specified where all n + 1 neighbours were", "to the entries read"
+READ = "specified where all entries that are read were", "to the entries read"
+INTERVAL = "specified where a specified point ends an interval, that is, has another one before it"
+
+OPERATIONS = (
+    of_rule(diff, "scans", *NEIGHBOURS, namespaces=(torch, torch.Tensor)),
+    of_rule(gradient, "scans", *READ, namespaces=(torch, torch.Tensor)),
+    _trapezoids("trapezoid trapz", trapezoid, "specified where at least one point was"),
+    _trapezoids("cumulative_trapezoid", cumulative_trapezoid, INTERVAL),
 )

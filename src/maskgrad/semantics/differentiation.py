@@ -6,23 +6,16 @@ An unspecified output sends nothing back; the gradient of a masked input has the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, filled
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.sparse.conversion import cotangent
 from maskgrad.semantics.sparse.entries import SparseEntries
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "grad"]
 
 
 def _several(argument: Any) -> list[Any]:
@@ -32,9 +25,7 @@ def _several(argument: Any) -> list[Any]:
 
 def _sent(output: Any) -> Any:
     """An output as a plain tensor whose unspecified entries are constants."""
-    if isinstance(output, Entries):
-        return torch.where(output.mask, output.values, 0)
-    return output.values if isinstance(output, SparseEntries) else output
+    return output.values if isinstance(output, SparseEntries) else filled(output)
 
 
 def _plain(argument: Any) -> Any:
@@ -65,44 +56,38 @@ def _alike(gradient: Any, input: Any) -> Any:
     )
 
 
-def grad(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **options: Any) -> Any:
     """``torch.autograd.grad``: gradients of (masked) outputs with respect to (masked) inputs."""
-    names = ("outputs", "inputs", "grad_outputs")
-    called = paired(names, args) | kwargs
-    outputs, inputs = _several(called.pop("outputs")), _several(called.pop("inputs"))
-    cotangents = called.pop("grad_outputs", None)
-    rest = paired(
-        ("retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched"), args[3:]
-    )
-    called |= rest
-    if called.get("is_grads_batched") and any(
-        isinstance(part, SparseEntries) for part in (*outputs, *inputs)
-    ):
+    names = ("retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched")
+    options |= paired(names, args)
+    outputs, inputs = _several(outputs), _several(inputs)
+    if options.get("is_grads_batched") and any(isinstance(x, SparseEntries) for x in (*outputs, *inputs)):
         raise UnsupportedOperationError(
             "torch.autograd.grad(is_grads_batched=True)",
             "a sparse layout has no place for one gradient per cotangent; call it once for each of them instead",
         )
-    sent = [_sent(output) for output in outputs]
-    seeds = _seeds(outputs, cotangents)
-    gradients = torch.autograd.grad(sent, [_plain(i) for i in inputs], seeds, **called)
+    sent, seeds = [_sent(output) for output in outputs], _seeds(outputs, grad_outputs)
+    gradients = torch.autograd.grad(sent, [_plain(i) for i in inputs], seeds, **options)
     return tuple([_alike(g, i) for g, i in zip(gradients, inputs, strict=True)])
 
 
-def backward(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    *,
+    inputs: Any = None,
+    **options: Any,
+) -> None:
     """``torch.autograd.backward``: accumulate gradients of (masked) tensors in the leaves."""
-    called = paired(("tensors", "grad_tensors", "retain_graph", "create_graph"), args) | kwargs
-    seeds = called.pop("grad_tensors", None)
-    inputs = called.pop("inputs", None)
-    tensors = _several(called.pop("tensors"))
-    torch.autograd.backward(
-        [_sent(tensor) for tensor in tensors],
-        _seeds(tensors, seeds),
-        inputs=None if inputs is None else [_plain(i) for i in _several(inputs)],
-        **called,
-    )
+    tensors = _several(tensors)
+    leaves = None if inputs is None else [_plain(i) for i in _several(inputs)]
+    sent, seeds = [_sent(tensor) for tensor in tensors], _seeds(tensors, grad_tensors)
+    torch.autograd.backward(sent, seeds, retain_graph, create_graph, inputs=leaves, **options)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record(
         "autograd.grad",
         "differentiation",

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
-from maskgrad.semantics.entries import Entries, as_entries, intersection, rearranged, safe, values_of
+from maskgrad.semantics.entries import (
+    Entries,
+    Operand,
+    all_specified,
+    as_entries,
+    filled,
+    rearranged,
+    safe,
+    values_of,
+)
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.products import sum_of_products
-from maskgrad.semantics.signatures import bound, named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
+from maskgrad.semantics.signatures import bound
 
 PATTERN = "specified where the two vectors have a coordinate in common"
 GRADIENT = "torch's, over the common coordinates"
@@ -41,43 +42,39 @@ BLOCK = 2**20
 
 def difference(x: Operand, y: Operand) -> Entries:
     """``x - y``, where both are specified."""
-    mask = intersection((x, y))
-    assert mask is not None  # dispatch calls a rule only with masked arguments
     values = safe(x) - safe(y)
-    return Entries(values, mask.expand(values.shape))
+    return Entries(values, all_specified(x, y).expand(values.shape))
 
 
 def minkowski(difference: Entries, p: float) -> Entries:
     """The p-norm along the last dimension."""
     if p == 0:  # how many differ, NaN if that is not known; linalg.vector_norm takes NaN for a difference
-        differs = torch.where(difference.mask, difference.values, 0).abs().ceil().clamp(max=1)
+        differs = filled(difference).abs().ceil().clamp(max=1)
         return Entries(differs.sum(-1), any_of(difference.mask, (-1,)))
     return vector_norm(difference, p, -1)
 
 
-def cdist(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def cdist(
+    x1: Operand, x2: Operand, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
+) -> Entries:
     """``cdist``: every row of ``x1`` with every row of ``x2``.
 
     Euclidean distances of many rows come from matrix products, as in torch. The others are made block by block.
     """
-    arguments = bound("x1 x2 p compute_mode", args, {k if k != "x" else "x1": v for k, v in kwargs.items()})
-    x1, x2, p = arguments["x1"], arguments["x2"], arguments.get("p", 2.0)
-    mode = arguments.get("compute_mode", "use_mm_for_euclid_dist_if_necessary")
+    mode, (rows, others) = compute_mode, (values_of(x).shape[-2] for x in (x1, x2))
     torch.cdist(values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, mode)  # torch says what is wrong
-    rows = values_of(x1).shape[-2], values_of(x2).shape[-2]
-    if p == 2 and (mode == "use_mm_for_euclid_dist" or (mode.endswith("if_necessary") and max(rows) > MANY)):
+    many = mode.endswith("if_necessary") and max(rows, others) > MANY
+    if p == 2 and (mode == "use_mm_for_euclid_dist" or many):
         return euclidean_by_products(x1, x2)
-    if not may_split(x1, x2):
-        return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
-    size = rows[1] * values_of(x1).shape[-1] * math.prod(values_of(x2).shape[:-2])
-    if rows[0] * size <= BLOCK:
-        return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
-    step = max(1, BLOCK // size)
-    parts = [
-        recomputed(lambda one, other: minkowski(difference(_each(one, -2), _each(other, -3)), p), part, x2)
-        for part in _split(x1, step)
-    ]
-    return Entries(torch.cat([v for v, _ in parts], -2), torch.cat([m for _, m in parts], -2))
+
+    def every(one: Operand, other: Operand) -> Entries:
+        return minkowski(difference(_each(one, -2), _each(other, -3)), p)
+
+    size = others * values_of(x1).shape[-1] * math.prod(values_of(x2).shape[:-2])
+    if not may_split(x1, x2) or rows * size <= BLOCK:
+        return every(x1, x2)
+    parts = [recomputed(every, part, x2) for part in _split(x1, max(1, BLOCK // size))]
+    return Entries(*(torch.cat(part, -2) for part in zip(*parts, strict=True)))
 
 
 def may_split(*operands: Operand) -> bool:
@@ -103,7 +100,7 @@ def _split(x: Operand, step: int) -> list[Operand]:
     """Blocks of so many rows."""
     if not isinstance(x, Entries):
         return list(x.split(step, -2))
-    return [Entries(v, m) for v, m in zip(x.values.split(step, -2), x.mask.split(step, -2), strict=True)]
+    return [Entries(*parts) for parts in zip(*(part.split(step, -2) for part in x), strict=True)]
 
 
 def _each(x: Operand, dim: int) -> Operand:
@@ -145,7 +142,7 @@ def pdist(input: Entries, p: float = 2.0) -> Entries:
     step = max(1, BLOCK // width)
     blocks = zip(i.split(step), j.split(step), strict=True)
     parts = [recomputed(functools.partial(some, i=a, j=b), input) for a, b in blocks]
-    return Entries(torch.cat([v for v, _ in parts]), torch.cat([m for _, m in parts]))
+    return Entries(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def dist(input: Operand, other: Operand, p: float = 2) -> Entries:
@@ -163,9 +160,7 @@ def pairwise_distance(
 
 def cosine_similarity(x1: Operand, x2: Operand, dim: int = 1, eps: float = 1e-8) -> Entries:
     """``cosine_similarity``: products and both norms over the common coordinates."""
-    both = intersection((x1, x2))
-    assert both is not None  # dispatch calls a rule only with masked arguments
-    both = both.expand(torch.broadcast_shapes(values_of(x1).shape, values_of(x2).shape))
+    both = all_specified(x1, x2).expand(torch.broadcast_shapes(values_of(x1).shape, values_of(x2).shape))
     present = any_of(both, (dim,), keepdim=True)
     # two vectors of nothing are made vectors of ones, which have a finite derivative
     neutral = present.logical_not().int()
@@ -177,17 +172,12 @@ def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
     return of_an_extreme(None, bound("input other p", args, kwargs).get("p", 2))
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    record("cdist", "distances", cdist, PATTERN, GRADIENT),
-    of_rule(
-        dist,
-        "distances",
-        "a plain number (order inf or below 0: masked)",
-        GRADIENT,
-        number=Number(0, dim=None, unless=_of_an_extreme),
-    ),
+NUMBER = Number(0, dim=None, unless=_of_an_extreme)
+OPERATIONS = (
+    of_rule(cdist, "distances", PATTERN, GRADIENT),
+    of_rule(dist, "distances", "a plain number (order inf or below 0: masked)", GRADIENT, number=NUMBER),
     *(
-        record(f"nn.functional.{rule.__name__}", "distances", named(rule), PATTERN, GRADIENT)
+        record(f"nn.functional.{rule.__name__}", "distances", rule, PATTERN, GRADIENT)
         for rule in (pdist, pairwise_distance, cosine_similarity)
     ),
 )

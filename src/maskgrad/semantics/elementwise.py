@@ -11,22 +11,26 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from maskgrad.kernels.selection import is_transformed
-from maskgrad.semantics.entries import Entries, fill, intersection, mask_of, specified, values_of
-from maskgrad.semantics.facts import record
-from maskgrad.semantics.harmless import is_moderate
-from maskgrad.semantics.signatures import paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "elementwise"]
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.entries import (
+    Entries,
+    Operand,
+    fill,
+    filled,
+    intersection,
+    is_moderate,
+    mask_of,
+    specified,
+    values_of,
+)
+from maskgrad.semantics.facts import Operation, record
 
 PATTERN = "intersection of the operands' patterns, broadcast"
 GRADIENT = "zero at unspecified entries"
@@ -125,18 +129,26 @@ def _records(operand: Any) -> bool:
     return isinstance(operand, (Entries, torch.Tensor)) and values_of(operand).requires_grad
 
 
-def per_channel(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``prelu``: the weight belongs to dimension 1 of the input, so its mask is laid along that dimension."""
-    names = paired(("input", "weight"), args) | kwargs
-    x, weight = names["input"], names["weight"]
-    shape, mask = values_of(x).shape, mask_of(x)
+def prelu(function: Callable[..., Any], input: Operand, weight: Operand) -> Any:
+    """The weight belongs to dimension 1 of the input, so its mask is laid along that dimension."""
+    shape, mask = values_of(input).shape, mask_of(input)
     if isinstance(weight, Entries):
         per_entry = weight.mask
         if per_entry.numel() != 1 and len(shape) > 1:
             per_entry = per_entry.reshape(-1, *(1,) * (len(shape) - 2))
         mask = mask & per_entry.reshape(per_entry.shape if per_entry.numel() != 1 else ())
-        weight = torch.where(weight.mask, weight.values, 1)
-    return specified(function(fill(x, mask, 1), weight), mask)
+    return specified(function(fill(input, mask, 1), filled(weight, 1)), mask)
+
+
+def glu(input: Entries, dim: int = -1) -> Entries:
+    """``a * sigmoid(b)`` for the halves a and b of ``dim``: specified where an entry and its gate are."""
+    values, mask = input
+    half = values.shape[as_dim(dim, values.ndim)] // 2 if values.ndim else 0
+    if values.ndim == 0 or values.shape[dim] != 2 * half:
+        return Entries(F.glu(values, dim), mask)  # torch says what is wrong
+    first, second = mask.split(half, dim) if half else (mask, mask)
+    both = first & second
+    return Entries(F.glu(torch.where(torch.cat((both, both), dim), values, 1), dim), both)
 
 
 #: Finite, with finite derivatives, at 1: the ordinary filler.
@@ -255,24 +267,18 @@ def _row(spellings: str, filler: float | None) -> Operation:
         PATTERN,
         GRADIENT,
         extra=tuple(extra),
-        filler=filler,
         reflected=tuple(reflected),
     )
     return dataclasses.replace(found, name=names[0], in_place=(*found.in_place, *in_place))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+DROPOUT = torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default
+HALVES = "intersection of the two halves' patterns"
+OPERATIONS = (
     *(_row(row, 1) for row in AT_ONE.split()),
     *(_row(row, filler) for row, filler in ELSEWHERE.items()),
     *(_row(row, None) for row in NEEDS_NO_FILLING.split()),
-    record(
-        "native_dropout_backward",
-        "elementwise",
-        elementwise(1),
-        PATTERN,
-        GRADIENT,
-        functions=(torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default),
-        filler=1,
-    ),
-    record("prelu", "elementwise", per_channel, PATTERN, GRADIENT, filler=1),
+    record("native_dropout_backward", "elementwise", elementwise(1), PATTERN, GRADIENT, functions=DROPOUT),
+    record("prelu", "elementwise", prelu, PATTERN, GRADIENT),
+    record("nn.functional.glu", "gating", glu, HALVES, "torch's, where an entry and its gate are specified"),
 )

@@ -7,28 +7,20 @@ be masked, too; then an entry of a bag goes over the specified entries of its ro
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.bags import Bags, pooled, split_offsets
-from maskgrad.semantics.entries import Entries, Operand, intersection
+from maskgrad.semantics.dimensions import specified_first
+from maskgrad.semantics.entries import Entries, Operand, filled, intersection, mask_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import vector_norm
-from maskgrad.semantics.plain_arguments import plain_argument
-from maskgrad.semantics.signatures import bound, named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "embedding", "embedding_bag", "one_hot"]
+from maskgrad.semantics.signatures import bound, plain_argument
 
 
 def _parts(operand: Operand) -> tuple[Tensor, Tensor | None]:
@@ -57,10 +49,11 @@ def embedding(
     else:
         # The gradient of an unspecified result is exactly 0: that is what row 0 receives for it.
         values = _rows(indices, table, padding_idx, scale_grad_by_freq, sparse)
-    masks = [] if known is None else [known.unsqueeze(-1).expand(values.shape)]
-    if present is not None:
-        masks.append(F.embedding(indices, present))
-    return Entries(values, masks[0] if len(masks) == 1 else masks[0] & masks[1])
+    mask = mask_of(input).unsqueeze(-1).expand(values.shape)
+    if present is None:
+        return Entries(values, mask)
+    listed = F.embedding(indices, present)
+    return Entries(values, listed if known is None else mask & listed)
 
 
 def _rows(
@@ -89,8 +82,8 @@ def _rows_of_known(
     place = known.reshape(-1).nonzero().squeeze(-1)
     listed = indices.reshape(-1)[place]
     rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
-    spread = rows.new_zeros(known.numel(), table.shape[-1]).index_copy(0, place, rows)
-    return spread.reshape(*known.shape, table.shape[-1])
+    zeros = rows.new_zeros(known.numel(), table.shape[-1])
+    return zeros.index_copy(0, place, rows).reshape(*known.shape, table.shape[-1])
 
 
 @torch.no_grad()
@@ -117,6 +110,92 @@ def renormalise(
         table.index_copy_(0, read, torch.where(rows.mask, scaled, rows.values))
     if known is not None:
         table.index_copy_(0, stand_in, torch.where(known.any(), table.index_select(0, stand_in), saved))
+
+
+def split_offsets(indices: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
+    """Where each bag begins, and where the last one ends."""
+    if isinstance(offsets, Entries):
+        raise TypeError(
+            "offsets must be a plain tensor: where a bag begins must be known. Use offsets.compressed()"
+        )
+    if indices.ndim == 2:
+        if offsets is not None:
+            raise ValueError(
+                "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length "
+                f"sequences. However, found offsets of type {type(offsets)}"
+            )
+        return torch.arange(indices.shape[0] + 1, device=indices.device) * indices.shape[1]
+    if indices.ndim != 1:
+        raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {indices.ndim}")
+    if offsets is None or offsets.ndim != 1:
+        raise ValueError(f"offsets has to be a 1D Tensor{' but got None' if offsets is None else ''}")
+    if include_last_offset:
+        return offsets
+    return torch.cat([offsets, offsets.new_full((1,), len(indices))])
+
+
+class Bags(NamedTuple):
+    """Indices that are specified, bag by bag, and the rest in a last bag of its own, which is to be dropped.
+
+    Attributes:
+        indices: in their order; the rest, if it was kept, reads row 0.
+        starts: where each bag begins; the last number is where the rest does.
+        factors: the weight of each index, None if all weigh the same.
+    """
+
+    indices: Tensor
+    starts: Tensor
+    factors: Tensor | None
+
+
+def known_bags(indices: Tensor, known: Tensor, starts: Tensor, factors: Tensor | None, alone: bool) -> Bags:
+    """Delete the unspecified indices: ``alone`` from memory, else (static shapes) from all bags but the last."""
+    moved = F.pad(known.cumsum(0), (1, 0))[starts].to(indices.dtype)
+    if alone:
+        return Bags(indices[known], moved, None if factors is None else factors[known])
+    order = specified_first(known, 0)
+    if factors is not None:
+        factors = torch.where(known, factors, 0).gather(0, order)
+    return Bags(indices.gather(0, order), moved, factors)
+
+
+def pooled(
+    bags: Bags, table: Tensor, present: Tensor, mode: str, padding_idx: int | None, **options: Any
+) -> Entries:
+    """Sum, mean or maximum over the specified entries of the rows of each bag."""
+    padding_idx = padding_idx if padding_idx is None or padding_idx >= 0 else len(table) + padding_idx
+    rows = F.embedding(bags.indices, table, padding_idx, **options)
+    listed = F.embedding(bags.indices, present)
+    position = torch.arange(len(bags.indices), device=table.device)
+    owner = torch.searchsorted(bags.starts, position.to(bags.starts.dtype), right=True) - 1
+    # An index of padding takes no part, but a bag of nothing else has the result 0 in torch.
+    taking_part = listed if padding_idx is None else listed & (bags.indices != padding_idx).unsqueeze(-1)
+    empty = rows.new_zeros(
+        len(bags.starts), rows.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32)
+    )
+    mask = (empty.detach().index_add(0, owner, listed.to(empty.dtype)) > 0)[:-1]
+    safe = torch.where(taking_part, rows, 0).to(empty.dtype)
+    if mode == "max":
+        return Entries(_maximum(safe, taking_part, owner, empty)[:-1].to(rows.dtype), mask)
+    if bags.factors is not None:
+        safe = safe * torch.where(taking_part, bags.factors.unsqueeze(-1), 0)
+    total = empty.index_add(0, owner, safe)[:-1]
+    if mode == "mean":
+        count = empty.index_add(0, owner, taking_part.to(empty.dtype))[:-1]
+        total = total / count.clamp(min=1)
+    return Entries(total.to(rows.dtype), mask)
+
+
+def _maximum(rows: Tensor, taking_part: Tensor, owner: Tensor, empty: Tensor) -> Tensor:
+    """The largest entries, 0 where there is none; the gradient goes to the first of equals, as in torch."""
+    owners = owner.unsqueeze(-1).expand(rows.shape)
+    found = torch.where(taking_part, rows.detach(), -torch.inf)
+    largest = torch.full_like(empty, -torch.inf).scatter_reduce(0, owners, found, "amax")
+    wins = taking_part & ((found == largest.gather(0, owners)) | found.isnan())
+    position = torch.arange(len(rows), device=rows.device).unsqueeze(-1).expand(rows.shape)
+    none = torch.full(empty.shape, len(rows), device=rows.device)
+    winner = none.scatter_reduce(0, owners, torch.where(wins, position, len(rows)), "amin")
+    return torch.cat([rows, rows.new_zeros(1, rows.shape[1])]).gather(0, winner)
 
 
 def embedding_bag(
@@ -152,7 +231,7 @@ def embedding_bag(
         renormalise(weight, indices, known, max_norm, norm_type)
     # Where the length of the result may depend on the mask, nothing stands in for unspecified indices.
     alone = sparse or scale_grad_by_freq or can_read_values(known)
-    bags = Bags.of(indices, known, starts, None if factors is None else factors.reshape(-1), alone)
+    bags = known_bags(indices, known, starts, None if factors is None else factors.reshape(-1), alone)
     options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
     if present is not None:
         return pooled(bags, table, present, mode, padding_idx, **options)
@@ -186,13 +265,14 @@ def check_bags(indices: Tensor, table: Tensor, factors: Tensor | None, mode: str
         )
 
 
-def one_hot(input: Entries | Tensor, num_classes: Any = -1) -> Entries | Tensor:
+def one_hot(input: Operand, num_classes: Any = -1) -> Operand:
     """A vector with a single 1 for each index; all of it is unspecified where the index is."""
-    num_classes = plain_argument(num_classes)
-    if not isinstance(input, Entries):
-        return F.one_hot(input, num_classes)
-    values = F.one_hot(torch.where(input.mask, input.values, 0), num_classes)
-    return Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
+    values = F.one_hot(filled(input), plain_argument(num_classes))
+    return (
+        Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
+        if isinstance(input, Entries)
+        else values
+    )
 
 
 def _embedding(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -207,23 +287,12 @@ def _embedding(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 ADDED = "added up in the rows of the specified indices; a sparse one lists no others"
+ENTRY = "specified where the index is and the entry of its row is", ADDED
+BAG = "specified where the bag has a specified index and its row a specified entry", ADDED
+NN = "nn.functional."
 
-OPERATIONS: tuple[Operation, ...] = (
-    record(
-        "nn.functional.embedding",
-        "embeddings",
-        _embedding,
-        "specified where the index is and the entry of its row is",
-        ADDED,
-        functions=(F.embedding, torch.embedding),
-    ),
-    record(
-        "nn.functional.embedding_bag",
-        "embeddings",
-        named(embedding_bag),
-        "specified where the bag has a specified index and its row a specified entry",
-        ADDED,
-        functions=(F.embedding_bag,),
-    ),
-    record("nn.functional.one_hot", "embeddings", named(one_hot), "specified where the index is"),
+OPERATIONS = (
+    record(f"{NN}embedding", "embeddings", _embedding, *ENTRY, functions=(F.embedding, torch.embedding)),
+    record(f"{NN}embedding_bag", "embeddings", embedding_bag, *BAG, functions=(F.embedding_bag,)),
+    record(f"{NN}one_hot", "embeddings", one_hot, "specified where the index is"),
 )

@@ -1,35 +1,26 @@
-"""What the rules of meaning work on: values, and which of them are specified."""
+"""What the rules of meaning work on: values, and which of them are specified.
+
+What lies under a mask must not be read, and is replaced before a function sees it. It is often harmless, and one look
+is cheaper than replacing it: a result that is not specified has the gradient 0, exactly; so an operand under the mask
+can disturb others only as a partner of that 0, where 0 * inf is NaN. If a look shows that the numbers are finite (and
+of a size at which derivatives are finite, too), nothing needs to be replaced. Looking reads the numbers once; replacing
+them reads and writes them, and the gradient again. Where no look is possible (in a graph, under a transform, on another
+device), they are replaced.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import cmath
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad.kernels import masked_filling
-from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.smallest import intersected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from torch import Tensor
-
-__all__ = [
-    "HALVES",
-    "Entries",
-    "Operand",
-    "as_entries",
-    "chosen",
-    "fill",
-    "intersection",
-    "mask_of",
-    "rearranged",
-    "safe",
-    "specified",
-    "values_of",
-    "widened",
-]
+from maskgrad.kernels.kernel import HALVES as HALVES
+from maskgrad.kernels.smallest import all_of, intersected
+from maskgrad.patterns.eager import can_read_values
 
 Filler = float | int | bool
 
@@ -83,6 +74,13 @@ def mask_of(operand: Operand) -> Tensor:
     return torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
 
 
+def converted(operand: Operand, dtype: torch.dtype) -> Any:
+    """The operand in another dtype."""
+    if isinstance(operand, Entries):
+        return Entries(operand.values.to(dtype), operand.mask)
+    return operand.to(dtype)
+
+
 def as_entries(operand: Operand) -> Entries:
     """The operand as entries, whether it is masked or plain."""
     return operand if isinstance(operand, Entries) else Entries(operand, mask_of(operand))
@@ -95,6 +93,20 @@ def intersection(operands: Iterable[Any]) -> Tensor | None:
         if isinstance(operand, Entries):
             mask = operand.mask if mask is None else intersected(mask, operand.mask)
     return mask
+
+
+def all_specified(*operands: Any) -> Tensor:
+    """The same for operands of which at least one is masked, as dispatch makes sure."""
+    mask = intersection(operands)
+    assert mask is not None
+    return mask
+
+
+def filled(operand: Any, filler: Filler = 0) -> Any:
+    """A masked operand's values with ``filler`` under its own mask; anything else as it is."""
+    if not isinstance(operand, Entries):
+        return operand
+    return torch.where(operand.mask, operand.values, filler_as(operand.values.dtype, filler))
 
 
 def chosen(mask: Tensor, values: Tensor, other: Any) -> Tensor:
@@ -153,3 +165,36 @@ def specified(values: Any, mask: Tensor) -> Any:
         parts = [specified(value, mask) for value in values]
         return tuple(parts) if type(values) is tuple else type(values)(parts)
     return values
+
+
+#: The squares of numbers add up to less than this: none is above 1e9, so that its fourth power is finite.
+MODERATE = 1e18
+
+
+def is_complete(mask: Tensor) -> bool:
+    """Whether a look at a mask is possible, and shows that every entry is specified."""
+    return can_read_values(mask) and all_of(mask)
+
+
+def is_finite(values: Tensor) -> bool:
+    """Whether a look is possible, and shows that no number is infinite or NaN; a sum that overflows shows nothing."""
+    return can_read_values(values) and adds_up_to_finite(values)
+
+
+def adds_up_to_finite(values: Tensor) -> bool:
+    """:func:`is_finite` for numbers that may be looked at."""
+    total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
+    return bool(cmath.isfinite(total.item()))
+
+
+def is_moderate(*tensors: Tensor) -> bool:
+    """Whether a look is possible, costs no copy, and shows that no number is above 1e9."""
+    if not can_read_values(*tensors):
+        return False
+    for values in tensors:
+        if values.dtype not in (torch.float32, torch.float64) or not values.is_contiguous():
+            return False
+        flat = values.detach().view(-1)
+        if not flat.dot(flat).item() < MODERATE:
+            return False
+    return True

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from maskgrad import kernels
-from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, filler_as, intersection, specified
+from maskgrad.semantics.entries import Entries, all_specified, filler_as, rearranged, specified
 from maskgrad.semantics.entries import fill as fill_operand
 from maskgrad.semantics.facts import of_rule, record
-from maskgrad.semantics.signatures import paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "lowest"]
+from maskgrad.semantics.signatures import SYNONYMS, paired
 
 PATTERN = "specified where at least one entry was"
 
@@ -42,13 +35,8 @@ def amin(input: Entries, dim: Any = (), keepdim: bool = False) -> Entries:
 
 def aminmax(input: Entries, *, dim: int | None = None, keepdim: bool = False) -> Any:
     """Smallest and largest specified entry."""
-    parts = [_extremum(input, dim, keepdim, largest) for largest in (False, True)]
-    return _structure(torch.return_types.aminmax, parts)
-
-
-def _structure(kind: Any, parts: list[Entries]) -> Any:
-    """One of torch's named tuples, holding entries instead of tensors until dispatch wraps them."""
-    return kind(parts)
+    kind: Any = torch.return_types.aminmax  # which holds entries instead of tensors until dispatch wraps them
+    return kind([_extremum(input, dim, keepdim, largest) for largest in (False, True)])
 
 
 def _position(input: Entries, dim: int | None, keepdim: bool, largest: bool) -> Entries:
@@ -79,10 +67,10 @@ def _of_everything(input: Entries, largest: bool) -> Entries:
     values, mask = input
     if not values.is_floating_point() or (can_read_values(best.values) and not bool(best.values.isnan())):
         return best
-    broken = mask & values.isnan()
-    number = broken.sum()
-    shared = torch.where(broken, values, 0).sum() / number.clamp(min=1)
-    rest = _extremum(Entries(values, mask & ~broken), None, False, largest)
+    is_nan = mask & values.isnan()
+    number = is_nan.sum()
+    shared = torch.where(is_nan, values, 0).sum() / number.clamp(min=1)
+    rest = _extremum(Entries(values, mask & ~is_nan), None, False, largest)
     return Entries(torch.where(number > 0, shared.to(values.dtype), rest.values), best.mask)
 
 
@@ -90,12 +78,10 @@ def _extremum_or_pair(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], largest: bool
 ) -> Any:
     """``torch.max`` in its three forms: of everything, along one dimension (with positions), of two tensors."""
-    names = {"axis": "dim", "keepdims": "keepdim"}
-    kwargs = {names.get(key, key): value for key, value in kwargs.items()}
+    kwargs = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
     second = args[1] if len(args) > 1 else kwargs.get("other", kwargs.get("dim"))
     if isinstance(second, (Entries, torch.Tensor)):
-        mask = intersection((*args, *kwargs.values()))
-        assert mask is not None
+        mask = all_specified(*args, *kwargs.values())
         filled = [fill_operand(a, mask, 1) for a in (*args, *kwargs.values())]
         return specified((torch.maximum if largest else torch.minimum)(*filled), mask)
     arguments = paired(("input", "dim", "keepdim"), args) | kwargs
@@ -103,17 +89,14 @@ def _extremum_or_pair(
     if dim is None:
         return _of_everything(input, largest)
     keepdim = arguments.get("keepdim", False)
-    kind = torch.return_types.max if largest else torch.return_types.min
+    kind: Any = torch.return_types.max if largest else torch.return_types.min
     if input.values.ndim == 0:
-        return _structure(kind, [input, _position(input, dim, keepdim, largest)])
+        return kind([input, _position(input, dim, keepdim, largest)])
     index, mask = kernels.masked_position(input.values, input.mask, dim, True, largest)
     # Where there is no entry, position 0 is read, and neither its value nor its gradient let through.
     values = torch.where(mask, input.values.gather(dim, index), filler_as(input.values.dtype, 0))
-    pair = [
-        Entries(part if keepdim else part.squeeze(dim), mask if keepdim else mask.squeeze(dim))
-        for part in (values, index)
-    ]
-    return _structure(kind, pair)
+    pair = Entries(values, mask), Entries(index, mask)
+    return kind(pair if keepdim else [rearranged(part, lambda x: x.squeeze(dim)) for part in pair])
 
 
 def max(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -128,7 +111,7 @@ def min(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 SHARED = "shared equally among the specified entries that attain it"
 FIRST = f"to the first winner along dim; without dim {SHARED}"
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(of_rule(rule, "reductions", PATTERN, SHARED) for rule in (amax, amin, aminmax)),
     *(of_rule(rule, "reductions", PATTERN) for rule in (argmax, argmin)),
     *(record(body.__name__, "reductions", body, PATTERN, FIRST) for body in (max, min)),

@@ -6,23 +6,18 @@ tests read these records; none of them keeps a list of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.semantics.numbers import Number
 from maskgrad.semantics.signatures import named
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.numbers import Number
-
-    Body = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-
-__all__ = ["Operation", "functions_named", "of_rule", "record"]
+Body = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 #: Where torch keeps the public functions of one name and one meaning.
 NAMESPACES = (torch, Tensor, torch.special, F)
@@ -40,7 +35,6 @@ class Operation:
             masked ones as :class:`~maskgrad.semantics.entries.Entries`; returns entries.
         pattern: which entries of the result are specified, in words.
         gradient: what reaches the operands, in words.
-        filler: of an elementwise operation, the constant that makes an operand safe; None if it needs none.
         reflected: callables that take their operands in exchanged order (``Tensor.__rsub__``), each with the operator
             that takes them in the usual one.
         methods: names under which MaskedTensor has the operation.
@@ -55,7 +49,6 @@ class Operation:
     body: Body
     pattern: str
     gradient: str
-    filler: float | None = None
     in_place: tuple[Callable[..., Any], ...] = ()
     reflected: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
     methods: tuple[str, ...] = ()
@@ -84,55 +77,38 @@ def functions_named(
 def record(
     names: str,
     family: str,
-    body: Body,
+    rule: Callable[..., Any],
     pattern: str,
     gradient: str = "none",
     *,
-    functions: tuple[Callable[..., Any], ...] | None = None,
     extra: tuple[Callable[..., Any], ...] = (),
     namespaces: tuple[Any, ...] = NAMESPACES,
-    in_place: tuple[Callable[..., Any], ...] | None = None,
-    methods: tuple[str, ...] | None = None,
     **facts: Any,
 ) -> Operation:
     """A record, with all spellings that torch has: its functions, methods, and those that work in place.
 
     Args:
         names: torch's names; the first is that of the record, and may begin with ``nn.functional.``.
-        functions: the functions, where those of these names are not what is meant.
-        extra: spellings that have other names.
-        namespaces: where to look for functions.
-        in_place: those that work in place, likewise.
-        methods: names of methods, likewise.
-        family: see :class:`Operation`, as for the others.
-        body: the rule.
+        family: see :class:`Operation`, as for pattern and gradient.
+        rule: has torch's signature, see :func:`~maskgrad.semantics.signatures.named`; or is a body.
         pattern: which entries of the result are specified.
         gradient: what reaches the operands.
-        facts: what else there is to say.
+        extra: spellings that have other names.
+        namespaces: where to look for functions.
+        facts: what else there is to say; also functions, in_place and methods, where they are not those of the names.
     """
-    found, writing = functions_named(names.replace("nn.functional.", ""), extra, namespaces)
-    spelled = [n for n in names.split() if not n.endswith("_") and callable(getattr(Tensor, n, None))]
-    return Operation(
-        name=names.split()[0],
-        family=family,
-        functions=found if functions is None else functions,
-        body=body,
-        pattern=pattern,
-        gradient=gradient,
-        in_place=writing if in_place is None else in_place,
-        methods=tuple(spelled) if methods is None else methods,
-        **facts,
-    )
+    functions, in_place = functions_named(names.replace("nn.functional.", ""), extra, namespaces)
+    methods = tuple([n for n in names.split() if not n.endswith("_") and callable(getattr(Tensor, n, None))])
+    spellings: dict[str, Any] = {"functions": functions, "in_place": in_place, "methods": methods}
+    own = {"name": names.split()[0], "family": family, "pattern": pattern, "gradient": gradient}
+    return Operation(body=named(rule), **{**own, **spellings, **facts})
 
 
-def of_rule(
-    rule: Callable[..., Any],
-    family: str,
-    pattern: str,
-    gradient: str = "none",
-    *,
-    also: str = "",
-    **facts: Any,
-) -> Operation:
-    """The record of a rule that has the name and the signature of torch's function; ``also``: other names for it."""
-    return record(f"{rule.__name__} {also}", family, named(rule), pattern, gradient, **facts)
+def of_rule(rule: Callable[..., Any], family: str, *facts: str, also: str = "", **more: Any) -> Operation:
+    """The record of a rule that has the name of torch's function; ``also``: other names for it."""
+    return record(f"{rule.__name__} {also}", family, rule, *facts, **more)
+
+
+def as_property(name: str) -> dict[str, Any]:
+    """What a record says of a property of ``torch.Tensor``."""
+    return {"functions": (getattr(Tensor, name).__get__,), "methods": (name,), "is_property": True}

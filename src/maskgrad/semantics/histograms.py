@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
-from maskgrad.semantics.entries import Entries, mask_of, widened
+from maskgrad.semantics.entries import Entries, Operand, as_entries, mask_of, values_of, widened
 from maskgrad.semantics.facts import of_rule
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "bincount", "histc", "histogram", "histogramdd"]
-
-
-def _complete(result: Tensor) -> Entries:
-    return Entries(result, mask_of(result))
 
 
 def _bounds(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,9 +25,9 @@ def histc(input: Entries, bins: int = 100, min: float = 0, max: float = 0) -> En
     """How many specified entries lie in each of ``bins`` equal parts of the range."""
     values, mask = input[0].detach().reshape(-1), input[1].reshape(-1)
     if not values.is_floating_point() or not values.numel():
-        return _complete(torch.histc(values, bins, min, max))
+        return as_entries(torch.histc(values, bins, min, max))
     if min != max:  # torch does not count NaN
-        return _complete(torch.histc(torch.where(mask, values, torch.nan), bins, min, max))
+        return as_entries(torch.histc(torch.where(mask, values, torch.nan), bins, min, max))
     # The range is that of the data: unspecified entries take the place of the smallest one, and are subtracted there.
     # Halves could not count them.
     wide = widened(values)
@@ -47,7 +37,7 @@ def histc(input: Entries, bins: int = 100, min: float = 0, max: float = 0) -> En
     # a range of one number is widened to both sides
     single = ~mask.any() | (low == high)
     lowest_bin = torch.arange(bins, device=values.device) == torch.where(single, bins // 2, 0)
-    return _complete((counts - torch.where(lowest_bin, (~mask).sum(), 0)).to(values.dtype))
+    return as_entries((counts - torch.where(lowest_bin, (~mask).sum(), 0)).to(values.dtype))
 
 
 def _check_edges(bins: Any, name: str) -> None:
@@ -60,45 +50,9 @@ def _check_edges(bins: Any, name: str) -> None:
         )
 
 
-def _weighted(points: Tensor, mask: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Points (n + 2, D) and weights (n + 2): unspecified points weigh 0, and so do two that span the range."""
-    columns = mask.unsqueeze(-1)
-    low, high = _bounds(points, columns)
-    safe = torch.where(columns, points, low)
-    ones = torch.ones_like(points[:, 0]) if weight is None else weight
-    weights = torch.where(mask, ones, 0)
-    return torch.cat([safe, low, high]), torch.cat([weights, weights.new_zeros(2)])
-
-
-def histogram(input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False) -> Any:
-    """Counts, or sums of weights, of the specified entries between edges; an unspecified weight does not count."""
-    _check_edges(bins, "histogram()")
-    values, mask, weights = _operands(input, weight)
-    points, total = _weighted(
-        values.reshape(-1, 1), mask.reshape(-1), None if weights is None else weights.reshape(-1)
-    )
-    options = {} if range is None else {"range": range}
-    found = torch.histogram(points.squeeze(1), bins, weight=total, density=density, **options)
-    kind: Any = torch.return_types.histogram
-    return kind([_complete(part) for part in found])
-
-
-def histogramdd(input: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False) -> Any:
-    """The same in several dimensions; a point counts if all its coordinates are specified."""
-    _check_edges(bins, "histogramdd()")
-    values, mask, weights = _operands(input, weight, coordinates=True)
-    flat = None if weights is None else weights.reshape(-1)
-    points, total = _weighted(values.flatten(0, -2), mask.reshape(-1), flat)
-    options = {} if range is None else {"range": range}
-    hist, edges = torch.histogramdd(points, bins, weight=total, density=density, **options)
-    kind: Any = torch.return_types.histogramdd
-    return kind([_complete(hist), tuple([_complete(edge) for edge in edges])])
-
-
-def _operands(input: Any, weight: Any, coordinates: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Values, where they and their weights are specified, and weights."""
-    values = input.values if isinstance(input, Entries) else input
-    mask = mask_of(input)
+def _points(input: Operand, weight: Operand | None, coordinates: bool = False) -> tuple[Tensor, Tensor]:
+    """Points (n + 2, D) and weights (n + 2): what is unspecified weighs 0, and so do two points that span the range."""
+    values, mask = as_entries(input)
     if coordinates:
         if values.ndim < 2:
             raise RuntimeError(
@@ -107,9 +61,7 @@ def _operands(input: Any, weight: Any, coordinates: bool = False) -> tuple[Tenso
         mask = mask.all(-1)
     if values.dtype not in (torch.float32, torch.float64):
         raise NotImplementedError(f"histograms are implemented for float32 and float64, found {values.dtype}")
-    if weight is None:
-        return values.detach(), mask, None
-    weights = weight.values if isinstance(weight, Entries) else weight
+    weights = torch.ones_like(mask, dtype=values.dtype) if weight is None else values_of(weight).detach()
     if weights.shape != mask.shape:
         raise RuntimeError(
             f"weight must have one entry for each of the input's, shape {tuple(mask.shape)}; "
@@ -117,27 +69,53 @@ def _operands(input: Any, weight: Any, coordinates: bool = False) -> tuple[Tenso
         )
     if weights.dtype != values.dtype:
         raise RuntimeError(f"weight must have the dtype of input, {values.dtype}; found {weights.dtype}")
-    return values.detach(), mask & mask_of(weight), weights.detach()
+    known = mask if weight is None else mask & mask_of(weight)
+    weights, columns = torch.where(known, weights, 0).reshape(-1), known.reshape(-1, 1)
+    points = values.detach().flatten(0, -2) if coordinates else values.detach().reshape(-1, 1)
+    low, high = _bounds(points, columns)
+    return torch.cat([torch.where(columns, points, low), low, high]), torch.cat(
+        [weights, weights.new_zeros(2)]
+    )
+
+
+def histogram(input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False) -> Any:
+    """Counts, or sums of weights, of the specified entries between edges; an unspecified weight does not count."""
+    _check_edges(bins, "histogram()")
+    points, total = _points(input, weight)
+    options = {} if range is None else {"range": range}
+    found = torch.histogram(points.squeeze(1), bins, weight=total, density=density, **options)
+    kind: Any = torch.return_types.histogram
+    return kind([as_entries(part) for part in found])
+
+
+def histogramdd(input: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False) -> Any:
+    """The same in several dimensions; a point counts if all its coordinates are specified."""
+    _check_edges(bins, "histogramdd()")
+    points, total = _points(input, weight, coordinates=True)
+    options = {} if range is None else {"range": range}
+    hist, edges = torch.histogramdd(points, bins, weight=total, density=density, **options)
+    kind: Any = torch.return_types.histogramdd
+    return kind([as_entries(hist), tuple([as_entries(edge) for edge in edges])])
 
 
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Entries:
     """How often each number occurs among the specified entries; their largest decides the length of the result."""
-    values, mask = (input.values if isinstance(input, Entries) else input), mask_of(input)
+    values, mask = as_entries(input)
     if values.ndim != 1:
         raise RuntimeError(
             f"bincount only supports 1-d non-negative integral inputs, found {values.ndim} dimensions"
         )
     if weights is None:
-        return _complete(torch.bincount(values[mask], minlength=minlength))
-    plain = weights.values if isinstance(weights, Entries) else weights
+        return as_entries(torch.bincount(values[mask], minlength=minlength))
+    plain = values_of(weights)
     if plain.shape != values.shape:
         raise RuntimeError(
             f"weights should be 1-d and have the same length as input, {len(values)}; found shape {tuple(plain.shape)}"
         )
     mask = mask & mask_of(weights)
-    return _complete(torch.bincount(values[mask], plain.detach()[mask], minlength))
+    return as_entries(torch.bincount(values[mask], plain.detach()[mask], minlength))
 
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     of_rule(rule, "histograms", "fully specified") for rule in (histc, histogram, histogramdd, bincount)
 )

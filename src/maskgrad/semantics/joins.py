@@ -5,51 +5,50 @@ What an operation creates itself (the constants of padding, the zeros of ``tril`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from maskgrad.semantics.entries import Entries, mask_of
-from maskgrad.semantics.facts import record
-from maskgrad.semantics.plain_arguments import plain_arguments
-from maskgrad.semantics.signatures import named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "join"]
+from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
+from maskgrad.semantics.facts import of_rule, record
+from maskgrad.semantics.signatures import plain_arguments
+from maskgrad.semantics.views import GRADIENT, PATTERN, pair
 
 
-def join(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def join(function: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Entries:
     """Apply the function that was called to the values and to the masks of the sequence."""
-    named = dict(kwargs)
-    parts, *rest = args if args else (named.pop("tensors"),)
-    values = [part.values if isinstance(part, Entries) else part for part in parts]
-    return Entries(
-        function(values, *rest, **named), function([mask_of(part) for part in parts], *rest, **named)
-    )
+    values, masks = [values_of(part) for part in tensors], [mask_of(part) for part in tensors]
+    return Entries(function(values, *args, **kwargs), function(masks, *args, **kwargs))
 
 
-def block_diag(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def arrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply the function (grids, products, common shapes) to the values of all operands, and to their masks."""
+    in_sequence = len(args) == 1 and type(args[0]) in (list, tuple)
+    operands = args[0] if in_sequence else args
+    parts = [values_of(o) for o in operands], [mask_of(o) for o in operands]
+    return pair(*(function(p, **kwargs) if in_sequence else function(*p, **kwargs) for p in parts))
+
+
+def combinations(input: Entries, *args: Any, **kwargs: Any) -> Entries:
+    """``torch.combinations``: which positions are combined does not depend on the values."""
+    return Entries(*(torch.combinations(part, *args, **kwargs) for part in input))
+
+
+def block_diag(function: Callable[..., Any], *parts: Operand) -> Entries:
     """Blocks, each an argument of its own; the zeros around them are made here, hence specified."""
-    values = function(*[part.values if isinstance(part, Entries) else part for part in args])
     # joined as holes: what comes from no block is none
-    return Entries(values, function(*[mask_of(part).logical_not() for part in args]).logical_not())
+    holes = function(*[mask_of(part).logical_not() for part in parts])
+    return Entries(function(*map(values_of, parts)), holes.logical_not())
 
 
 def pad(input: Entries, pad: Any, mode: str = "constant", value: float | None = None) -> Entries:
     """``F.pad`` in all its modes, negative widths (cropping) included."""
     values = F.pad(input.values, pad, mode, value)
-    # the other modes are not implemented for Booleans
-    mask = (
-        F.pad(input.mask, pad, "constant", True)
-        if mode == "constant"
-        else F.pad(input.mask.float(), pad, mode) > 0.5
-    )
-    return Entries(values, mask)
+    if mode == "constant":
+        return Entries(values, F.pad(input.mask, pad, "constant", True))
+    return Entries(values, F.pad(input.mask.float(), pad, mode) > 0.5)  # not implemented for Booleans
 
 
 def constant_pad_nd(input: Entries, pad: Any, value: float = 0) -> Entries:
@@ -58,53 +57,41 @@ def constant_pad_nd(input: Entries, pad: Any, value: float = 0) -> Entries:
     return Entries(values, torch.constant_pad_nd(input.mask, pad, True))
 
 
-def among_zeros(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def among_zeros(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Any:
     """Apply the function to the values, and to the holes: where it creates a zero, there is no hole."""
-    named = dict(kwargs)
-    x, *others = args if args else (named.pop("input"),)
-    rest, named = plain_arguments(others, named)
-    if not isinstance(x, Entries):
-        return function(x, *rest, **named)
-    return Entries(
-        function(x.values, *rest, **named), function(x.mask.logical_not(), *rest, **named).logical_not()
-    )
+    rest, options = plain_arguments(args, kwargs)
+    if not isinstance(input, Entries):
+        return function(input, *rest, **options)
+    holes = function(input.mask.logical_not(), *rest, **options)
+    return Entries(function(input.values, *rest, **options), holes.logical_not())
 
 
-JOINS = (
-    "cat concat concatenate",
-    "stack",
-    "hstack",
-    "vstack row_stack",
-    "dstack",
-    "column_stack",
-    "block_diag",
-)
+#: One operation a row, with its synonyms.
+JOINS = "cat|concat|concatenate stack hstack vstack|row_stack dstack column_stack"
+#: What Python functions of torch call in turn, and dispatch sees a second time.
+_C: Any = torch._C._VariableFunctions
 
+JOINED = "joined like the values", "split back to the parts"
 CREATED = "moves with the values; zeros that are created are specified"
-PADDED = "moves with the values; constants are specified"
+KEPT = "moves back with the values; none to created zeros"
+PADDED = "moves with the values; constants are specified", "moves back; none to constants"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
+    *(record(names.replace("|", " "), "joins", join, *JOINED) for names in JOINS.split()),
+    of_rule(block_diag, "joins", *JOINED),
+    record("nn.functional.pad", "joins", pad, *PADDED, extra=(torch._C._nn.pad,)),
+    of_rule(constant_pad_nd, "joins", *PADDED),
     *(
-        record(
-            names,
-            "joins",
-            block_diag if names == "block_diag" else join,
-            "joined like the values",
-            "split back to the parts",
-        )
-        for names in JOINS
-    ),
-    record(
-        "nn.functional.pad",
-        "joins",
-        named(pad),
-        PADDED,
-        "moves back; none to constants",
-        extra=(torch._C._nn.pad,),
-    ),
-    record("constant_pad_nd", "joins", named(constant_pad_nd), PADDED, "moves back; none to constants"),
-    *(
-        record(name, "views", among_zeros, CREATED, "moves back with the values; none to created zeros")
+        record(name, "views", among_zeros, CREATED, KEPT)
         for name in ("tril", "triu", "diag", "diag_embed", "diagflat")
     ),
+    *(
+        record(name, family, arrange, PATTERN, GRADIENT, extra=(getattr(_C, name),))
+        for name, family in (
+            ("meshgrid", "joins"),
+            ("broadcast_tensors", "views"),
+            ("cartesian_prod", "joins"),
+        )
+    ),
+    of_rule(combinations, "joins", PATTERN, GRADIENT),
 )

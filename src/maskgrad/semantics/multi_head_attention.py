@@ -6,7 +6,8 @@ function have the opposite polarity (True is forbidden); they arrive as additive
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.attention import (
+    GRADIENT,
     Bias,
     attend,
     bias_of,
@@ -23,28 +25,13 @@ from maskgrad.semantics.attention import (
     weighted_sum,
 )
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, as_entries, rearranged, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, is_finite, rearranged, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.harmless import is_finite
 from maskgrad.semantics.signatures import bound
 
-if TYPE_CHECKING:
-    from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
-
-SIGNATURE = """query key value embed_dim_to_check num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn
-    dropout_p out_proj_weight out_proj_bias training key_padding_mask need_weights attn_mask use_separate_proj_weight
-    q_proj_weight k_proj_weight v_proj_weight static_k static_v average_attn_weights is_causal"""
-
-DEFAULTS: dict[str, Any] = {
-    "training": True,
-    "need_weights": True,
-    "use_separate_proj_weight": False,
-    "average_attn_weights": True,
-    "is_causal": False,
-}
+PARAMETERS = inspect.signature(F.multi_head_attention_forward).parameters
+SIGNATURE = " ".join(PARAMETERS)
+DEFAULTS = {name: found.default for name, found in PARAMETERS.items() if found.default is not found.empty}
 
 
 def multi_head_attention_forward(
@@ -54,15 +41,15 @@ def multi_head_attention_forward(
     given = DEFAULTS | bound(SIGNATURE, args, kwargs)
     heads, need_weights, dropout_p = given["num_heads"], given["need_weights"], given["dropout_p"]
     query, key, value = (given[name] for name in ("query", "key", "value"))
-    masks = given.get("key_padding_mask"), given.get("attn_mask")
-    batched = F._mha_shape_check(*map(values_of, (query, key, value)), *map(_plain, masks), heads)  # type: ignore[attr-defined]
+    shown = (query, key, value, given["key_padding_mask"], given["attn_mask"])
+    batched = F._mha_shape_check(*(None if x is None else values_of(x) for x in shown), heads)  # type: ignore[attr-defined]
     if not batched:
         query, key, value = (rearranged(x, lambda part: part.unsqueeze(1)) for x in (query, key, value))
     length, size, features = values_of(query).shape
     _check(given, features, values_of(key), values_of(value))
     bias = _bias(given, values_of(query).dtype, (size, heads, length, values_of(key).shape[0]))
 
-    # A broken number in a place that is forbidden to everybody must not meet the weights' gradients either.
+    # A non-finite number in a place that is forbidden to everybody must not meet the weights' gradients either.
     if bias.allowed is not None and not all(
         map(is_finite, {id(x): values_of(x) for x in (query, key, value)}.values())
     ):
@@ -72,7 +59,7 @@ def multi_head_attention_forward(
 
     projected = _projected(given, query, key, value)
     q, *rest = (_by_head(x, heads) for x in projected)  # N, H, L or S, D
-    k, v = (_static(given.get(name), x) for name, x in zip(("static_k", "static_v"), rest, strict=True))
+    k, v = (_static(given[name], x) for name, x in zip(("static_k", "static_v"), rest, strict=True))
     k, v, bias = _with_extra_keys(given, k, v, bias, heads)
 
     dropout_p = dropout_p if given["training"] else 0.0
@@ -91,17 +78,13 @@ def multi_head_attention_forward(
     else:
         out = attend(q, k, v, bias, dropout_p=dropout_p)
     out = Entries(*(part.permute(2, 0, 1, 3).flatten(2) for part in out))  # L, N, E
-    out = linear(F.linear, (out, given["out_proj_weight"], given["out_proj_bias"]), {})
+    out = linear(out, given["out_proj_weight"], given["out_proj_bias"])
     if weights is not None and given["average_attn_weights"]:
         weights = _mean_over_heads(weights)
     if not batched:
         out = Entries(*(part.squeeze(1) for part in out))
         weights = None if weights is None else Entries(*(part.squeeze(0) for part in weights))
     return out, weights
-
-
-def _plain(operand: Operand | None) -> Tensor | None:
-    return None if operand is None else values_of(operand)
 
 
 def _check(given: dict[str, Any], features: int, key: Tensor, value: Tensor) -> None:
@@ -120,14 +103,14 @@ def _check(given: dict[str, Any], features: int, key: Tensor, value: Tensor) -> 
     elif key.shape != value.shape:
         raise AssertionError(f"key shape {key.shape} does not match value shape {value.shape}")
     for bias, other in (("bias_k", "bias_v"), ("bias_v", "bias_k")):
-        if given.get(bias) is not None and given.get(other) is None:
+        if given[bias] is not None and given[other] is None:
             raise AssertionError(f"{bias} is set but {other} is None")
 
 
 def _bias(given: dict[str, Any], dtype: torch.dtype, shape: tuple[int, int, int, int]) -> Bias:
     """Both masks as one, broadcastable to (N, H, L, S)."""
     size, heads, length, keys = shape
-    padding, attention = given.get("key_padding_mask"), given.get("attn_mask")
+    padding, attention = given["key_padding_mask"], given["attn_mask"]
     if given["is_causal"] and attention is None:
         raise RuntimeError(
             "Need attn_mask if specifying the is_causal hint. "
@@ -144,17 +127,11 @@ def _bias(given: dict[str, Any], dtype: torch.dtype, shape: tuple[int, int, int,
         )
     if padding is not None:
         found.append(_of(padding, dtype, (size, 1, 1, keys)))
-    if not found:
-        return Bias(None, None)
-    if len(found) == 1:
-        return found[0]
-    (allowed, added), (also_allowed, also_added) = found
-    assert allowed is not None
-    assert also_allowed is not None
-    parts = [part for part in (added, also_added) if part is not None]
-    return Bias(
-        allowed & also_allowed, parts[0] + parts[1] if len(parts) == 2 else parts[0] if parts else None
-    )
+    allowed = added = None
+    for part in found:
+        allowed = part.allowed if allowed is None or part.allowed is None else allowed & part.allowed
+        added = part.added if added is None else added if part.added is None else added + part.added
+    return Bias(allowed, added)
 
 
 def _of(mask: Operand, dtype: torch.dtype, shape: tuple[int, ...]) -> Bias:
@@ -171,17 +148,16 @@ def _of(mask: Operand, dtype: torch.dtype, shape: tuple[int, ...]) -> Bias:
 def _blank(operand: Operand, wanted: Tensor) -> Operand:
     """Zeros in the rows (…) of (rows, N, features) that nobody looks at; the mask stays."""
     rows = wanted.transpose(0, 1).unsqueeze(-1)
-    if isinstance(operand, Entries):
-        return Entries(torch.where(rows, operand.values, 0), operand.mask)
-    return torch.where(rows, operand, 0)
+    values = torch.where(rows, values_of(operand), 0)
+    return Entries(values, operand.mask) if isinstance(operand, Entries) else values
 
 
 def _projected(given: dict[str, Any], query: Operand, key: Operand, value: Operand) -> tuple[Entries, ...]:
     """Queries, keys and values by head and feature: (rows, N, E)."""
-    bias = given.get("in_proj_bias")
+    bias = given["in_proj_bias"]
     biases = (None, None, None) if bias is None else _chunks(bias)
     if given["use_separate_proj_weight"]:
-        weights = [given.get(f"{letter}_proj_weight") for letter in "qkv"]
+        weights: list[Any] = [given[f"{letter}_proj_weight"] for letter in "qkv"]
         for letter, weight in zip("qkv", weights, strict=True):
             if weight is None:
                 raise AssertionError(f"use_separate_proj_weight is True but {letter}_proj_weight is None")
@@ -189,11 +165,11 @@ def _projected(given: dict[str, Any], query: Operand, key: Operand, value: Opera
         if given["in_proj_weight"] is None:
             raise AssertionError("use_separate_proj_weight is False but in_proj_weight is None")
         if _is_same(query, key) and _is_same(key, value):
-            together = linear(F.linear, (query, given["in_proj_weight"], bias), {})
+            together = linear(query, given["in_proj_weight"], bias)
             return tuple(_chunks(together, -1))
         weights = _chunks(given["in_proj_weight"])
     operands = (query, key, value)
-    return tuple(linear(F.linear, (x, w, b), {}) for x, w, b in zip(operands, weights, biases, strict=True))
+    return tuple(linear(x, w, b) for x, w, b in zip(operands, weights, biases, strict=True))
 
 
 def _is_same(one: Operand, other: Operand) -> bool:
@@ -232,8 +208,8 @@ def _with_extra_keys(
     """Append the learned key and the zero key, which everybody may use."""
     extra: list[tuple[Operand, Operand]] = []
     shape = values_of(key).shape[:2]
-    if given.get("bias_k") is not None:
-        if given.get("static_k") is not None or given.get("static_v") is not None:
+    if given["bias_k"] is not None:
+        if given["static_k"] is not None or given["static_v"] is not None:
             raise AssertionError("bias cannot be added to static key.")
         learned = [
             _by_head(Entries(*(part.reshape(1, 1, -1) for part in as_entries(given[name]))), heads)
@@ -242,7 +218,7 @@ def _with_extra_keys(
         extra.append(
             tuple(Entries(*(part.expand(*shape, -1, -1) for part in x)) for x in learned)  # type: ignore[arg-type]
         )
-    if given.get("add_zero_attn"):
+    if given["add_zero_attn"]:
         zero = values_of(key).new_zeros(*shape, 1, values_of(key).shape[-1])
         extra.append((zero, zero))
     for more_keys, more_values in extra:
@@ -268,7 +244,7 @@ def _join(operand: Operand, more: Operand) -> Operand:
 def _mean_over_heads(weights: Entries) -> Entries:
     """The mean over the heads in which a weight is specified."""
     count = weights.mask.sum(1)
-    total = torch.where(weights.mask, weights.values, 0).sum(1)
+    total = filled(weights).sum(1)
     return Entries(total / count.clamp(min=1).to(total.dtype), count > 0)
 
 
@@ -277,13 +253,10 @@ def never_left_aligned(function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return False
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    record(
-        "nn.functional.multi_head_attention_forward",
-        "attention",
-        multi_head_attention_forward,
-        "specified where the query has a key that takes part in at least one head",
-        "torch's, over the keys that take part",
-    ),
+NAME = "nn.functional.multi_head_attention_forward"
+PATTERN = "specified where the query has a key that takes part in at least one head"
+
+OPERATIONS = (
+    record(NAME, "attention", multi_head_attention_forward, PATTERN, GRADIENT),
     record("_nested_tensor_from_mask_left_aligned", "attention", never_left_aligned, "no tensor: False"),
 )

@@ -1,9 +1,9 @@
 r"""Sums of products in which a factor is infinite or NaN, exact: what such a factor does where it is specified to meet.
 
 IEEE arithmetic makes NaN of 0 * inf, so writing 0 for what is unspecified does not silence an infinite partner. Here
-the products with a broken factor (infinite or NaN) are counted instead, by the contraction itself: it is linear in each
-factor, so fed with indicators and signs it counts. With the products that consist of specified factors and have a
-broken one among them,
+the products with a non-finite factor (infinite or NaN) are counted instead, by the contraction itself: it is linear in
+each factor, so fed with indicators and signs it counts. With the products that consist of specified factors, a
+non-finite one among them,
 
 .. math:: N \text{ all}, \quad M \text{ those with a NaN}, \quad Z \text{ those with a zero}, \quad
           S = \sum \operatorname{sign}, \qquad \text{positive} = (N - M - Z + S) / 2, \quad
@@ -14,16 +14,11 @@ the result is NaN if there is a NaN, a zero (0 * inf), or infinities of both sig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-__all__ = ["NONE_AT_ALL", "fix_nonfinite"]
+from torch import Tensor
 
 #: Counts of products are floating-point sums. Algorithms that transform (FFT, Winograd) return them with rounding
 #: errors, so that "at least one" is a number above this.
@@ -37,7 +32,7 @@ def fix_nonfinite(
     result: Tensor,
     pure: Callable[..., Tensor],
 ) -> Tensor:
-    """``result``, which is IEEE's ``function(*factors)``, without what broken factors do to absent partners.
+    """``result``, which is IEEE's ``function(*factors)``, without what non-finite factors do to absent partners.
 
     Args:
         function: sums the products, and may add a bias to them.
@@ -47,17 +42,19 @@ def fix_nonfinite(
         pure: ``function`` without a bias.
     """
     detached = [factor.detach() for factor in factors]
-    broken = [~torch.isfinite(factor) for factor in detached]
-    if not any(bool(part.any()) for part in broken):
+    nonfinite = [~torch.isfinite(factor) for factor in detached]
+    if not any(bool(part.any()) for part in nonfinite):
         return result
-    finite = function(*[torch.where(part, 0, factor) for part, factor in zip(broken, factors, strict=True)])
+    finite = function(
+        *[torch.where(part, 0, factor) for part, factor in zip(nonfinite, factors, strict=True)]
+    )
     if (
         result.is_complex()
-    ):  # an infinite complex number has no sign: IEEE's result wherever a broken factor counts
-        counts = [pure(*present[:i], part.float(), *present[i + 1 :]) for i, part in enumerate(broken)]
+    ):  # which has no sign if it is infinite: IEEE's result wherever a non-finite factor counts
+        counts = [pure(*present[:i], part.float(), *present[i + 1 :]) for i, part in enumerate(nonfinite)]
         met = torch.stack(counts).amax(0) > NONE_AT_ALL
         return torch.where(met, result, finite) if bool(met.any()) else finite
-    right = finite.detach() + _broken_part(pure, detached, present)
+    right = finite.detach() + _nonfinite_part(pure, detached, present)
     whole = torch.isfinite(right)
     values = torch.where(whole, finite, right.to(result.dtype))
     if bool(whole.all()):
@@ -68,10 +65,10 @@ def fix_nonfinite(
     return torch.where(~whole & same, result, values)
 
 
-def _broken_part(
+def _nonfinite_part(
     product: Callable[..., Tensor], factors: Sequence[Tensor], present: Sequence[Tensor]
 ) -> Tensor:
-    """What the products with a broken factor add to the sum: 0 where there is none, else inf, -inf or NaN.
+    """What the products with a non-finite factor add to the sum: 0 where there is none, else inf, -inf or NaN.
 
     Args:
         product: the contraction, without a bias.

@@ -7,38 +7,19 @@ of one entry gives what PyTorch gives on a group of one entry. Halves are comput
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.smallest import is_one, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, as_entries, fill, widened
+from maskgrad.semantics.entries import Entries, as_entries, fill, filled, is_finite, is_moderate, widened
 from maskgrad.semantics.facts import of_rule, record
-from maskgrad.semantics.harmless import is_finite, is_moderate
 from maskgrad.semantics.norms import vector_norm
-from maskgrad.semantics.signatures import named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = [
-    "GRADIENT",
-    "OPERATIONS",
-    "PATTERN",
-    "affine",
-    "filled_with",
-    "is_masked",
-    "parameters_mask",
-    "standardize",
-    "without_rows",
-]
 
 PATTERN = "the input's, where weight and bias are specified too"
 GRADIENT = "torch's, over the specified entries of each group"
@@ -66,13 +47,6 @@ def standardize(input: Entries, dims: tuple[int, ...], eps: float) -> Standardiz
     # A group of nothing has the variance 0, and eps may be 0.
     scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
     return Standardized(deviation * scale, mean, variance, scale, count)
-
-
-def filled_with(parameter: Parameter, filler: float) -> Any:
-    """A parameter as a plain tensor, safe where it is unspecified."""
-    return (
-        torch.where(parameter.mask, parameter.values, filler) if isinstance(parameter, Entries) else parameter
-    )
 
 
 def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) -> Tensor:
@@ -103,13 +77,13 @@ def affine(
     """
     mask = parameters_mask(mask, shape, weight, bias)
     if weight is not None:
-        weight = filled_with(weight, 1).to(values.dtype).reshape(shape)
+        weight = filled(weight, 1).to(values.dtype).reshape(shape)
         if not (is_finite(weight) and is_finite(scale)):
             # 0 * inf, of an infinite weight or scale and an unspecified entry, must not reach the other's gradient.
             values = torch.where(mask, values, 0)
         values = values * weight
     if bias is not None:
-        values = values + filled_with(bias, 1).to(values.dtype).reshape(shape)
+        values = values + filled(bias, 1).to(values.dtype).reshape(shape)
     return Entries(values.to(dtype), mask)
 
 
@@ -151,33 +125,16 @@ def layer_norm(
 ) -> Entries:
     """Standardize over the last dimensions, those of ``normalized_shape``."""
     x = as_entries(input)
-    safe_weight, safe_bias = filled_with(weight, 1), filled_with(bias, 1)
-    probe = x.values.new_empty((0, *x.values.shape))
-    dtype = F.layer_norm(probe, normalized_shape, safe_weight, safe_bias, eps).dtype
+    plain = filled(weight, 1), filled(bias, 1)
+    dtype = F.layer_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, *plain, eps).dtype
     dims = _last(x, normalized_shape)
     if eps > 0 and complete_or_empty(x.mask, dims):
-        values = F.layer_norm(
-            _harmless(x, 0, safe_weight, safe_bias), normalized_shape, safe_weight, safe_bias, eps
-        )
+        values = F.layer_norm(_harmless(x, 0, *plain), normalized_shape, *plain, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
     if is_masked(weight, bias):
         parts = standardize(x, dims, eps)
         return affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, dtype)
-    return _rows(x, dims, weight, bias, eps, True, dtype)
-
-
-def _rows(
-    x: Entries,
-    dims: tuple[int, ...],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    centered: bool,
-    dtype: torch.dtype,
-) -> Entries:
-    """Standardize what the last dimensions span; ``weight`` and ``bias`` are plain."""
-    values = x.values if x.values.dtype == dtype else x.values.to(dtype)
-    out, *_ = kernels.masked_layer_norm(values, x.mask, len(dims), weight, bias, eps, centered)
+    out, *_ = kernels.masked_layer_norm(x.values.to(dtype), x.mask, len(dims), weight, bias, eps, True)
     return Entries(out, x.mask)
 
 
@@ -187,7 +144,7 @@ def native_layer_norm(
     """:func:`layer_norm`, and with it the mean and the reciprocal deviation of each group."""
     x = as_entries(input)
     probe = x.values.new_empty((0, *x.values.shape))
-    like = torch.native_layer_norm(probe, normalized_shape, filled_with(weight, 1), filled_with(bias, 1), eps)
+    like = torch.native_layer_norm(probe, normalized_shape, filled(weight, 1), filled(bias, 1), eps)
     parts = standardize(x, _last(x, normalized_shape), eps)
     out = affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, like[0].dtype)
     # torch gives these two no gradient (native_group_norm's have one)
@@ -203,7 +160,7 @@ def rms_norm(
 ) -> Entries:
     """Divide by the root of the mean square over the last dimensions."""
     x = as_entries(input)
-    safe_weight = filled_with(weight, 1)
+    safe_weight = filled(weight, 1)
     dtype = F.rms_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, safe_weight, eps).dtype
     dims = _last(x, normalized_shape)
     if complete_or_empty(x.mask, dims):  # a vector of ones has a finite derivative for every eps
@@ -212,14 +169,16 @@ def rms_norm(
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
     eps = torch.finfo(widened(x.values).dtype).eps if eps is None else eps
     if not is_masked(weight):
-        return _rows(x, dims, weight, None, eps, False, dtype)
+        out, *_ = kernels.masked_layer_norm(x.values.to(dtype), x.mask, len(dims), weight, None, eps, False)
+        return Entries(out, x.mask)
     values = torch.where(x.mask, widened(x.values), 0)
     square, count = kernels.masked_mean(values * values, x.mask, dims, True)
     scale = torch.rsqrt(torch.where(count > 0, square + eps, 1))
     return affine(values * scale, scale, x.mask, weight, None, normalized_shape, dtype)
 
 
-def _channels(x: Tensor) -> tuple[int, ...]:
+def channels(x: Tensor) -> tuple[int, ...]:
+    """How a parameter is laid out that has one entry for each channel, dimension 1."""
     return (-1, *(1,) * (x.ndim - 2))
 
 
@@ -229,7 +188,7 @@ def _grouped(
     split = Entries(x.values.unflatten(1, (groups, -1)), x.mask.unflatten(1, (groups, -1)))
     parts = standardize(split, tuple(range(2, split.mask.ndim)), eps)
     values = parts.values.flatten(1, 2)
-    return affine(values, parts.scale, x.mask, weight, bias, _channels(values), dtype), parts
+    return affine(values, parts.scale, x.mask, weight, bias, channels(values), dtype), parts
 
 
 def group_norm(
@@ -242,25 +201,22 @@ def group_norm(
 ) -> Entries:
     """Standardize over groups of channels, and over space."""
     x = as_entries(input)
-    shape = x.values.shape
-    safe_weight, safe_bias = filled_with(weight, 1), filled_with(bias, 1)
-    dtype = F.group_norm(without_rows(x.values), num_groups, safe_weight, safe_bias, eps).dtype
+    shape, plain = x.values.shape, (filled(weight, 1), filled(bias, 1))
+    dtype = F.group_norm(without_rows(x.values), num_groups, *plain, eps).dtype
     F._verify_batch_size(  # type: ignore[attr-defined]
         [shape[0] * shape[1] // num_groups, num_groups, *shape[2:]]
     )
     split = x.mask.unflatten(1, (num_groups, -1))
     if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
-        values = F.group_norm(
-            _harmless(x, 0, safe_weight, safe_bias), num_groups, safe_weight, safe_bias, eps
-        )
-        return Entries(values, parameters_mask(x.mask, _channels(values), weight, bias))
+        values = F.group_norm(_harmless(x, 0, *plain), num_groups, *plain, eps)
+        return Entries(values, parameters_mask(x.mask, channels(values), weight, bias))
     if is_masked(weight, bias):
         return _grouped(x, num_groups, weight, bias, eps, dtype)[0]
     layout = (1, num_groups, -1, *(1,) * (x.values.ndim - 2))
-    plain = [None if p is None else p.reshape(layout) for p in (weight, bias)]
+    scale, shift = (None if p is None else p.reshape(layout) for p in (weight, bias))
     groups, dims = x.values.to(dtype).unflatten(1, (num_groups, -1)), tuple(range(2, split.ndim))
-    values = kernels.masked_batch_norm(groups, split, dims, plain[0], plain[1], eps)[0].flatten(1, 2)
-    return Entries(values, x.mask)
+    values, *_ = kernels.masked_batch_norm(groups, split, dims, scale, shift, eps)
+    return Entries(values.flatten(1, 2), x.mask)
 
 
 def native_group_norm(
@@ -276,7 +232,7 @@ def native_group_norm(
     """:func:`group_norm`, and with it the mean and the reciprocal deviation of each group."""
     x = as_entries(input)
     like = torch.native_group_norm(
-        without_rows(x.values), filled_with(weight, 1), filled_with(bias, 1), 0, C, HxW, group, eps
+        without_rows(x.values), filled(weight, 1), filled(bias, 1), 0, C, HxW, group, eps
     )
     out, parts = _grouped(x, group, weight, bias, eps, like[0].dtype)
     statistics = [
@@ -294,33 +250,31 @@ def local_response_norm(
     if values.ndim < 3 or values.numel() == 0:
         return Entries(F.local_response_norm(values, size, alpha, beta, k), mask)
     safe = torch.where(mask, values, 0)
-    rows = (safe * safe).reshape(values.shape[0], 1, values.shape[1], -1)
-    energy = F.avg_pool2d(F.pad(rows, (0, 0, size // 2, (size - 1) // 2)), (size, 1), stride=1).reshape(
-        values.shape
+    rows = F.pad(
+        (safe * safe).reshape(values.shape[0], 1, values.shape[1], -1), (0, 0, size // 2, (size - 1) // 2)
     )
+    energy = F.avg_pool2d(rows, (size, 1), stride=1).reshape(values.shape)
     return Entries(safe / torch.where(mask, energy * alpha + k, 1).pow(beta), mask)
 
 
 def normalize(input: Entries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Entries:
     """Divide by the p-norm of the specified entries, or by ``eps`` if that is larger."""
     norm = vector_norm(input, p, dim, keepdim=True).values.clamp_min(eps)
-    return Entries(torch.where(input.mask, input.values, 0) / norm, input.mask)
+    return Entries(filled(input) / norm, input.mask)
 
 
-def renorm(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def renorm(input: Entries, *args: Any, **kwargs: Any) -> Entries:
     """Scale slices down to a norm: an entry of 0 adds nothing to any norm that torch allows here."""
-    input, *rest = args or (kwargs.pop("input"),)
-    return Entries(torch.renorm(torch.where(input.mask, input.values, 0), *rest, **kwargs), input.mask)
+    return Entries(torch.renorm(filled(input), *args, **kwargs), input.mask)
 
 
-NN = "nn.functional."
-
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(
-        record(NN + rule.__name__, "normalization", named(rule), PATTERN, GRADIENT)
+        record(f"nn.functional.{rule.__name__}", "normalization", rule, PATTERN, GRADIENT)
         for rule in (layer_norm, rms_norm, group_norm, local_response_norm, normalize)
     ),
-    of_rule(native_layer_norm, "normalization", PATTERN, GRADIENT),
-    of_rule(native_group_norm, "normalization", PATTERN, GRADIENT),
-    record("renorm", "normalization", renorm, PATTERN, GRADIENT),
+    *(
+        of_rule(rule, "normalization", PATTERN, GRADIENT)
+        for rule in (native_layer_norm, native_group_norm, renorm)
+    ),
 )

@@ -10,17 +10,13 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen, filler_as
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["REDUCED", "Number", "note", "noting", "number", "over_everything"]
 
 #: Which entries of a reduction are specified.
 REDUCED = "along a dimension: specified where at least one entry was; else a plain number"
@@ -44,18 +40,15 @@ class Number:
         """The result of a rule, plain if it is a number."""
         if type(result) is tuple:  # var_mean
             return tuple([self.of(part, args, kwargs) for part in result])
-        if type(result) is not Entries or result.values.ndim or self._is_along(args, kwargs):
+        if type(result) is not Entries or result.values.ndim:
             return result
+        if self.dim is not None:
+            dim = args[self.dim] if len(args) > self.dim else kwargs.get("dim", kwargs.get("axis"))
+            if not over_everything(dim):
+                return result
         if self.unless is not None and self.unless(*args, **kwargs):
             return result
         return number(result, self.nothing)
-
-    def _is_along(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if self.dim is None:
-            return False
-        return not over_everything(
-            args[self.dim] if len(args) > self.dim else kwargs.get("dim", kwargs.get("axis"))
-        )
 
 
 def over_everything(dim: Any) -> bool:

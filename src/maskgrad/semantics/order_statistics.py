@@ -1,4 +1,4 @@
-"""Order statistics: medians, k-th smallest entries and modes of what is specified; quantiles live next door.
+"""Order statistics: medians, k-th smallest entries and modes and quantiles of what is specified.
 
 Medians and k-th entries are selected, not sorted, in linear time: unspecified entries are filled so that they do
 not move the rank that is asked for. A filler that ties with a specified entry may be selected in its place; the
@@ -7,26 +7,20 @@ value is right then, and the position is looked up again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.kernels.extrema import lowest
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.compaction import positions_along, size_along
-from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.extrema import lowest
+from maskgrad.semantics.dimensions import as_dim, positions_along, size_along
+from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, rearranged
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "kthvalue", "median", "mode", "nanmedian"]
+from maskgrad.versions import is_before
 
 PATTERN = "specified where at least one entry was"
 CHOSEN = "to the entry that is selected"
@@ -95,7 +89,7 @@ def _median(input: Entries, dim: int | None, keepdim: bool, ignore_nan: bool) ->
         return _pair(kind, input, index, dim, keepdim)
     if values.numel() == 0:
         return Entries(torch.median(values), mask.any())
-    flat = Entries(values.reshape(-1), mask.reshape(-1))
+    flat = rearranged(input, lambda part: part.reshape(-1))
     index = _median_position(flat, 0, ignore_nan)
     if not values.is_floating_point():
         return Entries(read(flat, 0, index).squeeze(0), mask.any())
@@ -110,7 +104,7 @@ def _pair(
     if mask is None:
         mask = any_of(input.mask, (dim,), keepdim=True)
     parts = [Entries(part, mask) for part in (read(input, dim, index), index)]
-    return kind(parts if keepdim else [Entries(v.squeeze(dim), m.squeeze(dim)) for v, m in parts])
+    return kind(parts if keepdim else [rearranged(part, lambda x: x.squeeze(dim)) for part in parts])
 
 
 def median(input: Entries, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -157,12 +151,92 @@ def _of_integers(input: Entries, *args: Any, **kwargs: Any) -> bool:
     return not input.values.is_floating_point()
 
 
+#: Since 2.14.1 PyTorch finds 0.3 · 5 between two entries without rounding it to their dtype first.
+_RANKS_ARE_DOUBLE = not is_before(torch.__version__, "2.14.1")
+
+
+def _interpolated(ordered: Tensor, rank: Tensor, interpolation: str) -> Tensor:
+    """Read sorted values (…, n) at fractional ranks (…, q), as torch does."""
+    if interpolation == "lower":
+        rank = rank.floor()
+    elif interpolation == "higher":
+        rank = rank.ceil()
+    elif interpolation == "nearest":
+        rank = rank.round()
+    below = rank.detach().to(torch.int64)
+    values = ordered.gather(-1, below)
+    if interpolation not in ("linear", "midpoint"):
+        return values
+    weights = torch.full_like(rank, 0.5) if interpolation == "midpoint" else rank - below
+    above = ordered.gather(-1, rank.detach().ceil().to(torch.int64))
+    return torch.lerp(values, above, weights.to(values.dtype))
+
+
+def _quantile(
+    input: Operand, q: Any, dim: int | None, keepdim: bool, interpolation: str, ignore_nan: bool
+) -> Entries:
+    values, mask = as_entries(input)
+    q_mask, q = q.mask if isinstance(q, Entries) else None, filled(q, 0.5)
+    # torch's own checks of dtype, q and interpolation, on one number that no vmap has batched
+    torch.quantile(torch.zeros(1, dtype=values.dtype, device=values.device), q, interpolation=interpolation)
+    if values.numel() == 0:
+        raise RuntimeError("quantile() input tensor must be non-empty")
+    ndim = values.ndim
+    at = as_dim(-1 if dim is None else dim, ndim)
+    whole = dim is None or ndim == 0
+    rows = Entries(*(part.reshape(-1) if whole else part.movedim(at, -1) for part in (values, mask)))
+    known = rows.mask
+    if ignore_nan:
+        rows = Entries(rows.values, known & ~torch.isnan(rows.values))
+    last = rows.values.ndim - 1
+    order = sorted_positions(rows, last)
+    ordered = read(rows, last, order)
+    count = kernels.masked_count(rows.mask, (last,), True)
+    end = (count - 1).clamp(min=0)
+    points = torch.as_tensor(q, dtype=values.dtype, device=values.device)
+    precise = torch.float64 if _RANKS_ARE_DOUBLE and values.device.type != "mps" else values.dtype
+    rank = points.reshape(-1).to(precise) * end.to(precise)
+    if not ignore_nan:  # NaN sorts last, and any rank reads it
+        has_nan = ordered.detach().gather(-1, end).isnan()
+        rank = torch.where(has_nan, end.to(precise), rank)
+    result = _interpolated(ordered, rank, interpolation)  # (…, q)
+    present = any_of(known, (-1,), keepdim=True)
+    if ignore_nan:  # nothing but NaN is left
+        result = torch.where((count == 0) & present, torch.nan, result)
+    pattern = present.expand(result.shape)
+    if q_mask is not None:
+        pattern = pattern & q_mask.reshape(-1)
+    # the dimension of q comes first, or goes if q has none
+    parts = [part.movedim(-1, 0) if points.ndim else part.squeeze(-1) for part in (result, pattern)]
+    if keepdim:
+        lead = list(points.shape)
+        shape = [1] * ndim if dim is None else [1 if d == at else size for d, size in enumerate(values.shape)]
+        parts = [part.reshape(lead + shape) for part in parts]
+    return Entries(parts[0], parts[1])
+
+
+def quantile(
+    input: Entries, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Entries:
+    """Quantiles of the specified entries; NaN if one of them is."""
+    return _quantile(input, q, dim, keepdim, interpolation, False)
+
+
+def nanquantile(
+    input: Entries, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Entries:
+    """Quantiles of the specified entries that are not NaN; NaN if all specified ones are."""
+    return _quantile(input, q, dim, keepdim, interpolation, True)
+
+
 MEDIAN = f"{REDUCED} (integers: masked)"
 SHARED = f"{CHOSEN}; without dim shared by those equal to it"
+BETWEEN = "to the one or two entries between which the quantile lies"
 NUMBER = Number(torch.nan, unless=_of_integers)
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(of_rule(rule, "order_statistics", MEDIAN, SHARED, number=NUMBER) for rule in (median, nanmedian)),
     of_rule(kthvalue, "order_statistics", "specified where at least k entries were", CHOSEN),
     of_rule(mode, "order_statistics", PATTERN, CHOSEN),
+    *(of_rule(rule, "order_statistics", f"{PATTERN}, and q", BETWEEN) for rule in (quantile, nanquantile)),
 )

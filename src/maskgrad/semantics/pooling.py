@@ -6,91 +6,124 @@ The zeros that padding puts around the data are specified entries of the operati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, fill, widened
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.windows import adaptive_sizes, as_tuple, shared, sliding_sizes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+AVERAGES: tuple[Any, ...] = (torch.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 
-    from torch import Tensor
 
-    from maskgrad.semantics.facts import Operation
+def as_tuple(value: Any, rank: int) -> tuple[int, ...]:
+    """All of torch's ways of saying one number for each spatial dimension."""
+    if isinstance(value, (tuple, list)):
+        return tuple(value) * rank if len(value) == 1 else tuple(value)
+    return (value,) * rank
 
-__all__ = ["OPERATIONS", "adaptive_average"]
 
-SLIDING = "input kernel_size stride padding ceil_mode count_include_pad divisor_override"
+def shared(mask: Tensor, rank: int) -> Tensor:
+    """The mask once, if batch or channels share one (an expanded view): pooling it costs that much less."""
+    for dim in range(mask.ndim - rank):
+        if mask.shape[dim] > 1 and mask.stride(dim) == 0:
+            mask = mask.narrow(dim, 0, 1)
+    return mask
+
+
+def sliding_sizes(
+    lengths: Sequence[int],
+    results: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """How many positions each window has, with padding (less what ceil_mode lets hang over), and on the data alone."""
+    both, inside = [], []
+    for length, result, width, step, pad in zip(lengths, results, kernel, stride, padding, strict=True):
+        start = torch.arange(result, device=device) * step - pad
+        end = (start + width).clamp(max=length + pad)
+        both.append(end - start)
+        inside.append(end.clamp(max=length) - start.clamp(min=0))
+    return _outer(both), _outer(inside)
+
+
+def adaptive_sizes(lengths: Sequence[int], results: Sequence[int], device: torch.device) -> Tensor:
+    """How many positions each window of an adaptive pooling has."""
+    sizes = []
+    for length, result in zip(lengths, results, strict=True):
+        place = torch.arange(result, device=device)
+        sizes.append(-((-(place + 1) * length) // result) - place * length // result)
+    return _outer(sizes)
+
+
+def _outer(sizes: list[Tensor]) -> Tensor:
+    """One size for each dimension, multiplied: (*results)."""
+    rank = len(sizes)
+    shaped = [size.reshape([-1 if d == i else 1 for d in range(rank)]) for i, size in enumerate(sizes)]
+    return math.prod(shaped[1:], start=shaped[0])
 
 
 def average(rank: int) -> Callable[..., Any]:
     """The rule of ``avg_pool``: the sum of the specified entries by their number, or by ``divisor_override``."""
-    plain = (torch.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
 
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-        given = bound(SLIDING, args, kwargs)
-        input = given.pop("input")
-        if given.get("stride") is None or given["stride"] == ():
-            given["stride"] = given["kernel_size"]
+    def rule(
+        input: Entries,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Entries:
+        values, mask = input
+        stride = kernel_size if stride is None or stride == () else stride
+        geometry = (as_tuple(kernel_size, rank), as_tuple(stride, rank), as_tuple(padding, rank))
+        options: dict[str, Any] = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+
+        def divisors(pooled: Tensor) -> tuple[Tensor, Tensor]:
+            """By what torch divides each window, and how many of these are padding."""
+            both, inside = sliding_sizes(
+                values.shape[-rank:], pooled.shape[-rank:], *geometry, device=values.device
+            )
+            return (both, both - inside) if count_include_pad else (inside, torch.zeros_like(inside))
 
         def pooled(x: Tensor) -> Tensor:
-            return plain(x, **given)
+            result: Tensor = AVERAGES[rank - 1](x, *geometry, **options)
+            return result
 
-        values, mask = input
-        divisor = given.get("divisor_override")
         safe = fill(input, mask, 0)
         if not values.is_floating_point():
-            return _average_of_integers(safe, mask, given, rank)
+            sums, count = (_sums(x, rank, geometry, options) for x in (safe, mask.to(safe.dtype)))
+            by = (count + divisors(sums)[1]).clamp(min=1) if divisor_override is None else divisor_override
+            return Entries(torch.div(sums, by, rounding_mode="trunc"), count > 0)
+        if divisor_override is not None:
+            options["divisor_override"] = divisor_override
         means = pooled(widened(safe))
-        divisors, extra = _divisors(values, means, given, rank)
-        shares = pooled(_one_each(mask, rank, means.dtype))
-        count = (shares * (divisors if divisor is None else divisor)).round()
-        if divisor is None:
+        sizes, extra = divisors(means)
+        shares = pooled(shared(mask, rank).to(means.dtype))
+        count = (shares * (sizes if divisor_override is None else divisor_override)).round()
+        if divisor_override is None:
             # exactly 1 where nothing is missing
-            means = means * (divisors / (count + extra).clamp(min=1)).to(means.dtype)
+            means = means * (sizes / (count + extra).clamp(min=1)).to(means.dtype)
         found = (count.abs() > NONE_AT_ALL).expand(means.shape)
         return Entries(means.to(values.dtype), found)
 
-    return body
+    return rule
 
 
-def _one_each(mask: Tensor, rank: int, dtype: torch.dtype) -> Tensor:
-    return shared(mask, rank).to(dtype)
-
-
-def _divisors(values: Tensor, pooled: Tensor, given: dict[str, Any], rank: int) -> tuple[Tensor, Tensor]:
-    """By what torch divides each window, and how many of these are padding."""
-    names = ("kernel_size", "stride", "padding")
-    kernel, stride, padding = (as_tuple(given.get(name, 0), rank) for name in names)
-    lengths, results = values.shape[-rank:], pooled.shape[-rank:]
-    both, inside = sliding_sizes(lengths, results, kernel, stride, padding, values.device)
-    if not given.get("count_include_pad", True):
-        return inside, torch.zeros_like(inside)
-    return both, both - inside
-
-
-def _average_of_integers(safe: Tensor, mask: Tensor, given: dict[str, Any], rank: int) -> Entries:
-    """The quotient of two integers, rounded towards zero."""
-    divisor = given.get("divisor_override")
-    options = {**given, "divisor_override": 1}
-    if rank == 1:  # which has no divisor_override
-        safe, mask = safe.unsqueeze(-2), mask.unsqueeze(-2)
-        for name, neutral in (("kernel_size", 1), ("stride", 1), ("padding", 0)):
-            options[name] = (neutral, *as_tuple(given.get(name, 0), 1))
-    plain = F.avg_pool3d if rank == 3 else F.avg_pool2d
-    sums, count = plain(safe, **options), plain(mask.to(safe.dtype), **options)
-    if rank == 1:
-        sums, count = sums.squeeze(-2), count.squeeze(-2)
-        safe = safe.squeeze(-2)
-    _, extra = _divisors(safe, sums, given, rank)
-    by = (count + extra).clamp(min=1) if divisor is None else divisor
-    return Entries(torch.div(sums, by, rounding_mode="trunc"), count > 0)
+def _sums(x: Tensor, rank: int, geometry: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """The sum of the integers of each window; of one dimension PyTorch has no ``divisor_override``."""
+    if rank > 1:
+        return AVERAGES[rank - 1](x, *geometry, **options, divisor_override=1)
+    lifted = [(neutral, *option) for neutral, option in zip((1, 1, 0), geometry, strict=True)]
+    return AVERAGES[1](x.unsqueeze(-2), *lifted, **options, divisor_override=1).squeeze(-2)
 
 
 def adaptive_average(input: Entries, pooled: Callable[[Tensor], Tensor], rank: int) -> Entries:
@@ -98,7 +131,7 @@ def adaptive_average(input: Entries, pooled: Callable[[Tensor], Tensor], rank: i
     values, mask = input
     means = pooled(widened(fill(input, mask, 0)))
     sizes = adaptive_sizes(values.shape[-rank:], means.shape[-rank:], values.device)
-    count = (pooled(_one_each(mask, rank, means.dtype)) * sizes).round()
+    count = (pooled(shared(mask, rank).to(means.dtype)) * sizes).round()
     means = means * (sizes / count.clamp(min=1)).to(means.dtype)
     return Entries(means.to(values.dtype), (count > NONE_AT_ALL).expand(means.shape))
 
@@ -107,48 +140,43 @@ def adaptive(rank: int) -> Callable[..., Any]:
     """The rule of ``adaptive_avg_pool``."""
     plain = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[rank - 1]
 
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-        given = bound("input output_size", args, kwargs)
-        return adaptive_average(given["input"], lambda x: plain(x, given["output_size"]), rank)
+    def rule(input: Entries, output_size: Any) -> Entries:
+        return adaptive_average(input, lambda x: plain(x, output_size), rank)
 
-    return body
+    return rule
 
 
 def power_average(rank: int) -> Callable[..., Any]:
     """The rule of ``lp_pool``: the root of the sum of the powers of the specified entries."""
-    pool = (torch.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
+    pool = AVERAGES[rank - 1]
 
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-        given = bound("input norm_type kernel_size stride ceil_mode", args, kwargs)
-        (values, mask), power = given["input"], given["norm_type"]
-        kernel, stride = given["kernel_size"], given.get("stride")
-        options = (kernel, kernel if stride is None else stride, 0, given.get("ceil_mode", False))
+    def rule(
+        input: Entries, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+    ) -> Entries:
+        values, mask = input
+        options = (kernel_size, kernel_size if stride is None else stride, 0, ceil_mode)
         # 1 has a finite derivative whatever the power, 0 takes no part in the sum
-        powers = torch.where(mask, torch.where(mask, values, 1).pow(power), 0)
-        found = pool(_one_each(mask, rank, widened(values).dtype), *options) > 0
+        powers = torch.where(mask, torch.where(mask, values, 1).pow(norm_type), 0)
+        found = pool(shared(mask, rank).to(widened(values).dtype), *options) > 0
         means = torch.where(found, pool(widened(powers), *options), 1)
-        size = 1
-        for width in as_tuple(kernel, rank):
-            size *= width
-        result = (torch.sign(means) * torch.relu(torch.abs(means))).mul(size).pow(1.0 / power)
+        size = math.prod(as_tuple(kernel_size, rank))
+        result = (torch.sign(means) * torch.relu(torch.abs(means))).mul(size).pow(1.0 / norm_type)
         return Entries(result.to(values.dtype), found.expand(result.shape))
 
-    return body
+    return rule
 
 
 PATTERN = "specified where the window has a specified entry"
 SHARE = "an equal share for each specified entry"
-RANKS = (1, 2, 3)
+RULES = (
+    ("avg_pool", average, SHARE),
+    ("adaptive_avg_pool", adaptive, SHARE),
+    ("lp_pool", power_average, "torch's, over the specified entries"),
+)
 
-
-def _record(name: str, body: Callable[..., Any], gradient: str) -> Operation:
-    functions = [getattr(namespace, name, None) for namespace in (F, torch, torch._C._nn)]
-    known = tuple(dict.fromkeys(function for function in functions if function is not None))
-    return record(f"nn.functional.{name}", "pooling", body, PATTERN, gradient, functions=known)
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    *(_record(f"avg_pool{n}d", average(n), SHARE) for n in RANKS),
-    *(_record(f"adaptive_avg_pool{n}d", adaptive(n), SHARE) for n in RANKS),
-    *(_record(f"lp_pool{n}d", power_average(n), "torch's, over the specified entries") for n in RANKS),
+OPERATIONS = tuple(
+    record(name, "pooling", rule(n), PATTERN, gradient, namespaces=(F, torch, torch._C._nn))
+    for stem, rule, gradient in RULES
+    for n in (1, 2, 3)
+    if (name := f"nn.functional.{stem}{n}d")
 )

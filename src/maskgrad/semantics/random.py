@@ -6,39 +6,35 @@ PyTorch, and so that shapes do not depend on the mask. What lands under the mask
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.elementwise import elementwise
-from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.facts import record
-from maskgrad.semantics.signatures import named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "multinomial"]
+from maskgrad.semantics.entries import Entries, filled
+from maskgrad.semantics.facts import Operation, record
 
 UNCHANGED = "unchanged"
 KEPT = "torch's for the entries that were kept"
 
 
 def _dropping(name: str, training: bool) -> Callable[..., Any]:
-    """The body of a dropout, which is linear in its input: what is under the mask disturbs nothing."""
-    function = getattr(F, name)
+    """The rule of a dropout, which is linear in its input: what is under the mask disturbs nothing."""
+    plain = getattr(F, name)
 
-    def rule(input: Entries, p: float = 0.5, training: bool = training, inplace: bool = False) -> Entries:
-        return Entries(function(input.values, p, training), input.mask)
+    def rule(
+        input: Entries,
+        p: float = 0.5,
+        training: bool = training,
+        inplace: bool = False,
+        train: bool | None = None,
+    ) -> Entries:
+        return Entries(plain(input.values, p, training if train is None else train), input.mask)
 
-    def body(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return rule(*args, **{"training" if key == "train" else key: value for key, value in kwargs.items()})
-
-    return body
+    return rule
 
 
 def feature_dropout(input: Entries, p: float, train: bool) -> Entries:
@@ -57,16 +53,14 @@ def bernoulli_(input: Any, p: Any = 0.5, *, generator: torch.Generator | None = 
     values, mask = input
     if isinstance(p, Entries):
         mask = (mask & p.mask).expand(mask.shape)
-        p = torch.where(p.mask, p.values, 0.5)
-    return Entries(values.clone().bernoulli_(p, generator=generator), mask)
+    return Entries(values.clone().bernoulli_(filled(p, 0.5), generator=generator), mask)
 
 
 def bernoulli(input: Entries, p: Any = None, *, generator: torch.Generator | None = None) -> Entries:
     """Zeros and ones with the entries as probabilities, or with probability ``p``."""
     if p is not None:
         return bernoulli_(input, p, generator=generator)
-    safe = torch.where(input.mask, input.values, 0)
-    return Entries(torch.bernoulli(safe, generator=generator), input.mask)
+    return Entries(torch.bernoulli(filled(input), generator=generator), input.mask)
 
 
 def multinomial(
@@ -94,39 +88,31 @@ DROPOUTS = {
 REFILLS = "normal_ uniform_ exponential_ cauchy_ log_normal_ geometric_ random_"
 
 
-def _rewriting(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The body of a method that rewrites all values in place: it works on a copy, which dispatch writes back."""
-
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        x, *rest = args
-        fresh = x.values.clone()
-        method(fresh, *rest, **kwargs)
-        return Entries(fresh, x.mask)
-
-    return body
+def _rewrite(function: Callable[..., Any], input: Entries, *args: Any, **kwargs: Any) -> Entries:
+    """The rule of a method that rewrites all values in place: it works on a copy, which dispatch writes back."""
+    return Entries(function(input.values.clone(), *args, **kwargs), input.mask)
 
 
 def _refill(name: str) -> Operation:
     """A method that exists in place only."""
-    method = getattr(torch.Tensor, name)
-    body = named(bernoulli_) if name == "bernoulli_" else _rewriting(method)
-    return record(name, "random", body, UNCHANGED, "zero", functions=(method,), in_place=(method,))
+    method, rule = getattr(torch.Tensor, name), bernoulli_ if name == "bernoulli_" else _rewrite
+    return record(name, "random", rule, UNCHANGED, "zero", functions=(method,), in_place=(method,))
 
 
 def _function(name: str, body: Callable[..., Any], gradient: str = "zero", **facts: Any) -> Operation:
     return record(name, "random", body, UNCHANGED, gradient, namespaces=(torch, torch.Tensor), **facts)
 
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(
         record(f"nn.functional.{name}", "random", _dropping(name, training), UNCHANGED, KEPT)
         for name, training in DROPOUTS.items()
     ),
-    _function("feature_dropout", named(feature_dropout), KEPT),
-    _function("native_dropout", named(native_dropout), KEPT),
+    _function("feature_dropout", feature_dropout, KEPT),
+    _function("native_dropout", native_dropout, KEPT),
     *(_refill(name) for name in (*REFILLS.split(), "bernoulli_")),
-    _function("bernoulli", named(bernoulli), in_place=()),
-    _function("multinomial", named(multinomial)),
+    _function("bernoulli", bernoulli, in_place=()),
+    _function("multinomial", multinomial),
     _function("normal", elementwise(1, looks=True), functions=(torch.normal,), in_place=()),
     _function("poisson", elementwise(1, looks=True)),
     _function("binomial", elementwise(1, looks=True)),

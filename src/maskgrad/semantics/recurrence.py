@@ -13,26 +13,18 @@ A sequence without steps has unspecified outputs, and its initial state is its f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, safe, specified, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, mask_of, rearranged, safe, specified
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    from maskgrad.semantics.entries import Operand
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "SIGNATURE", "Steps", "in_layers", "reversing", "run_layer", "taken"]
 
 SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 
@@ -81,6 +73,16 @@ def steps_of(name: str, mask: Tensor) -> Steps:
     return Steps(length, known, present.unsqueeze(-1))
 
 
+def refuse_masked_weights(name: str, weights: Sequence[Any]) -> None:
+    """A gate with a gap in its weights has no value."""
+    if any(isinstance(weight, Entries) for weight in weights):
+        raise UndefinedOnMaskedError(
+            name,
+            "a gate without all its weights is unknown",
+            "Fill the weights first: weight.filled(0) removes them.",
+        )
+
+
 def recurrence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.lstm``, ``gru``, ``rnn_tanh`` and ``rnn_relu``, by which the modules run."""
     name = f"torch.{function.__name__}"
@@ -89,39 +91,22 @@ def recurrence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
             name, "packed data has no room for padding", "Give it the padded batch instead of packing it."
         )
     given = bound(SIGNATURE, args, kwargs)
-    input, params = given["input"], given["params"]
+    refuse_masked_weights(name, given["params"])
     initial = list(given["hx"]) if function is torch.lstm else [given["hx"]]
-    if any(isinstance(weight, Entries) for weight in params):
-        raise UndefinedOnMaskedError(
-            name,
-            "a gate without all its weights is unknown",
-            "Fill the weights first: weight.filled(0) removes them.",
-        )
-    values, mask = input if isinstance(input, Entries) else (input, torch.ones_like(input, dtype=torch.bool))
+    values, mask = as_entries(given["input"])
     if given["batch_first"]:
         values, mask = values.transpose(0, 1), mask.transpose(0, 1)
     steps = steps_of(name, mask)
     output, final = _layers(
         function, given, torch.where(steps.present, values, 0), steps, [safe(x) for x in initial]
     )
-    begun = _states_known(initial)
-    if given["batch_first"]:
-        output = output.transpose(0, 1)
-    present = steps.present & begun.unsqueeze(-1)
-    out_mask = (present.transpose(0, 1) if given["batch_first"] else present).expand(output.shape)
+    begun = mask_of(initial[0]).new_ones(output.shape[1])
+    for state in initial:  # sequences have complete ones, or no result
+        begun = begun & mask_of(state).all(-1).all(0)
+    out = Entries(output, (steps.present & begun.unsqueeze(-1)).expand(output.shape))
     final_mask = (steps.known & begun).unsqueeze(-1)
-    return (Entries(output, out_mask), *(Entries(state, final_mask.expand(state.shape)) for state in final))
-
-
-def _states_known(initial: Sequence[Operand]) -> Tensor:
-    """Which sequences (N,) have a complete initial state."""
-    known = torch.ones((), dtype=torch.bool, device=values_of(initial[0]).device).expand(
-        values_of(initial[0]).shape[1]
-    )
-    for state in initial:
-        if isinstance(state, Entries):
-            known = known & state.mask.all(-1).all(0)
-    return known
+    ends = (Entries(state, final_mask.expand(state.shape)) for state in final)
+    return (rearranged(out, lambda part: part.transpose(0, 1)) if given["batch_first"] else out, *ends)
 
 
 def _layers(
@@ -211,43 +196,35 @@ def taken(x: Tensor, positions: Tensor) -> Tensor:
     return x.gather(0, positions.expand(x.shape))
 
 
-CELL = "input hx w_ih w_hh b_ih b_hh"
-
-
-def cell(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def cell(
+    function: Callable[..., Any],
+    input: Operand,
+    hx: Any,
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any = None,
+    b_hh: Any = None,
+) -> Any:
     """One step: products as in a linear layer, then arithmetic with the old state, entry by entry."""
-    given = bound(CELL, args, kwargs)
-    weights = [given.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
-    name = function.__name__
-    if any(isinstance(weight, Entries) for weight in weights):
-        raise UndefinedOnMaskedError(
-            f"torch.{name}",
-            "a gate without all its weights is unknown",
-            "Fill the weights first: weight.filled(0) removes them.",
-        )
-    input, hx = given["input"], given["hx"]
+    weights, name = (w_ih, w_hh, b_ih, b_hh), function.__name__
+    refuse_masked_weights(f"torch.{name}", weights)
     states = list(hx) if name == "lstm_cell" else [hx]
     result = function(safe(input), [safe(s) for s in states] if name == "lstm_cell" else safe(hx), *weights)
     mask = _some(input) & _some(states[0])
     if name in ("lstm_cell", "gru_cell") and isinstance(states[-1], Entries):
         mask = mask & states[-1].mask  # the old cell state, or the old state of a GRU, goes on entry by entry
-    if name != "lstm_cell":
-        return Entries(result, mask.expand(result.shape))
-    new, cell_state = result
-    return specified((new, cell_state), mask)
+    return specified(result, mask)
 
 
 def _some(operand: Operand) -> Tensor:
-    if isinstance(operand, Entries):
-        return any_of(operand.mask, (-1,), keepdim=True)
-    return torch.ones((), dtype=torch.bool, device=operand.device).expand(*operand.shape[:-1], 1)
+    return any_of(mask_of(operand), (-1,), keepdim=True)
 
 
 SEQUENCE = "that of the steps; a final state is specified"
 STEP = "specified where input and state have a specified entry, and the old cell state is specified"
 GRADIENT = "as if each sequence were alone"
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     record(name + suffix, "recurrence", body, pattern, GRADIENT, functions=(getattr(torch, name + suffix),))
     for suffix, body, pattern in (("", recurrence, SEQUENCE), ("_cell", cell, STEP))
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")

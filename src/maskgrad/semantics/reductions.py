@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import can_read_values, runs_compiled
 from maskgrad.kernels.smallest import any_of, repeats, smallest
-from maskgrad.semantics.dimensions import as_dims, reduce_each
-from maskgrad.semantics.entries import HALVES, Entries, filler_as
-from maskgrad.semantics.facts import of_rule
+from maskgrad.semantics.dimensions import as_dims
+from maskgrad.semantics.entries import (
+    HALVES,
+    Entries,
+    Operand,
+    filled,
+    filler_as,
+    mask_of,
+    rearranged,
+    values_of,
+)
+from maskgrad.semantics.facts import Operation, functions_named, of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number, note
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "over_all"]
 
 
 def sum(
@@ -111,14 +113,23 @@ def prod(
     return Entries(*kernels.product(input.values, input.mask, dims, keepdim))
 
 
+def _reduce_each(
+    function: Callable[..., Any], input: Entries, filler: Any, dim: Any, keepdim: bool
+) -> Entries:
+    """Apply one of torch's reductions to values in which unspecified entries are neutral."""
+    dims, values = as_dims(dim, input.values.ndim), filled(input, filler)
+    found = function(values, dims, keepdim=keepdim) if dims else function(values)
+    return Entries(found, any_of(input.mask, dims, keepdim))
+
+
 def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
     """Whether some specified entry is true."""
-    return reduce_each(torch.any, Entries(torch.where(input.mask, input.values, 0), input.mask), dim, keepdim)
+    return _reduce_each(torch.any, input, 0, dim, keepdim)
 
 
 def all(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
     """Whether every specified entry is true."""
-    return reduce_each(torch.all, Entries(torch.where(input.mask, input.values, 1), input.mask), dim, keepdim)
+    return _reduce_each(torch.all, input, 1, dim, keepdim)
 
 
 def count_nonzero(input: Entries, dim: Any = None) -> Entries:
@@ -129,12 +140,33 @@ def count_nonzero(input: Entries, dim: Any = None) -> Entries:
 
 def hash_tensor(input: Entries, dim: Any = (), *, keepdim: bool = False, mode: int = 0) -> Entries:
     """Combine the bits of the specified entries by exclusive or; those of 0 are all zero and take no part."""
-    return reduce_each(
-        functools.partial(torch.hash_tensor, mode=mode),
-        Entries(torch.where(input.mask, input.values, filler_as(input.values.dtype, 0)), input.mask),
-        dim,
-        keepdim,
-    )
+    zero = filler_as(input.values.dtype, 0)
+    return _reduce_each(functools.partial(torch.hash_tensor, mode=mode), input, zero, dim, keepdim)
+
+
+def sum_to_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.sum_to_size(…)``: the sum over the specified entries along the dimensions that broadcasting would add."""
+    x, *size = args
+    if size in ([()], [[]], [torch.Size()]):  # torch's own reading: everything is added up, whatever the rank
+        return sum(x)
+    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+    expected = x.values.sum_to_size(shape).shape if not x.values.is_meta else torch.Size(shape)
+    added = x.values.ndim - len(expected)
+    kept = (added + d for d, s in enumerate(expected) if s == 1 and x.values.shape[added + d] != 1)
+    dims = [*range(added), *kept]
+    return rearranged(sum(x, dims, True), lambda part: part.reshape(expected)) if dims else x
+
+
+def equal(function: Callable[..., Any], input: Operand, other: Operand, *args: Any, **options: Any) -> bool:
+    """``torch.equal`` and ``torch.allclose``; unspecified entries are compared as equal, patterns exactly."""
+    values = values_of(input), values_of(other)
+    if function in EQUAL and values[0].shape != values[1].shape:
+        return False
+    pattern, other_pattern = torch.broadcast_tensors(mask_of(input), mask_of(other))
+    if not torch.equal(pattern, other_pattern):
+        return False
+    safe = [torch.where(pattern, v, 1 if v.dtype != torch.bool else True) for v in values]
+    return bool(function(*safe, *args, **options))
 
 
 def _total(operation: Operation, average: bool) -> Operation:
@@ -155,20 +187,24 @@ def _record(rule: Callable[..., Any], gradient: str, nothing: float, also: str =
     return of_rule(rule, "reductions", REDUCED, gradient, also=also, number=Number(nothing))
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    _total(_record(sum, "the incoming gradient at each specified entry", 0), average=False),
-    _total(
-        _record(mean, "the incoming gradient divided by the number of specified entries", nan), average=True
-    ),
-    _record(nansum, "the incoming gradient at each specified entry that is not NaN", 0),
-    _record(
-        nanmean, "the incoming gradient divided by the number of specified entries that are not NaN", nan
-    ),
+EQUAL = functions_named("equal")[0]
+SOME = "specified where at least one entry was"
+INCOMING = "the incoming gradient"
+OPERATIONS = (
+    _total(_record(sum, f"{INCOMING} at each specified entry", 0), average=False),
+    _total(_record(mean, f"{INCOMING} divided by the number of specified entries", nan), average=True),
+    _record(nansum, f"{INCOMING} at each specified entry that is not NaN", 0),
+    _record(nanmean, f"{INCOMING} divided by the number of specified entries that are not NaN", nan),
     _record(prod, "the product of the other specified entries", 1),
     _record(any, "none", 0, also="_is_any_true"),
     # torch.distributions asks under that name whether arguments are valid
     _record(all, "none", 1, also="_is_all_true"),
     _record(count_nonzero, "none", 0),
     # of an empty tensor PyTorch has no hash
-    of_rule(hash_tensor, "reductions", "specified where at least one entry was"),
+    of_rule(hash_tensor, "reductions", SOME),
+    of_rule(sum_to_size, "reductions", SOME, f"{INCOMING} at each specified entry"),
+    *(
+        record(name, "equality", equal, "a plain bool; the patterns are compared too")
+        for name in ("equal", "allclose")
+    ),
 )

@@ -5,20 +5,14 @@ A refusal is a record like any other. It is reviewed by hand; nothing is refused
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-__all__ = ["REFUSALS", "Refusal"]
-
-
-@dataclass(frozen=True, eq=False)
-class Refusal:
+class Refusal(NamedTuple):
     """An operation that is refused on masked data.
 
     Attributes:
@@ -88,9 +82,7 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
 
 
 def _functions(name: str, namespaces: tuple[Any, ...]) -> tuple[Callable[..., Any], ...]:
-    found = {
-        getattr(namespace, name): None for namespace in namespaces if callable(getattr(namespace, name, None))
-    }
+    found = dict.fromkeys(f for namespace in namespaces if callable(f := getattr(namespace, name, None)))
     for operator in tuple(found):
         if isinstance(operator, torch._ops.OpOverloadPacket):  # what arrives is one of its overloads
             found |= dict.fromkeys(getattr(operator, overload) for overload in operator.overloads())
@@ -98,13 +90,7 @@ def _functions(name: str, namespaces: tuple[Any, ...]) -> tuple[Callable[..., An
 
 
 REFUSALS: tuple[Refusal, ...] = tuple(
-    Refusal(
-        name,
-        functions,
-        reason,
-        remedy,
-        (name,) if callable(getattr(Tensor, name, None)) else (),
-    )
+    Refusal(name, functions, reason, remedy, (name,) if callable(getattr(Tensor, name, None)) else ())
     for names, namespaces, reason, remedy in GROUPS
     for name in names.split()
     if (functions := _functions(name, namespaces))

@@ -6,23 +6,16 @@ original tensor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import forward_mode_is_active, forward_only
-from maskgrad.semantics.compaction import specified_last
-from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.dimensions import as_dim, specified_last
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
-from maskgrad.semantics.extrema import lowest
 from maskgrad.semantics.facts import of_rule
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
 
 
 def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
@@ -158,6 +151,4 @@ GRADIENTS = {
     cummin: "to the entry that attains the minimum",
     logcumsumexp: "the gradients from there on, weighted by exp(x - result)",
 }
-OPERATIONS: tuple[Operation, ...] = tuple(
-    of_rule(rule, "scans", "unchanged", gradient) for rule, gradient in GRADIENTS.items()
-)
+OPERATIONS = tuple(of_rule(rule, "scans", "unchanged", gradient) for rule, gradient in GRADIENTS.items())

@@ -1,27 +1,34 @@
 """Writing by position: what is written becomes specified as the source is, what is not written stays as it was.
 
 Functions with ``reduce`` or ``accumulate`` combine what meets at a place: by deletion, over the specified contributions
-(the old entry is one of them if it takes part). An unspecified position writes nowhere.
+(the old entry is one of them, unless ``include_self=False``). Where none arrives the old entry stays. An unspecified
+position writes nowhere. Halves are combined in float32.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.accumulation import add_up, combine
-from maskgrad.semantics.entries import Entries, Operand, as_entries, mask_of, rearranged, safe, values_of
+from maskgrad.kernels.extrema import lowest
+from maskgrad.patterns.eager import forward_mode_is_active
+from maskgrad.semantics.entries import (
+    Entries,
+    Operand,
+    as_entries,
+    converted,
+    filler_as,
+    mask_of,
+    rearranged,
+    safe,
+    values_of,
+    widened,
+)
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 #: For each operation: torch's names for its arguments, and which of them bring entries.
 WRITES: dict[str, tuple[str, str]] = {
@@ -58,13 +65,9 @@ def _with_spare_slice(
     size = values.shape[dim]
     extra = list(values.shape)
     extra[dim] = 1
-    wider = Entries(
-        torch.cat([values, values.new_zeros(extra)], dim), torch.cat([mask, mask.new_zeros(extra)], dim)
-    )
+    wider = Entries(*(torch.cat([part, part.new_zeros(extra)], dim) for part in (values, mask)))
     written = write(wider, torch.where(index.mask, index.values, size))
-    return Entries(
-        written.values.narrow(dim, 0, size).reshape(shape), written.mask.narrow(dim, 0, size).reshape(shape)
-    )
+    return Entries(*(part.narrow(dim, 0, size).reshape(shape) for part in written))
 
 
 def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
@@ -77,12 +80,12 @@ def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 
 
 #: Functions called in place of torch's.
-MENDED: dict[str, Callable[..., Tensor]] = {"select_scatter": _select_scatter}
+FIXED: dict[str, Callable[..., Tensor]] = {"select_scatter": _select_scatter}
 
 
 def _write(name: str) -> Callable[..., Any]:
     names, bringing = WRITES[name]
-    torch_function = MENDED.get(name) or getattr(torch, name)
+    torch_function = FIXED.get(name) or getattr(torch, name)
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
         arguments = bound(names, args, kwargs)
@@ -141,15 +144,108 @@ def _legacy_scatter(arguments: dict[str, Any]) -> Entries:
 def _combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Entries:
     """Combine what meets at the positions; unspecified positions take part nowhere."""
     if isinstance(index, Entries):
+        brought = as_entries(_vector(source))
         return _with_spare_slice(
-            x,
-            dim,
-            _vector(index),
-            lambda wider, positions: combine(
-                wider, dim, positions, as_entries(_vector(source)), reduce, include_self
-            ),
+            x, dim, _vector(index), lambda x, at: combine(x, dim, at, brought, reduce, include_self)
         )
     return combine(as_entries(x), dim, index, as_entries(source), reduce, include_self)
+
+
+def add_up(old: Entries, new: Entries, add: Callable[..., Tensor], **scale: Any) -> Entries:
+    """The specified contributions added to what is specified, by ``add``, a function of torch that adds by position.
+
+    It gets the two, and ``scale`` (``alpha`` of ``index_add``) if it adds values.
+    """
+    values = add(*(widened(safe(x)) for x in (old, new)), **scale)
+    counts = add(old.mask.int(), new.mask.int())
+    return Entries(values.to(old.values.dtype), counts > 0)
+
+
+class _Extremum(torch.autograd.Function):
+    """Extremum of all that meets at a place; its gradient is shared equally among the specified that attain it.
+
+    torch counts the old entry among those, even if it is left out, and so do fillers that stand for nothing.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        old: Tensor, known: Tensor, dim: int, index: Tensor, new: Tensor, arriving: Tensor, reduce: str
+    ) -> Tensor:
+        neutral = lowest(old.dtype, largest=reduce == "amax")
+        start, brought = torch.where(known, old, neutral), torch.where(arriving, new, neutral)
+        return torch.scatter_reduce(start, dim, index, brought, reduce)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        old, known, ctx.dim, index, new, arriving, _ = inputs
+        ctx.save_for_backward(old, known, index, new, arriving, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        old, known, index, new, arriving, best = ctx.saved_tensors
+        first = (known & (old == best)).to(grad.dtype)
+        others = (arriving & (new == best.gather(ctx.dim, index))).to(grad.dtype)
+        nobody = ~(known | torch.zeros_like(known).scatter_reduce(ctx.dim, index, arriving, "amax"))
+        # a specified NaN equals nothing: torch's gradient is then 0 / 0 at all that meets there
+        share = grad / torch.where(nobody, 1, first.scatter_add(ctx.dim, index, others))
+        to_old = torch.where(known, first * share, 0)
+        to_new = torch.where(arriving, others * share.gather(ctx.dim, index), 0)
+        return to_old, None, None, None, to_new, None, None
+
+
+def _products(start: Tensor, dim: int, index: Tensor, brought: Tensor) -> Tensor:
+    """``scatter_reduce`` with "prod", of which PyTorch loses the tangents: by doubling, in log(n) steps."""
+    size = index.shape[dim] if index.ndim else 0
+    if not size:
+        return start
+    index, order = torch.sort(index, dim=dim, stable=True)
+    brought = brought.gather(dim, order)
+    step = 1
+    while step < size:  # each entry becomes the product of the last 2 * step entries that meet at its place
+        same = index.narrow(dim, step, size - step) == index.narrow(dim, 0, size - step)
+        before = torch.where(same, brought.narrow(dim, 0, size - step), 1)
+        ones = torch.ones_like(brought.narrow(dim, 0, step))
+        brought = brought * torch.cat([ones, before], dim)
+        step *= 2
+    differs = index.narrow(dim, 1, size - 1) != index.narrow(dim, 0, size - 1)
+    last = torch.cat([differs, torch.ones_like(index.narrow(dim, 0, 1), dtype=torch.bool)], dim)
+    met = torch.zeros_like(start, dtype=torch.int32).scatter_add(dim, index, last.int()) > 0
+    product = torch.zeros_like(start).scatter_add(dim, index, torch.where(last, brought, 0))
+    return start * torch.where(met, product, 1)
+
+
+def combine(x: Entries, dim: int, index: Tensor, source: Entries, reduce: str, include_self: bool) -> Entries:
+    """``scatter_reduce``: ``reduce`` is "sum", "prod", "mean", "amax" or "amin"."""
+    if source.values.shape != index.shape and source.values.ndim == index.ndim:
+        # more may be brought than is written
+        used = tuple([slice(size) for size in index.shape])
+        source = Entries(source.values[used], source.mask[used])
+    kind, old, new = x.values.dtype, widened(x.values), widened(source.values)
+    known = x.mask if include_self else torch.zeros_like(x.mask)
+    arrived = torch.zeros_like(old, dtype=torch.int32).scatter_add(dim, index, source.mask.int())
+    if reduce in ("amax", "amin"):
+        # A Function with a forward-mode derivative could not be compiled; torch's own shares with fillers too.
+        compute: Any = _Extremum.forward if forward_mode_is_active() else _Extremum.apply
+        values = compute(old, known, dim, index, new, source.mask, reduce)
+    else:
+        neutral = filler_as(old.dtype, 1 if reduce == "prod" else 0)
+        start, brought = torch.where(known, old, neutral), torch.where(source.mask, new, neutral)
+        if reduce == "prod" and forward_mode_is_active():
+            values = _products(start, dim, index, brought)
+        elif reduce == "prod":
+            values = torch.scatter_reduce(start, dim, index, brought, reduce)
+        else:  # the mean that torch would take counts fillers
+            values = torch.scatter_add(start, dim, index, brought)
+    if reduce == "mean":
+        divisor = (arrived + known).clamp(min=1)
+        exact = values.is_floating_point() or values.is_complex()
+        values = values / divisor if exact else torch.div(values, divisor, rounding_mode="floor")
+    values, mask = values.to(kind), known | (arrived > 0)
+    if include_self:
+        return Entries(values, mask)
+    return Entries(torch.where(mask, values, x.values), mask | x.mask)
 
 
 def scatter_reduce(
@@ -193,14 +289,11 @@ def index_reduce(
         )
     one_each = [1] * len(wanted)
     one_each[dim] = -1
-
-    def spelt(positions: Tensor) -> Tensor:
-        """A position for each entry of the source."""
-        return positions.reshape(one_each).expand(wanted)
-
-    everywhere = rearranged(index, lambda part: spelt(part if part.dtype == torch.bool else part.long()))
+    everywhere = rearranged(index, lambda part: part.reshape(one_each).expand(wanted))
+    if values_of(index).dtype != torch.bool:  # which torch refuses
+        everywhere = converted(everywhere, torch.int64)
     result = _combine(x, dim, everywhere, source, reduce, include_self)
-    return Entries(result.values.reshape(shape), result.mask.reshape(shape))
+    return Entries(*(part.reshape(shape) for part in result))
 
 
 WRITTEN = "as the source where written, else as before"
@@ -208,7 +301,7 @@ KEPT = "to the source where written, else to the entries kept"
 COMBINED = "specified where a specified contribution arrives or was"
 REDUCED = "that of the reduction, to its specified contributions"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(record(name, "indexing", _write(name), WRITTEN, KEPT) for name in WRITES),
     of_rule(scatter_reduce, "accumulation", COMBINED, REDUCED),
     of_rule(scatter_add, "accumulation", COMBINED, "to every specified contribution"),

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from maskgrad.semantics.sparse.entries import is_masked, shape_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["order_after", "shape_after"]
 
 
 def order_after(function: Callable[..., Any], rank: int, *args: Any, **kwargs: Any) -> list[int]:

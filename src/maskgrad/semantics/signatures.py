@@ -1,25 +1,37 @@
-"""Rules with a signature of their own, and torch's synonyms for argument names."""
+"""The arguments of a call: torch's names for them, and masked ones that must be plain."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+import torch
 
-__all__ = ["bound", "named", "paired"]
+from maskgrad.errors import UnspecifiedValueError
+from maskgrad.semantics.entries import Entries
 
 #: numpy's names, which torch accepts too.
 SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}
 
 
+#: The signature of a body, which takes a call as it is.
+BODY = ("function", "args", "kwargs")
+
+
 def named(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a body of a rule that has torch's signature, whichever spelling of the function was called."""
+    """Make a body of a rule that has torch's signature, whichever spelling of the function was called.
+
+    If its first parameter is ``function``, it is handed the spelling, too. A body is returned as it is.
+    """
+    code = rule.__code__
+    if code.co_varnames[: code.co_argcount] == BODY:
+        return rule
+    asks = code.co_varnames[:1] == ("function",)
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs:
             kwargs = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
-        return rule(*args, **kwargs)
+        return rule(function, *args, **kwargs) if asks else rule(*args, **kwargs)
 
     return body
 
@@ -33,3 +45,31 @@ def bound(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 def paired(names: Sequence[str], args: Sequence[Any]) -> dict[str, Any]:
     """The arguments that there are under the first of ``names``."""
     return dict(zip(names, args, strict=False))
+
+
+def plain_argument(argument: Any) -> Any:
+    """The argument, or its numbers if it is masked, in lists too; on an accelerator this waits for the device.
+
+    Raises:
+        UnspecifiedValueError: one of them is unspecified, or a graph is being made, in which nobody can know.
+    """
+    if type(argument) in (list, tuple):
+        return type(argument)([plain_argument(part) for part in argument])
+    if not isinstance(argument, Entries):
+        return argument
+    if torch.compiler.is_compiling():
+        raise UnspecifiedValueError(
+            "a MaskedTensor says how many, where or how large, and a graph cannot tell whether all of it is specified; "
+            "pass a plain tensor, x.filled(value)"
+        )
+    if not bool(argument.mask.all()):
+        raise UnspecifiedValueError(
+            "a MaskedTensor says how many, where or how large, and some of its entries are unspecified; "
+            "fill them, x.filled(value), or leave them out, x.compressed()"
+        )
+    return argument.values if argument.values.ndim else argument.values.item()
+
+
+def plain_arguments(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The same for all of a call but its operand."""
+    return [plain_argument(a) for a in args], {name: plain_argument(a) for name, a in kwargs.items()}

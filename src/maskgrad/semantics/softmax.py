@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,38 +11,29 @@ import torch.nn.functional as F
 from maskgrad import kernels
 from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, converted
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
-from maskgrad.semantics.signatures import SYNONYMS, named, paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "log_softmax", "logsumexp", "softmax", "softmin"]
+from maskgrad.semantics.signatures import SYNONYMS, paired
 
 PATTERN = "that of the input: nothing is added or lost"
 GRADIENT = "torch's, over the specified entries"
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
-    return input if dtype is None else Entries(input.values.to(dtype), input.mask)
+    return input if dtype is None else converted(input, dtype)
 
 
 def softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``exp(x) / sum(exp(x))`` over the specified entries of ``dim``."""
-    input = _as(input, dtype)
-    dim = as_dim(dim, input.mask.ndim)
-    return Entries(kernels.masked_softmax(input.values, input.mask, dim), input.mask)
+    values, mask = _as(input, dtype)
+    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim)), mask)
 
 
 def log_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``x - log(sum(exp(x)))`` over the specified entries of ``dim``."""
-    input = _as(input, dtype)
-    dim = as_dim(dim, input.mask.ndim)
-    return Entries(kernels.masked_softmax(input.values, input.mask, dim, True), input.mask)
+    values, mask = _as(input, dtype)
+    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim), True), mask)
 
 
 def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
@@ -103,32 +95,15 @@ def gumbel_softmax(
     return Entries(one_hot - soft.detach() + soft, mask)
 
 
-SAFE_SOFTMAX = torch.ops.aten._safe_softmax
+SAFE = torch.ops.aten._safe_softmax, torch.ops.aten._safe_softmax.default, torch._safe_softmax
+DRAWN = PATTERN, "that of the softmax, also for hard=True"
+SUMMED = REDUCED, "the softmax of the specified entries"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     record("softmax", "softmax", _with_dim(softmax), PATTERN, GRADIENT),
     record("log_softmax", "softmax", _with_dim(log_softmax), PATTERN, GRADIENT),
     record("nn.functional.softmin", "softmax", _with_dim(softmin), PATTERN, GRADIENT),
-    record(
-        "_safe_softmax",
-        "softmax",
-        _with_dim(safe_softmax),
-        PATTERN,
-        GRADIENT,
-        functions=(SAFE_SOFTMAX, SAFE_SOFTMAX.default, torch._safe_softmax),
-    ),
-    of_rule(
-        logsumexp,
-        "reductions",
-        REDUCED,
-        "the softmax of the specified entries",
-        number=Number(float("-inf")),
-    ),
-    record(
-        "nn.functional.gumbel_softmax",
-        "softmax",
-        named(gumbel_softmax),
-        PATTERN,
-        "that of the softmax, also for hard=True",
-    ),
+    record("_safe_softmax", "softmax", _with_dim(safe_softmax), PATTERN, GRADIENT, functions=SAFE),
+    of_rule(logsumexp, "reductions", *SUMMED, number=Number(float("-inf"))),
+    record("nn.functional.gumbel_softmax", "softmax", gumbel_softmax, *DRAWN),
 )

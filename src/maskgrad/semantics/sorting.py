@@ -1,33 +1,35 @@
-"""Sorting: the specified entries in torch's order, the unspecified ones behind them, ascending or descending.
+"""Sorting, binary search, distinct entries and membership, all among the specified entries.
+
+Sorting puts the specified entries in torch's order, the unspecified ones behind them, ascending or descending.
 
 No value serves as a sentinel: a specified NaN sorts where torch sorts it, before what is unspecified. Positions count
 in the original tensor; behind the last specified entry they are unspecified, like the values.
+
+What a binary search returns is a count, not the position of an entry; so with unspecified entries in the sequence it is
+torch's result on the sequence without them: their number is not added back. A sequence of nothing has nothing below.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.semantics.compaction import positions_along, size_along, specified_first
-from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries, filler_as
-from maskgrad.semantics.extrema import lowest
-from maskgrad.semantics.facts import of_rule
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "extreme", "read", "same", "sorted_positions"]
+from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.kernels.extrema import lowest
+from maskgrad.semantics.dimensions import as_dim, positions_along, size_along, specified_first
+from maskgrad.semantics.entries import Entries, as_entries, filled, filler_as, mask_of, values_of
+from maskgrad.semantics.facts import of_rule, record
+from maskgrad.semantics.signatures import bound
 
 
 def read(input: Entries, dim: int, index: Tensor) -> Tensor:
     """The values at these positions, 0 where unspecified; the gradient goes back there."""
-    return torch.where(input.mask, input.values, filler_as(input.values.dtype, 0)).gather(dim, index)
+    values: Tensor = filled(input)
+    return values.gather(dim, index)
 
 
 def sorted_positions(input: Entries, dim: int, descending: bool = False) -> Tensor:
@@ -112,12 +114,120 @@ def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bo
     return kind([Entries(read(input, dim, index), known), Entries(index, known)])
 
 
+def _without_gaps(sequence: Entries, sorter: Any) -> tuple[Tensor, Tensor]:
+    """The specified entries in their order, the last one repeated in place of the others; and their number."""
+    values, mask = sequence
+    if sorter is not None:
+        positions = filled(sorter)
+        values, mask = values.gather(-1, positions), mask.gather(-1, positions) & mask_of(sorter)
+    dim = values.ndim - 1
+    count = mask.sum(dim, keepdim=True)
+    moved = torch.where(mask, values, filler_as(values.dtype, 0)).gather(dim, specified_first(mask, dim))
+    last = moved.gather(dim, (count - 1).clamp(min=0))
+    return torch.where(positions_along(mask, dim) < count, moved, last), count
+
+
+def searchsorted(sorted_sequence: Any, input: Any, *, sorter: Any = None, **options: Any) -> Entries:
+    """For each specified value, the number of specified entries below it (not above it if ``right``)."""
+    wanted = input
+    if isinstance(input, Entries):  # contiguous, or torch warns of the copy it makes
+        wanted = filled(input).contiguous()
+    if isinstance(sorter, Entries) and not isinstance(sorted_sequence, Entries):
+        sorted_sequence = as_entries(sorted_sequence)
+    if isinstance(sorted_sequence, Entries) and sorted_sequence.values.shape[-1]:
+        sequence, count = _without_gaps(sorted_sequence, sorter)
+        found = torch.searchsorted(sequence.contiguous(), wanted, **options)
+        # a value above the last entry is above its repetitions too
+        found = torch.minimum(found, (count if sequence.ndim > 1 else count.squeeze(-1)).to(found.dtype))
+    else:
+        found = torch.searchsorted(values_of(sorted_sequence), wanted, sorter=values_of(sorter), **options)
+    return Entries(found, input.mask if isinstance(input, Entries) else mask_of(found))
+
+
+def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Entries:
+    """The bucket of each specified value between the specified boundaries."""
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
+
+
+#: torch's parameters by the name of the function; the others are keywords.
+PARAMETERS = {
+    "unique": "input sorted return_inverse return_counts dim",
+    "unique_consecutive": "input return_inverse return_counts dim",
+}
+
+
+def _complete_slices(x: Entries, dim: int, name: str) -> Tensor:
+    """Which slices are specified; one that is so in part can be compared with none."""
+    others = tuple(d for d in range(x.mask.ndim) if d != dim % x.mask.ndim)
+    complete = x.mask.all(others) if others else x.mask
+    some = x.mask.any(others) if others else x.mask
+    partial = some & ~complete
+    if partial.any():
+        raise UndefinedOnMaskedError(
+            f"{name}(dim={dim})",
+            f"{int(partial.sum())} slices along dimension {dim} are specified in part, the first at position "
+            f"{int(partial.nonzero()[0])}, and whether two of them are equal is not known",
+            "Choose complete slices first, as in x[x.mask.all(1)], or fill the gaps, x.filled(value).",
+        )
+    return complete
+
+
+def distinct(name: str) -> Callable[..., Any]:
+    """The rule of ``unique`` and ``unique_consecutive``: torch's result on the specified entries (slices)."""
+    plain = getattr(torch, name)
+
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arguments = bound(PARAMETERS[name], args, kwargs)
+        x, dim = arguments.pop("input"), arguments.get("dim")
+        if dim is None:
+            present, left = x.mask, x.values[x.mask]
+        else:
+            present = _complete_slices(x, dim, name)
+            left = x.values.index_select(dim, present.nonzero().squeeze(1)) if x.values.ndim else x.values
+        found = plain(left, **arguments)
+        if isinstance(found, torch.Tensor):
+            return as_entries(found)
+        results = [as_entries(part) for part in found]
+        if arguments.get("return_inverse"):
+            inverse = torch.zeros(present.shape, dtype=torch.int64, device=present.device)
+            results[1] = Entries(inverse.masked_scatter(present, found[1]), present)
+        return tuple(results)
+
+    return body
+
+
+def isin(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+    """Whether each specified element is among the specified test elements; none of them contain nothing."""
+    names = {"element": "elements", "test_element": "test_elements"}
+    arguments = bound("elements test_elements", args, {names.get(k, k): v for k, v in kwargs.items()})
+    elements, tests = arguments.pop("elements"), arguments.pop("test_elements")
+    values = values_of(elements)
+    if not isinstance(tests, Entries):
+        found = torch.isin(values, tests, **arguments)
+        return Entries(found, elements.mask)
+    flat, known = tests.values.reshape(-1), tests.mask.reshape(-1)
+    if flat.numel():
+        # an unspecified test element repeats a specified one: a set does not notice
+        one = known.to(torch.uint8).argmax(0, keepdim=True)  # no number that a graph would have to know
+        repeated = torch.where(known.gather(0, one), flat.gather(0, one), filler_as(flat.dtype, 0))
+        flat = torch.where(known, flat, repeated)
+        arguments.pop("assume_unique", None)
+    found = torch.isin(values, flat, **arguments)
+    nothing = torch.full_like(found, bool(arguments.get("invert", False)))
+    found = torch.where(known.any(), found, nothing)
+    return Entries(found, elements.mask if isinstance(elements, Entries) else mask_of(found))
+
+
+DISTINCT = "fully specified; the inverse where the input is"
 LAST = "moves with the values, unspecified entries last"
 BACK = "moves back with the values"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     of_rule(sort, "sorting", LAST, BACK),
     of_rule(argsort, "sorting", LAST),
     of_rule(msort, "sorting", LAST, BACK),
     of_rule(topk, "sorting", "specified as far as there were specified entries", BACK),
+    *(of_rule(rule, "sorting", "that of the values") for rule in (searchsorted, bucketize)),
+    *(record(name, "sorting", distinct(name), DISTINCT) for name in PARAMETERS),
+    record("isin", "sorting", isin, "that of the elements"),
 )

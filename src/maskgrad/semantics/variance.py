@@ -7,7 +7,7 @@ r"""Variances and standard deviations of the specified entries.
 from __future__ import annotations
 
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,11 +16,6 @@ from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import Number
-
-if TYPE_CHECKING:
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "std", "std_mean", "var", "var_mean"]
 
 PATTERN = "along a dimension: specified where more entries than the correction were; else a plain number"
 
@@ -102,6 +97,6 @@ GRADIENTS = {
     var_mean: "that of var and of mean",
     std_mean: "that of std and of mean",
 }
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS = tuple(
     of_rule(rule, "reductions", PATTERN, gradient, number=Number(nan)) for rule, gradient in GRADIENTS.items()
 )

@@ -6,20 +6,15 @@ that shares their storage.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.facts import Operation, record
-from maskgrad.semantics.plain_arguments import plain_arguments
-from maskgrad.semantics.signatures import bound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["OPERATIONS", "pair"]
+from maskgrad.semantics.entries import Entries, Operand, as_entries, fill, values_of
+from maskgrad.semantics.facts import Operation, as_property, of_rule, record
+from maskgrad.semantics.signatures import bound, plain_arguments
 
 PATTERN = "moves with the values"
 GRADIENT = "moves back with the values"
@@ -34,28 +29,21 @@ def pair(values: Any, mask: Any) -> Any:
     return type(values)(pair(v, m) for v, m in zip(values, mask, strict=True))
 
 
-def rearrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def rearrange(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Any:
     """Apply the function that was called to the values and to the mask."""
-    x, rest, named = _without_masks(function, args, kwargs)
+    x, rest, named = _without_masks(function, input, args, kwargs)
     if not isinstance(x, Entries):
         return function(x, *rest, **named)
     return pair(function(x.values, *rest, **named), function(x.mask, *rest, **named))
 
 
 def _without_masks(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, list[Any], dict[str, Any]]:
+    function: Callable[..., Any], x: Operand, rest: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Operand, list[Any], dict[str, Any]]:
     """The operand, and the arguments: some lend their shape, the others say how many, where and how large."""
-    if not args:
-        kwargs = dict(kwargs)
-        args = (kwargs.pop("input") if "input" in kwargs else kwargs.pop("self"),)
-    x, *rest = args
     if getattr(function, "__name__", "") in LENDING_SHAPE:
-        rest = [a.values if isinstance(a, Entries) else a for a in rest]
-        kwargs = {name: a.values if isinstance(a, Entries) else a for name, a in kwargs.items()}
-        return as_entries(x), rest, kwargs
-    rest, kwargs = plain_arguments(rest, kwargs)
-    return x, rest, kwargs
+        return as_entries(x), [values_of(a) for a in rest], {name: values_of(a) for name, a in kwargs.items()}
+    return x, *plain_arguments(rest, kwargs)
 
 
 def repeat_interleave(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -64,12 +52,12 @@ def repeat_interleave(function: Callable[..., Any], args: tuple[Any, ...], kwarg
     if "input" not in given or "repeats" not in given:
         counts, named = plain_arguments(args, kwargs)
         return function(*counts, **named)
-    return rearrange(function, args, kwargs)
+    return rearrange(function, given.pop("input"), **given)
 
 
-def view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def view(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Entries:
     """``view`` to a shape: the values must be viewable, an expanded mask is copied if it must be."""
-    x, rest, named = _without_masks(function, args, kwargs)
+    x, rest, named = _without_masks(function, input, args, kwargs)
     if not isinstance(x, Entries):
         return function(x, *rest, **named)  # type: ignore[no-any-return]
     values = function(x.values, *rest, **named)
@@ -87,17 +75,50 @@ def view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def at_least(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``atleast_2d`` and its kin: any number of operands, each on its own; a sequence gives a tuple."""
     parts = args[0] if len(args) == 1 and not isinstance(args[0], Entries) else args
-    results = tuple([rearrange(function, (as_entries(part),), kwargs) for part in parts])
+    results = tuple([rearrange(function, as_entries(part), **kwargs) for part in parts])
     return results[0] if parts is args and len(args) == 1 else results
 
 
-def complex_view(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
+def complex_view(function: Callable[..., Any], input: Entries) -> Entries:
     """``view_as_real`` and ``view_as_complex``: the two parts of a number share its mask."""
-    x, _, _ = _without_masks(function, args, kwargs)
-    values = function(x.values)
+    values = function(input.values)
     if values.is_complex():
-        return Entries(values, x.mask.all(-1))
-    return Entries(values, x.mask.unsqueeze(-1).expand(values.shape))
+        return Entries(values, input.mask.all(-1))
+    return Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
+
+
+def _storage_mask(x: Entries) -> Tensor:
+    """The mask laid out like the storage; what the tensor does not cover there is unspecified."""
+    room = x.values.untyped_storage().nbytes() // x.values.element_size()
+    storage = torch.zeros(room, dtype=torch.bool, device=x.mask.device)
+    storage.as_strided(x.values.shape, x.values.stride(), x.values.storage_offset()).copy_(x.mask)
+    return storage
+
+
+def as_strided(
+    function: Callable[..., Any], input: Entries, size: Any, stride: Any, storage_offset: int | None = None
+) -> Entries:
+    """``as_strided``: the mask is laid out like the storage; the offset is the tensor's own unless given."""
+    values = function(input.values, size, stride, storage_offset)
+    offset = input.values.storage_offset() if storage_offset is None else storage_offset
+    return Entries(values, torch.as_strided(_storage_mask(input), size, stride, offset))
+
+
+def as_strided_scatter(
+    input: Operand, src: Operand, size: Any, stride: Any, storage_offset: int | None = None
+) -> Entries:
+    """``as_strided_scatter``: the places that ``as_strided`` would read are written."""
+    x, source = as_entries(input), as_entries(src)
+    offset = x.values.storage_offset() if storage_offset is None else storage_offset
+    own, strides = (x.values.shape, x.values.stride(), x.values.storage_offset()), (size, stride, offset)
+    mask = _storage_mask(x)
+    written = torch.zeros_like(mask)
+    mask.as_strided(*strides).copy_(source.mask)
+    written.as_strided(*strides).fill_(True)
+    # torch 2.13 sends the gradient of what is kept to what is written over, and the reverse; where two write to one
+    # place it sends it to both, specified or not
+    values = torch.as_strided_scatter(x.values.detach(), fill(source, source.mask, 0), *strides)
+    return Entries(torch.where(written.as_strided(*own), values, x.values), mask.as_strided(*own))
 
 
 def _record(name: str, body: Callable[..., Any] = rearrange, **facts: Any) -> Operation:
@@ -119,12 +140,9 @@ REARRANGEMENTS = """
     pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
 """
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
     *(found for row in REARRANGEMENTS.split() if (found := _record(row.replace("|", " "))).functions),
-    *(
-        _record(name, functions=(getattr(Tensor, name).__get__,), methods=(name,), is_property=True)
-        for name in ("T", "H", "mT", "mH")
-    ),
+    *(_record(name, **as_property(name)) for name in ("T", "H", "mT", "mH")),
     *(
         # torch.functional asks the latter for a sequence
         _record(name, at_least, extra=(getattr(torch._C._VariableFunctions, name),))
@@ -138,4 +156,18 @@ OPERATIONS: tuple[Operation, ...] = (
     *(_record(f"fft.{name}", functions=(getattr(torch.fft, name),)) for name in ("fftshift", "ifftshift")),
     _record("slice", functions=(torch.ops.aten.slice, torch.ops.aten.slice.Tensor)),
     _record("linalg.diagonal", functions=(torch.linalg.diagonal,)),
+    record(
+        "as_strided",
+        "views",
+        as_strided,
+        "moves with the values; places in the storage that the tensor does not cover are unspecified",
+        GRADIENT,
+        functions=(torch.as_strided, torch.as_strided_copy, Tensor.as_strided),
+    ),
+    of_rule(
+        as_strided_scatter,
+        "views",
+        "as the source where written, else as before",
+        "to the source where written, else to the entries kept",
+    ),
 )

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.functional import reductions
 from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
 
 DATA, MASK = [[1.0, 4.0, nan], [inf, nan, -inf], [2.0, inf, 3.0]], on([1, 1, 0], [0, 0, 0], [1, 0, 1])
@@ -87,7 +86,11 @@ def test_variants() -> None:
     assert mg.functional.norm(x, inf, mask=m).item() == 3.0
 
 
-@pytest.mark.parametrize("name", reductions.__all__)
+#: Functions that need more arguments than a tensor.
+NEED_MORE = {"cumprod", "cumsum", "log_softmax", "logaddexp", "normalize", "quantile", "softmax", "softmin"}
+
+
+@pytest.mark.parametrize("name", sorted(set(mg.functional.__all__) - NEED_MORE))
 def test_bad_input_is_refused_alike(name: str) -> None:
     function = getattr(mg.functional, name)
     with pytest.raises(TypeError, match=r"mask must have dtype torch.bool .*found torch.float32"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.semantics.chains import cheapest_splits
+from maskgrad.semantics.linear_algebra import cheapest_splits
 from tests.poison import assert_entries, gradient, leaf, nan, poisoned
 
 STEP = [[None, 2.0, None], [None, None, 3.0], [None, None, None]]

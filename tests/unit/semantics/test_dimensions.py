@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from maskgrad.semantics.dimensions import any_of, as_dim, as_dims, drop
+from maskgrad.kernels.smallest import any_of
+from maskgrad.semantics.dimensions import as_dim, as_dims, drop
 from tests.poison import on
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import maskgrad as mg
 from maskgrad.semantics.elementwise import TAME
-from maskgrad.semantics.harmless import is_complete, is_finite, is_moderate
+from maskgrad.semantics.entries import is_complete, is_finite, is_moderate
 
 LENGTHS = torch.tensor([2, 5, 0])
 KEPT = (torch.arange(5) < LENGTHS[:, None])[..., None]

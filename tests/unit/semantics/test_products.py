@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.semantics.equations import einsum_call, letters, written_out
+from maskgrad.semantics.products import einsum_call, letters, written_out
 from tests.poison import assert_entries, gradient, inf, leaf, nan, poisoned
 
 GARBAGE = (nan, inf, -inf, 1e38)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import maskgrad as mg
-from maskgrad.semantics.compaction import previous_specified, ranks, specified_first, specified_last
+from maskgrad.semantics.dimensions import previous_specified, ranks, specified_first, specified_last
 from tests.laws.comparison import parts_of
 from tests.laws.evaluation import anomalies_raise
 from tests.laws.slices import per_slice

@@ -3,31 +3,7 @@
 If no position is left the loss is NaN, a sum 0, and its gradient zero.
 """
 
-from __future__ import annotations
+from maskgrad.semantics.losses import cross_entropy, ctc, linear_cross_entropy, margins, regression
 
-from typing import TYPE_CHECKING
-
-from maskgrad.semantics.losses import (
-    binary,
-    cross_entropy,
-    ctc,
-    linear_cross_entropy,
-    margins,
-    ranking,
-    regression,
-)
-
-if TYPE_CHECKING:
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
-
-OPERATIONS: tuple[Operation, ...] = (
-    *regression.OPERATIONS,
-    *binary.OPERATIONS,
-    *cross_entropy.OPERATIONS,
-    *linear_cross_entropy.OPERATIONS,
-    *margins.OPERATIONS,
-    *ranking.OPERATIONS,
-    *ctc.OPERATIONS,
-)
+FAMILIES = (regression, cross_entropy, linear_cross_entropy, margins, ctc)
+OPERATIONS = tuple(operation for family in FAMILIES for operation in family.OPERATIONS)

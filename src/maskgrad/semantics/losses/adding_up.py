@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor
-
-__all__ = ["added_up", "adding_up", "adds_up"]
+from torch import Tensor
 
 _ADDERS: list[Callable[..., tuple[Tensor, ...]]] = []
 

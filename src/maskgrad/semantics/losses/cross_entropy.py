@@ -1,4 +1,6 @@
-"""Cross entropy: unspecified classes take no part in their sample, samples without label or classes none in the loss.
+"""Cross entropy, of classes and binary.
+
+Unspecified classes take no part in their sample, samples without label or classes none in the loss.
 
 ``cross_entropy`` is ``nll_loss`` of ``log_softmax``: the softmax runs over the specified logits, then the label reads
 one of them. A label that points at an unspecified class leaves its position unspecified. Probabilities and label
@@ -7,24 +9,25 @@ smoothing are sums over the classes of which everything is specified.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
-from maskgrad.semantics.losses.fused import fused_cross_entropy
-from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, weighted_mean
+from maskgrad.semantics.entries import Entries, Operand, converted, filled, mask_of, values_of
+from maskgrad.semantics.losses.reduction import (
+    fused,
+    fused_cross_entropy,
+    loss_record,
+    reduce_loss,
+    weighted_mean,
+)
+from maskgrad.semantics.losses.regression import pointwise
 from maskgrad.semantics.reductions import sum
 from maskgrad.semantics.softmax import log_softmax
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "cross_entropy", "nll_loss"]
 
 
 class Labels(NamedTuple):
@@ -87,28 +90,22 @@ def _all_name_classes(labels: Tensor, classes: int, ignore_index: int) -> bool:
 
 def _points_at(scores: Operand, weight: Operand | None, labels: Tensor, known: Tensor) -> Tensor:
     """Where the class of a label, and the weight of that class, are specified."""
-    hit = None
+    hit = torch.ones_like(known)
     if isinstance(scores, Entries):
         dim = class_dim(scores.values.ndim)
         hit = scores.mask.gather(dim, labels.unsqueeze(dim)).squeeze(dim)
-    if isinstance(weight, Entries):
-        weighed = weight.mask[labels]
-        hit = weighed if hit is None else hit & weighed
-    return torch.ones_like(known) if hit is None else hit
+    return hit & weight.mask[labels] if isinstance(weight, Entries) else hit
 
 
 def _shares(weight: Operand | None, labels: Tensor) -> Tensor | None:
     """The weight of the class of each label; 0 where it is unspecified."""
-    if weight is None:
-        return None
-    return (torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight)[labels]
+    return None if weight is None else filled(weight)[labels]
 
 
 def label_loss(scores: Operand, labels: Labels, weight: Operand | None, ignore_index: int) -> Tensor:
     """``-weight[label] * scores[label]`` where the label counts, 0 elsewhere."""
-    plain = torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight
     values = values_of(scores).contiguous()  # of images, PyTorch's backward pass takes nothing else
-    return F.nll_loss(values, labels.classes, plain, ignore_index=ignore_index, reduction="none")
+    return F.nll_loss(values, labels.classes, filled(weight), ignore_index=ignore_index, reduction="none")
 
 
 def reduce_labelled(loss: Tensor, labels: Labels, reduction: str) -> Operand:
@@ -152,10 +149,7 @@ def cross_entropy(
     each = fused_cross_entropy(input, labels.classes, labels.counted, labels.weight, label_smoothing)
     if each is not None:
         reduced = reduce_labelled(each, labels, reduction)
-        dtype = values_of(input).dtype
-        if isinstance(reduced, Entries):
-            return Entries(reduced.values.to(dtype), reduced.mask)
-        return reduced.to(dtype)
+        return converted(reduced, values_of(input).dtype)  # type: ignore[no-any-return]
     scores = log_probabilities(input, labels.specified)
     loss = label_loss(scores, labels, weight, ignore_index)
     if label_smoothing > 0:
@@ -201,19 +195,15 @@ def probability_loss(
 
 def class_terms(scores: Entries, weight: Operand | None) -> Tensor:
     """Where the score of a class and its weight are specified."""
-    return (
-        scores.mask & along_classes(weight.mask, scores.mask.ndim)
-        if isinstance(weight, Entries)
-        else scores.mask
-    )
+    mask = scores.mask
+    return mask & along_classes(weight.mask, mask.ndim) if isinstance(weight, Entries) else mask
 
 
 def class_sum(values: Tensor, terms: Tensor, weight: Operand | None) -> tuple[Entries, Tensor]:
     """The weighted sum over the classes, and their number (at least 1)."""
     dim = class_dim(values.ndim)
     if weight is not None:
-        factor = torch.where(weight.mask, weight.values, 0) if isinstance(weight, Entries) else weight
-        values = values * torch.where(terms, along_classes(factor, values.ndim), 0)
+        values = values * torch.where(terms, along_classes(filled(weight), values.ndim), 0)
     return sum(Entries(values, terms), dim), terms.sum(dim).clamp(min=1)
 
 
@@ -222,24 +212,60 @@ def along_classes(weight: Tensor, ndim: int) -> Tensor:
     return weight.reshape(-1, *(1,) * (ndim - 2)) if ndim > 2 else weight
 
 
+#: Both step by step, as PyTorch computes them.
+OF_PROBABILITIES = pointwise(F.binary_cross_entropy, "input target weight", 0.5)
+OF_LOGITS = pointwise(F.binary_cross_entropy_with_logits, "input target weight pos_weight")
+
+
+def binary_cross_entropy(input: Operand, target: Operand, reduction: str, **weights: Any) -> Operand:
+    """``-weight (target log(input) + (1 - target) log(1 - input))``; the mean divides by the number of positions."""
+    size, wanted = values_of(target).shape, values_of(input).shape
+    if size != wanted:
+        raise ValueError(
+            f"Using a target size ({size}) that is different to the input size ({wanted}) is deprecated. "
+            "Please ensure they have the same size."
+        )
+    if weights.get("weight") is not None:
+        torch.broadcast_shapes(wanted, values_of(weights["weight"]).shape)
+    return _binary("probabilities", OF_PROBABILITIES, input, target, reduction, **weights)
+
+
+def binary_cross_entropy_with_logits(
+    input: Operand, target: Operand, reduction: str, **weights: Operand | None
+) -> Operand:
+    """The binary cross entropy of ``sigmoid(input)``; an unspecified weight leaves its positions unspecified."""
+    size, wanted = values_of(target).shape, values_of(input).shape
+    if size != wanted:
+        raise ValueError(f"Target size ({size}) must be the same as input size ({wanted})")
+    return _binary("logits", OF_LOGITS, input, target, reduction, **weights)
+
+
+def _binary(
+    kind: str, rule: Callable[..., Operand], input: Operand, target: Operand, reduction: str, **weights: Any
+) -> Operand:
+    unweighted = all(weight is None for weight in weights.values())
+    found = fused(kind, input, target, reduction) if unweighted else None
+    return rule(reduction, input=input, target=target, **weights) if found is None else found
+
+
 PATTERN = (
     "per position: the label and the class it points at are specified (probabilities: one class is); "
     "reduced: a plain number"
 )
+SOFTMAX = "(softmax - target) / count over the specified classes"
+LABELS = "-weight / sum of weights at the entry of each label"
+BINARY = "torch's, divided by the count, where all operands are specified"
+ORDER = "input target weight pos_weight reduction"
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS = (
+    loss_record(F.cross_entropy, cross_entropy, SOFTMAX, PATTERN, widens=False),  # its bodies do
+    loss_record(F.nll_loss, nll_loss, LABELS, PATTERN, widens=False),
+    loss_record(F.binary_cross_entropy, binary_cross_entropy, BINARY, has_body=True),
     loss_record(
-        F.cross_entropy,
-        cross_entropy,
-        "(softmax - target) / count over the specified classes",
-        pattern=PATTERN,
-        widens=False,  # its bodies do
-    ),
-    loss_record(
-        F.nll_loss,
-        nll_loss,
-        "-weight / sum of weights at the entry of each label",
-        pattern=PATTERN,
-        widens=False,
+        F.binary_cross_entropy_with_logits,
+        binary_cross_entropy_with_logits,
+        BINARY,
+        order=ORDER,
+        has_body=True,
     ),
 )

@@ -8,23 +8,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.semantics.compaction import specified_first
+from maskgrad.semantics.dimensions import specified_first
 from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 #: The log-probability of an absent class. Its exponential is 0; unlike -inf, it has differences.
 ABSENT = -1e30
@@ -108,12 +102,6 @@ def _delete_concatenated(
     return labels[listed], count
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    loss_record(
-        F.ctc_loss,
-        ctc_loss,
-        "torch's, over the remaining time steps, classes and labels",
-        widens=False,
-        pattern="per sequence: a time step, a label and an alignment are left; reduced: a plain number",
-    ),
-)
+PATTERN = "per sequence: a time step, a label and an alignment are left; reduced: a plain number"
+GRADIENT = "torch's, over the remaining time steps, classes and labels"
+OPERATIONS = (loss_record(F.ctc_loss, ctc_loss, GRADIENT, PATTERN, widens=False),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,13 +12,6 @@ from maskgrad.semantics.contractions import linear
 from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, values_of
 from maskgrad.semantics.losses.cross_entropy import PATTERN, Labels, cross_entropy, reduce_labelled
 from maskgrad.semantics.losses.reduction import loss_record
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
 
 
 def linear_cross_entropy(
@@ -61,7 +54,8 @@ def linear_cross_entropy(
     rows = reshaped(linear_weight, (outputs, values_of(input).shape[-1]))
     bias = None if linear_bias is None else reshaped(linear_bias, (outputs,))
     masked = any(isinstance(operand, Entries) for operand in (input, rows, bias))
-    logits = (linear if masked else _plain_linear)(F.linear, (input, rows, bias), {})
+    outer: Any = linear if masked else F.linear
+    logits = outer(input, rows, bias)
     return cross_entropy(reshaped(logits, shape), target, reduction, weight, ignored, label_smoothing)
 
 
@@ -110,21 +104,10 @@ def reshaped(operand: Any, shape: tuple[int, ...]) -> Any:
     return rearranged(operand, lambda part: part.reshape(shape))
 
 
-def _plain_linear(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return F.linear(*args)
-
-
 # Since PyTorch 2.13.
-OPERATIONS: tuple[Operation, ...] = (
-    (
-        loss_record(
-            F.linear_cross_entropy,
-            linear_cross_entropy,
-            "that of cross_entropy, through the layer",
-            pattern=PATTERN,
-            widens=False,
-        ),
-    )
+GRADIENT = "that of cross_entropy, through the layer"
+OPERATIONS = (
+    (loss_record(F.linear_cross_entropy, linear_cross_entropy, GRADIENT, PATTERN, widens=False),)
     if hasattr(F, "linear_cross_entropy")
     else ()
 )

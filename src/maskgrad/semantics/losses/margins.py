@@ -1,23 +1,34 @@
-"""Margins between the classes of a sample: deletion along the classes."""
+"""Margins: between the classes of a sample, between pairs and triplets, and soft ones.
+
+Classes are deleted from their sample, features from both sides of a distance, pairs from the loss.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from maskgrad.semantics.compaction import specified_first
-from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, values_of
-from maskgrad.semantics.losses.cross_entropy import class_dim, read_labels
+from maskgrad.semantics.callbacks import call_back
+from maskgrad.semantics.dimensions import specified_first
+from maskgrad.semantics.distances import pairwise_distance
+from maskgrad.semantics.entries import (
+    Entries,
+    Operand,
+    fill,
+    filled,
+    intersection,
+    mask_of,
+    rearranged,
+    values_of,
+)
+from maskgrad.semantics.losses.cross_entropy import BINARY, class_dim, read_labels
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS"]
+from maskgrad.semantics.losses.regression import each_position, pointwise
+from maskgrad.semantics.reductions import mean
 
 #: No label is ever this number, so none is ignored.
 NONE_IGNORED = -(2**63)
@@ -109,17 +120,148 @@ def _remaining(labels: Tensor, listed: Tensor, classes: Tensor) -> Tensor:
     return torch.where(kept, labels, -1).gather(-1, specified_first(kept, kept.ndim - 1))
 
 
-OPERATIONS: tuple[Operation, ...] = (
+def multilabel_soft_margin_loss(
+    input: Operand, target: Operand, reduction: str, weight: Operand | None = None
+) -> Operand:
+    """The binary cross entropy with logits, averaged over the specified classes of each sample."""
+    operands = {"input": input, "target": target} | ({} if weight is None else {"weight": weight})
+    return reduce_loss(mean(each_position(_each_label, operands, 1), values_of(input).ndim - 1), reduction)
+
+
+def _each_label(input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str) -> Tensor:
+    loss = -(target * F.logsigmoid(input) + (1 - target) * F.logsigmoid(-input))
+    return loss if weight is None else loss * weight
+
+
+MARGIN_RANKING = pointwise(F.margin_ranking_loss, "input1 input2 target")
+
+
+def margin_ranking_loss(reduction: str, **given: Any) -> Operand:
+    """``max(0, margin - target (input1 - input2))``."""
+    sizes = [values_of(given[name]).shape for name in ("input1", "input2", "target")]
+    if len({len(size) for size in sizes}) > 1:
+        raise RuntimeError(
+            "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
+            f"input1: {sizes[0]}, input2: {sizes[1]}, target: {sizes[2]} "
+        )
+    return MARGIN_RANKING(reduction, **given)
+
+
+def cosine_embedding_loss(
+    input1: Operand, input2: Operand, target: Operand, reduction: str, margin: float = 0
+) -> Operand:
+    """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1; over the features both sides have."""
+    labels, known = values_of(target), mask_of(target)
+    shape = torch.broadcast_shapes(values_of(input1).shape, values_of(input2).shape)
+    features = mask_of(input1).expand(shape) & mask_of(input2).expand(shape)
+    # A feature of zero adds nothing to a product or a length.
+    first, second = fill(input1, features, 0), fill(input2, features, 0)
+    pairs = features.any(-1) if features.ndim else features
+    both = pairs & known if labels.shape == pairs.shape else pairs
+    shown = both.unsqueeze(-1) if features.ndim else both
+    loss = F.cosine_embedding_loss(
+        torch.where(shown, first, 0),
+        torch.where(shown, second, 0),
+        filled(target, 1),
+        margin,
+        reduction="none",
+    )
+    return reduce_loss(Entries(loss, both), reduction)
+
+
+def distance(first: Operand, second: Operand, p: float = 2, eps: float = 1e-6) -> Operand:
+    """The p-norm of ``first - second + eps`` over the last dimension, of the features that both sides have."""
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return F.pairwise_distance(first, second, p, eps)
+    return pairwise_distance(first, second, p, eps)
+
+
+def triplet_margin_loss(
+    anchor: Operand,
+    positive: Operand,
+    negative: Operand,
+    reduction: str,
+    margin: float = 1.0,
+    swap: bool = False,
+    **norm: float,
+) -> Operand:
+    """``max(0, margin + |anchor - positive| - |anchor - negative|)``, over the features that both sides have."""
+    loss = _triplet(anchor, positive, negative, margin, swap, lambda x, y: distance(x, y, **norm))
+    return reduce_loss(loss, reduction)
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Operand,
+    positive: Operand,
+    negative: Operand,
+    reduction: str,
+    distance_function: Callable[[Any, Any], Any] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+) -> Operand:
+    """The same with a distance of the user, who gets MaskedTensors where the operands are masked."""
+    measure = distance if distance_function is None else lambda x, y: call_back(distance_function, x, y)
+    return reduce_loss(_triplet(anchor, positive, negative, margin, swap, measure), reduction)
+
+
+def _triplet(
+    anchor: Operand,
+    positive: Operand,
+    negative: Operand,
+    margin: float,
+    swap: bool,
+    measure: Callable[[Any, Any], Operand],
+) -> Entries:
+    """The loss of each triplet of which every distance is specified."""
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
+    ranks = [values_of(operand).ndim for operand in (anchor, positive, negative)]
+    if len(set(ranks)) > 1:
+        raise RuntimeError(
+            "The anchor, positive, and negative tensors are expected to have the same number of dimensions, "
+            f"but got: anchor {ranks[0]}D, positive {ranks[1]}D, and negative {ranks[2]}D inputs"
+        )
+    near, far = measure(anchor, positive), measure(anchor, negative)
+    distances = [near, far, measure(positive, negative)] if swap else [near, far]
+    mask = intersection(distances)
+    if mask is None:  # the user's distance has filled what was missing
+        mask = mask_of(values_of(near))
+    close, apart, *between = (fill(operand, mask, 1) for operand in distances)
+    if between:
+        apart = torch.minimum(apart, between[0])
+    loss = torch.clamp_min(margin + close - apart, 0)
+    return Entries(loss, mask.expand(loss.shape))
+
+
+CLASSES = "torch's, over the specified classes"
+LABEL = "per sample: the label and its class are specified; reduced: a plain number"
+LABELS = "per sample: a class and a label are specified; reduced: a plain number"
+ONE_CLASS = "per sample: one class is specified; reduced: a plain number"
+DISTANCES = "per pair: each distance has a feature that both sides have; reduced: a plain number"
+FEATURES = "torch's, over the specified features and pairs"
+VIOLATED = "-target / count and target / count where the margin is violated"
+
+HINGE = pointwise(F.hinge_embedding_loss, "input target")
+SOFT = pointwise(F.soft_margin_loss, "input target")
+
+OPERATIONS = (
+    loss_record(F.soft_margin_loss, SOFT, BINARY),
+    loss_record(F.multilabel_soft_margin_loss, multilabel_soft_margin_loss, BINARY, ONE_CLASS),
+    loss_record(F.multi_margin_loss, multi_margin_loss, CLASSES, LABEL),
+    loss_record(F.multilabel_margin_loss, multilabel_margin_loss, f"{CLASSES} and labels", LABELS),
+    loss_record(F.margin_ranking_loss, margin_ranking_loss, VIOLATED),
+    # nothing cancels in an entry, and its rounding is PyTorch's
     loss_record(
-        F.multi_margin_loss,
-        multi_margin_loss,
-        "torch's, over the specified classes",
-        pattern="per sample: the label and its class are specified; reduced: a plain number",
+        F.hinge_embedding_loss, HINGE, "torch's, divided by the count, where both are specified", widens=False
     ),
+    loss_record(F.cosine_embedding_loss, cosine_embedding_loss, FEATURES, DISTANCES),
+    loss_record(F.triplet_margin_loss, triplet_margin_loss, FEATURES, DISTANCES),
+    # the function that measures is the user's
     loss_record(
-        F.multilabel_margin_loss,
-        multilabel_margin_loss,
-        "torch's, over the specified classes and labels",
-        pattern="per sample: a class and a label are specified; reduced: a plain number",
+        F.triplet_margin_with_distance_loss,
+        triplet_margin_with_distance_loss,
+        FEATURES,
+        DISTANCES,
+        widens=False,
     ),
 )

@@ -1,32 +1,28 @@
-"""How a loss per position becomes one number, and how the arguments that say so are read."""
+"""How a loss per position becomes one number, and how the arguments that say so are read.
+
+Losses of large tensors are computed in one pass: input, target and mask are read once, and once more for the gradient.
+"""
 
 from __future__ import annotations
 
 import inspect
-from math import nan
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from math import inf, nan
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import runs_compiled
 from maskgrad.semantics.autocasting import wide
-from maskgrad.semantics.entries import HALVES, Entries, values_of
-from maskgrad.semantics.facts import record
+from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
+from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.reductions import mean, over_all, sum
 from maskgrad.semantics.signatures import paired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["loss_record", "reduce_loss", "reduction_named", "weighted_mean"]
 
 PATTERN = "intersection; reduced: a plain number"
 
@@ -39,11 +35,9 @@ def reduction_named(
     size_average: bool | None, reduce: bool | None, reduction: str, known: tuple[str, ...] = REDUCTIONS
 ) -> str:
     """The reduction meant, with its two legacy arguments taken into account; PyTorch judges what is none."""
-    if size_average is None and reduce is None and reduction in known:
-        return reduction
     if size_average is not None or reduce is not None:
         reduction = _Reduction.legacy_get_string(size_average, reduce)
-    return REDUCTIONS[_Reduction.get_enum(reduction)]
+    return reduction if reduction in known else REDUCTIONS[_Reduction.get_enum(reduction)]
 
 
 def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
@@ -57,10 +51,15 @@ def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
         return number(mean(loss), nan) if reduction == "mean" else number(sum(loss), 0)
     values, dims = loss.values, tuple(range(loss.values.ndim))
     wide = torch.float32 if values.dtype in HALVES else None
-    total, count = added_up(*kernels.masked_sum(values, loss.mask, dims, False, wide))
+    return _number(*kernels.masked_sum(values, loss.mask, dims, False, wide), values.dtype, reduction)
+
+
+def _number(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> Tensor:
+    """The mean or the sum, of this process or of several."""
+    total, count = added_up(total, count)
     if reduction == "mean":
-        return number(Entries((total / count.clamp(min=1)).to(values.dtype), count > 0), nan)
-    return number(Entries(total.to(values.dtype), count > 0), 0)
+        return number(Entries((total / count.clamp(min=1)).to(dtype), count.to(torch.bool)), nan)
+    return number(Entries(total.to(dtype), count.to(torch.bool)), 0)
 
 
 def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
@@ -69,26 +68,86 @@ def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
     ``repeated`` says how often broadcasting has repeated each weight: PyTorch counts it once.
     """
     wide = torch.float32 if loss.values.dtype in HALVES else None
-    total = sum(loss, dtype=wide)
-    share = sum(Entries(weight, loss.mask), dtype=wide)
+    (total, known), (share, _) = sum(loss, dtype=wide), sum(Entries(weight, loss.mask), dtype=wide)
     if adds_up():
-        known = total.mask
-        parts = (
-            torch.where(known, total.values, 0),
-            torch.where(known, share.values, 0),
-            known.to(torch.int64),
-        )
-        of_loss, of_weight, some = added_up(*parts)
-        total = Entries(of_loss, some > 0)
-        share = Entries(of_weight, some > 0)
-    divisor = torch.where(share.mask, share.values, 1)
+        parts = [torch.where(known, part, 0) for part in (total, share)]
+        total, share, some = added_up(*parts, known.to(torch.int64))
+        known = some > 0
+    divisor = torch.where(known, share, 1)
     if repeated > 1:  # 0 where there is nothing
         divisor = divisor / repeated
-    return number(Entries((total.values / divisor).to(loss.values.dtype), total.mask), nan)
+    return number(Entries((total / divisor).to(loss.values.dtype), known), nan)
+
+
+#: The numbers of a distance: see ``maskgrad/kernels/losses/__init__.py``.
+SQUARED = (1.0, inf, 1.0, 0.0)
+ABSOLUTE = (0.0, 0.0, 1.0, 0.0)
+
+
+def huber(delta: float = 1.0) -> tuple[float, ...] | None:
+    """Half the square up to ``delta``, then a line; None where torch must say what is wrong with it."""
+    return (0.5, delta, delta, delta * delta / 2) if 0 < delta < inf else None
+
+
+def smooth(beta: float = 1.0) -> tuple[float, ...] | None:
+    """Huber's divided by ``beta``; the absolute distance if that is 0."""
+    if not 0 < beta < inf:
+        return ABSOLUTE if beta == 0 else None
+    return (0.5 / beta, beta, 1.0, beta / 2)
+
+
+def fused(
+    kind: str, input: Operand, target: Operand, reduction: str, numbers: Sequence[float] | None = ()
+) -> Entries | Tensor | None:
+    """The reduced loss; None where it must be computed step by step (small, traced, mixed dtypes, …)."""
+    # asked for first, because what follows cannot be traced
+    if torch.compiler.is_compiling() or numbers is None:
+        return None
+    x, t = values_of(input), values_of(target)
+    masks = [operand.mask for operand in (input, target) if isinstance(operand, Entries)]
+    if x.shape != t.shape or x.dtype != t.dtype or not runs_compiled("masked_loss", x, t, *masks):
+        return None
+    mask = all_specified(input, target)
+    if reduction == "none":
+        return Entries(kernels.masked_loss(x, t, mask, kind, numbers), mask)
+    return _number(*kernels.masked_loss_sum(x, t, mask, kind, numbers), x.dtype, reduction)
+
+
+def fused_cross_entropy(
+    input: Operand, classes: Tensor, counted: Tensor, weight: Tensor | None, smoothing: float
+) -> Tensor | None:
+    """The loss of each position (float32 for halves), 0 where it does not count; None as for :func:`fused`.
+
+    Args:
+        input: the logits, with classes along dimension 1 (0 for a single sample).
+        classes: the label of each position that counts.
+        counted: where the label and its class are specified, and the label is not ignored.
+        weight: of each position.
+        smoothing: the label smoothing.
+    """
+    # asked for first, because what follows cannot be traced
+    if torch.compiler.is_compiling():
+        return None
+    x, dim = values_of(input), 1 if counted.ndim else 0
+    if not runs_compiled("masked_cross_entropy", x, mask_of(input), classes, counted, weight):
+        return None
+    if weight is not None and (weight.requires_grad or smoothing or weight.dtype != x.dtype):
+        return None
+    whole = bool(counted.all())
+    labels = classes if whole else torch.where(counted, classes, 0)
+    if labels.numel():
+        low, high = labels.aminmax()
+        if low < 0 or high >= x.shape[dim]:
+            return None  # torch says what is wrong
+    here = input.mask if isinstance(input, Entries) and whole else counted.unsqueeze(dim).expand(x.shape)
+    if isinstance(input, Entries) and not whole:
+        here = input.mask & here
+    loss, _ = kernels.masked_cross_entropy(x, here, labels, smoothing)
+    return loss if weight is None else loss * torch.where(counted, weight, 0)
 
 
 def loss_record(
-    function: Callable[..., Any],
+    plain: Callable[..., Any],
     rule: Callable[..., Any],
     gradient: str,
     pattern: str = PATTERN,
@@ -102,27 +161,27 @@ def loss_record(
     """The record of one loss, under its names in ``torch.nn.functional`` and, if it is there, in ``torch``.
 
     Args:
-        function: that of ``torch.nn.functional``.
-        rule: takes the arguments of ``function`` by name, the reduction as one of ``reductions``, and neither of the
+        plain: that of ``torch.nn.functional``.
+        rule: takes the arguments of ``plain`` by name, the reduction as one of ``reductions``, and neither of the
             two legacy ones.
         gradient: what reaches the operands, in words.
         pattern: which entries are specified, in words.
-        prepare: looks at the arguments of ``function``, and may complete them.
+        prepare: looks at the arguments of ``plain``, and may complete them.
         reductions: the names of reductions that ``rule`` knows.
         order: the arguments of the function in ``torch``, which takes the reduction as a number, if theirs is another
-            order than that of ``function``.
+            order than that of ``plain``.
         has_body: whether a compiled kernel computes it, halves too.
         widens: compute halves in float32, as the compiled bodies do it.
     """
-    names = tuple(inspect.signature(function).parameters)
-    twin = getattr(torch, function.__name__, None)
+    names = tuple(inspect.signature(plain).parameters)
+    twin = getattr(torch, plain.__name__, None)
     names_of_twin = order.split() or [name for name in names if name not in LEGACY]
 
-    def body(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         wanted = _half(args, kwargs, has_body) if widens else None
         if wanted is not None:
             args, kwargs = wide(args), wide(kwargs)
-        if called is twin:
+        if function is twin:
             arguments = paired(names_of_twin, args) | kwargs
             arguments["reduction"] = REDUCTIONS[arguments.get("reduction", 1)]
         else:
@@ -134,16 +193,10 @@ def loss_record(
             reduction = arguments.get("reduction", "mean")
             arguments["reduction"] = reduction_named(size_average, reduce, reduction, reductions)
         result = rule(**arguments)
-        if wanted is None:
-            return result
-        if isinstance(result, Entries):
-            return Entries(result.values.to(wanted), result.mask)
-        return result.to(wanted)
+        return result if wanted is None else converted(result, wanted)
 
-    functions = (function,) if twin is None else (function, twin)
-    return record(
-        f"nn.functional.{function.__name__}", "losses", body, pattern, gradient, functions=functions
-    )
+    functions = (plain,) if twin is None else (plain, twin)
+    return record(f"nn.functional.{plain.__name__}", "losses", body, pattern, gradient, functions=functions)
 
 
 def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torch.dtype | None:
@@ -155,11 +208,7 @@ def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torc
     dtypes = {x.dtype for x in values if x.is_floating_point()}
     if len(dtypes) != 1 or not dtypes.issubset(HALVES):
         return None
-    if (
-        has_body
-        and len(values) == 2
-        and values[0].shape == values[1].shape
-        and not torch.compiler.is_compiling()
-    ):
-        return None if runs_compiled("masked_loss", *values) else dtypes.pop()
+    has_body = has_body and len(values) == 2 and values[0].shape == values[1].shape
+    if has_body and not torch.compiler.is_compiling() and runs_compiled("masked_loss", *values):
+        return None
     return dtypes.pop()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values, is_eager
@@ -16,29 +19,30 @@ from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.entries import (
     Entries,
     Operand,
+    all_specified,
     fill,
-    intersection,
+    filled,
+    is_moderate,
     mask_of,
     rearranged,
     specified,
     values_of,
 )
-from maskgrad.semantics.harmless import is_moderate
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
-from maskgrad.semantics.losses.fused import ABSOLUTE, SQUARED, fused, huber, smooth
-from maskgrad.semantics.losses.reduction import LEGACY, REDUCTIONS, loss_record, reduce_loss, weighted_mean
+from maskgrad.semantics.losses.reduction import (
+    ABSOLUTE,
+    LEGACY,
+    REDUCTIONS,
+    SQUARED,
+    fused,
+    huber,
+    loss_record,
+    reduce_loss,
+    smooth,
+    weighted_mean,
+)
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.reductions import over_all, sum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from torch import Tensor
-
-    from maskgrad.semantics.facts import Operation
-
-__all__ = ["OPERATIONS", "each_position", "forgotten_weight", "pointwise"]
 
 
 def each_position(
@@ -52,8 +56,7 @@ def each_position(
 
     Those of a ``tame`` function are safe if they are moderate.
     """
-    mask = intersection(operands.values())
-    assert mask is not None  # dispatch calls a rule only with masked arguments
+    mask = all_specified(*operands.values())
     if tame and is_moderate(*map(values_of, operands.values())):
         filled = {name: values_of(operand) for name, operand in operands.items()}
     else:
@@ -107,14 +110,14 @@ def of_difference(
         input, target = _broadcast(input, target)
         distance = numbers(**options)
         found = fused("distance", input, target, reduction, distance)
-        if found is None and reduction != "none" and distance in POWERS:
-            found = _power_of_differences(input, target, reduction == "mean", POWERS[distance])
+        if found is None and reduction != "none" and distance in POWERS and is_eager() and not adds_up():
+            # a small tensor in the fewest calls
+            difference = Entries(values_of(input) - values_of(target), all_specified(input, target))
+            found = over_all(difference, reduction == "mean", POWERS[distance])
         if found is not None:
             return found
-        operands = {"input": input, "target": target}
-        return reduce_loss(
-            each_position(function, operands, 1, tame=distance is not None, **options), reduction
-        )
+        operands, tame = {"input": input, "target": target}, distance is not None
+        return reduce_loss(each_position(function, operands, 1, tame, **options), reduction)
 
     return rule
 
@@ -132,8 +135,7 @@ def _weighted(
     if size != values_of(input).shape:
         raise ValueError("Weights and input must have the same size.")
     input, target, weight = _broadcast(input, target, weight)
-    mask = intersection((input, target, weight))
-    assert mask is not None  # dispatch calls a rule only with masked arguments
+    mask = all_specified(input, target, weight)
     factor = fill(weight, mask, 0)
     plain = function(fill(input, mask, 1), fill(target, mask, 1), reduction="none", **options)
     loss = Entries(plain * factor, mask)
@@ -145,17 +147,6 @@ def _weighted(
 #: Distances that are a power of the difference: the derivative of a difference has no numbers in it, so that it can be
 #: taken before anything is replaced.
 POWERS = {SQUARED: torch.square, ABSOLUTE: torch.abs}
-
-
-def _power_of_differences(
-    input: Operand, target: Operand, average: bool, power: Callable[[Tensor], Tensor]
-) -> Tensor | None:
-    """The reduced loss of a small tensor in the fewest calls; None where :func:`over_all` gives none."""
-    if not is_eager() or adds_up():
-        return None
-    mask = intersection((input, target))
-    assert mask is not None  # dispatch calls a rule only with masked arguments
-    return over_all(Entries(values_of(input) - values_of(target), mask), average, power)
 
 
 def forgotten_weight() -> Operand | None:
@@ -186,8 +177,7 @@ def gaussian_nll_loss(
 ) -> Operand:
     """The negative log-likelihood of normal variables, each with its variance."""
     variance = _variance(var, values_of(input))
-    mask = intersection((input, target, variance))
-    assert mask is not None  # dispatch calls a rule only with masked arguments
+    mask = all_specified(input, target, variance)
     safe = fill(variance, mask, 1).clone()
     with torch.no_grad():  # the gradient passes the limit, as in PyTorch
         safe.clamp_(min=eps)
@@ -210,10 +200,8 @@ def _variance(var: Operand | float, input: Tensor) -> Operand:
         return var
     if input.shape[:-1] == values.shape:
         return rearranged(var, lambda part: part.unsqueeze(-1))  # type: ignore[no-any-return]
-    different = [
-        i for i, size in enumerate(input.shape) if values.ndim == input.ndim and values.shape[i] != size
-    ]
-    if [values.shape[i] for i in different] != [1]:
+    different = [v for v, size in zip(values.shape, input.shape, strict=False) if v != size]
+    if values.ndim != input.ndim or different != [1]:
         raise ValueError("var is of incorrect size")
     return var
 
@@ -230,7 +218,7 @@ def kl_div(input: Operand, target: Operand, reduction: str, log_target: bool = F
     row = loss.mask.ndim - len(shape)
     others = tuple(d for d in range(loss.mask.ndim) if d != row or shape[0] == 1)
     rows = any_of(loss.mask, others, False).sum()
-    summed, rows, known = added_up(torch.where(total.mask, total.values, 0), rows, total.mask.to(torch.int64))
+    summed, rows, known = added_up(filled(total), rows, total.mask.to(torch.int64))
     return number(Entries(summed / rows.clamp(min=1), known > 0), math.nan)
 
 
@@ -245,27 +233,20 @@ def _warn_of_mean(arguments: dict[str, Any]) -> None:
         )
 
 
+SQUARE = "2 (input - target) / count where both are specified"
+SIGN = "sign(input - target) / count where both are specified"
 DIFFERENCE = "torch's, divided by the count, where both are specified"
+ALL = "torch's, divided by the count, where all are specified"
 
-OPERATIONS: tuple[Operation, ...] = (
-    loss_record(
-        F.mse_loss,
-        of_difference(F.mse_loss, lambda: SQUARED, by_weight=True),
-        "2 (input - target) / count where both are specified",
-        has_body=True,
-    ),
-    loss_record(
-        F.l1_loss,
-        of_difference(F.l1_loss, lambda: ABSOLUTE, by_weight=True),
-        "sign(input - target) / count where both are specified",
-        prepare=_remember_weight,
-        has_body=True,
-    ),
+mse_loss = of_difference(F.mse_loss, lambda: SQUARED, by_weight=True)
+l1_loss = of_difference(F.l1_loss, lambda: ABSOLUTE, by_weight=True)
+
+OPERATIONS = (
+    loss_record(F.mse_loss, mse_loss, SQUARE, has_body=True),
+    loss_record(F.l1_loss, l1_loss, SIGN, prepare=_remember_weight, has_body=True),
     loss_record(F.smooth_l1_loss, of_difference(F.smooth_l1_loss, smooth), DIFFERENCE, has_body=True),
     loss_record(F.huber_loss, of_difference(F.huber_loss, huber), DIFFERENCE, has_body=True),
     loss_record(F.poisson_nll_loss, pointwise(F.poisson_nll_loss, "input target"), DIFFERENCE),
-    loss_record(
-        F.gaussian_nll_loss, gaussian_nll_loss, "torch's, divided by the count, where all are specified"
-    ),
+    loss_record(F.gaussian_nll_loss, gaussian_nll_loss, ALL),
     loss_record(F.kl_div, kl_div, DIFFERENCE, prepare=_warn_of_mean, reductions=(*REDUCTIONS, "batchmean")),
 )

@@ -13,7 +13,7 @@ from maskgrad.patterns.algebra import equal
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import at_rows
-from maskgrad.semantics.plain_arguments import plain_arguments
+from maskgrad.semantics.signatures import plain_arguments
 from maskgrad.semantics.sparse.elementwise import lookup, same_pattern
 from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_masked, shape_of
 
