@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError
 from maskgrad.export.ports import Ports, pack, unpack
-from maskgrad.export.traced_shapes import right_shapes
+from maskgrad.export.translation import right_shapes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
 
@@ -78,9 +78,14 @@ def captured(
     Raises:
         DependsOnNumbersError: the course of the computation depends on numbers that are known in a run only.
     """
+    from torch.fx.experimental import _config
+
     shapes = tuple([dict(d) or None for d in dimensions]) if any(dimensions) else None
+    sizes: Any = contextlib.nullcontext()
+    if oblivious and shapes is not None:
+        sizes = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
     try:
-        with torch.no_grad(), right_shapes(), _sizes_are_examples(oblivious and shapes is not None):
+        with torch.no_grad(), right_shapes(), sizes:
             return torch.export.export(
                 plain, (tuple(tensors),), dynamic_shapes=(shapes,) if shapes else None, strict=False
             )
@@ -91,14 +96,6 @@ def captured(
                 operation, f"what comes next{where} depends on the numbers that a run will have", REMEDY
             ) from error
         raise
-
-
-def _sizes_are_examples(wanted: bool) -> contextlib.AbstractContextManager[Any]:
-    from torch.fx.experimental import _config
-
-    if wanted:
-        return _config.patch(backed_size_oblivious=True)  # type: ignore[no-any-return, attr-defined]
-    return contextlib.nullcontext()
 
 
 def _depends_on_numbers(error: BaseException) -> bool:

@@ -1,15 +1,15 @@
-"""What the inputs and outputs of a graph are called."""
+"""The names of a graph's inputs and outputs: where they come from, and how they are written into it."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from maskgrad.export.ports import Place, Ports
 
-__all__ = ["Arguments", "Given", "argument_names", "input_names_of", "output_names_of"]
+__all__ = ["Arguments", "Given", "argument_names", "input_names_of", "output_names_of", "ports_named"]
 
 Given = Sequence[str | Sequence[str]] | None
 
@@ -118,3 +118,51 @@ def _given(places: list[Place], given: Any, argument: str, taken: set[str]) -> t
             f"{argument} must be distinct, also from the names of inputs and masks; found {twice[0]!r} more than once"
         )
     return tuple(found)
+
+
+def ports_named(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Call inputs and outputs so; what has such a name inside of the graph gets another one.
+
+    PyTorch's exporter would take the names itself, but (2.13) no output by the name of an operation, such as ``where``.
+
+    Args:
+        model: an ``onnx_ir.Model``; it is changed.
+        inputs: in the order of the inputs.
+        outputs: in the order of the outputs.
+    """
+    ports = [*model.graph.inputs, *model.graph.outputs]
+    names = [*inputs, *outputs]
+    numbers = {id(port) for port in ports}
+    inner = [value for value in _values(model) if id(value) not in numbers]
+    taken = {*names, *(value.name for value in inner)}
+    for value in inner:
+        if value.name in names:
+            number = 1
+            while f"{value.name}_{number}" in taken:
+                number += 1
+            taken.add(f"{value.name}_{number}")
+            _rename(model, value, f"{value.name}_{number}")
+    for value, name in zip(ports, names, strict=True):
+        _rename(model, value, name)
+
+
+def _rename(model: Any, value: Any, name: str) -> None:
+    held = value.name in model.graph.initializers and model.graph.initializers[value.name] is value
+    if held:
+        del model.graph.initializers[value.name]
+    value.name = name
+    if held:
+        model.graph.register_initializer(value)
+
+
+def _values(model: Any) -> Iterator[Any]:
+    import onnx_ir
+
+    yield from model.graph.inputs
+    yield from model.graph.initializers.values()
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        yield from node.outputs
+    for function in model.functions.values():
+        yield from function.inputs
+        for node in onnx_ir.traversal.RecursiveGraphIterator(function):
+            yield from node.outputs

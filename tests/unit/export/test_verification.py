@@ -6,7 +6,7 @@ import torch
 
 import maskgrad as mg
 from maskgrad.export.ports import unpack
-from maskgrad.export.variations import variations
+from maskgrad.export.verification import variations
 
 
 def test_masks_change_and_garbage_lies_under_each() -> None:
