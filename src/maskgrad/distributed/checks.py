@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from maskgrad.distributed.agreement import agree
-from maskgrad.distributed.gradients import is_distributed_tensor
+from maskgrad.distributed.agreement import Postponed, check_consistent
+from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes
 from maskgrad.distributed.sharding import is_sharded
 from maskgrad.masked_tensor import MaskedTensor
@@ -49,11 +49,8 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
     """
     ranks = ProcessGroup(group, "check_optimizer")
     if not isinstance(optimizer, Optimizer):
-        agree(
-            ranks,
-            "",
-            TypeError(f"optimizer must be a torch.optim.Optimizer, found {type(optimizer).__name__}"),
-        )
+        error = TypeError(f"optimizer must be a torch.optim.Optimizer, found {type(optimizer).__name__}")
+        check_consistent(ranks, "", error)
     parts = [f"an optimizer of class {type(optimizer).__name__}"]
     for number, options in enumerate(optimizer.param_groups):
         names = sorted(set(options) - {"params"})
@@ -63,7 +60,7 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
             parts.append(f"{where} of shape {tuple(param.shape)} and {param.dtype}")
             known = optimizer.state.get(param, {}) if state and not is_sharded(param) else {}
             parts += [f"state {name!r} of {where}: {_shown(known[name])}" for name in sorted(known)]
-    agree(ranks, "; ".join(part.replace(";", ",") for part in parts))
+    check_consistent(ranks, "; ".join(part.replace(";", ",") for part in parts))
 
 
 def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], group: Any = None) -> None:
@@ -94,15 +91,12 @@ def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], gr
     Source: replicas that should be equal are compared by a digest, as files are.
     """
     ranks = ProcessGroup(group, "check_parameters")
-    refusal: Exception | None = None
     parts = []
-    try:
+    with Postponed() as postponed:
         for name, tensor in _named(module_or_params):
             digest = hashlib.blake2b(as_bytes(tensor).cpu().numpy().tobytes(), digest_size=12).hexdigest()
             parts.append(f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype} with digest {digest}")
-    except TypeError as error:  # the other ranks are told
-        refusal = error
-    agree(ranks, "; ".join(parts), refusal)
+    check_consistent(ranks, "; ".join(parts), postponed.error)
 
 
 def _named(given: nn.Module | Tensor | Iterable[Tensor]) -> Iterable[tuple[str, Tensor]]:

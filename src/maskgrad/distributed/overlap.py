@@ -12,8 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.exchange import Exchange, Way
-from maskgrad.distributed.gradients import slots_of, write_gradients
+from maskgrad.distributed.agreement import Postponed
+from maskgrad.distributed.all_reduction import named_gradients, write_gradients
+from maskgrad.distributed.exchange import Exchange, Transport
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.errors import LostRankError
 from maskgrad.gradients.attached import AnyGradient
@@ -27,16 +28,21 @@ class OverlappedExchange:
 
     Args:
         params: by name, in the same order on all ranks.
-        group: a group of ranks that nothing else talks in.
-        way: how sparse gradients travel.
+        group: a process group that nothing else uses.
+        transport: how sparse gradients travel.
         overlap: start before the backward pass ends.
         bucket_bytes: how large parameters may be together that travel in one exchange.
     """
 
     def __init__(
-        self, params: dict[str, Tensor], group: ProcessGroup, way: Way, overlap: bool, bucket_bytes: float
+        self,
+        params: dict[str, Tensor],
+        group: ProcessGroup,
+        transport: Transport,
+        overlap: bool,
+        bucket_bytes: float,
     ) -> None:
-        self.params, self.group, self.way, self.overlap = params, group, way, overlap
+        self.params, self.group, self.transport, self.overlap = params, group, transport, overlap
         self.divide_by_present = False
         self.armed = False
         self._buckets = _bucketed(params, bucket_bytes)
@@ -61,16 +67,16 @@ class OverlappedExchange:
         """Go through the same exchanges as the other ranks, with nothing: this rank has no input any more."""
         self._reset()
         self._received(away=True)
-        refusal = self._refusal
+        error = self._error
         self._reset()
-        if refusal is not None:
-            raise refusal
+        if error is not None:
+            raise error
 
     def _reset(self) -> None:
         self._queued = False
         self._waiting = [set(bucket) for bucket in self._buckets]
         self._started: list[Exchange] = []
-        self._refusal: Exception | None = None
+        self._error: Exception | None = None
 
     def _accumulated(self, name: str, _: Tensor) -> None:
         if not self.armed:
@@ -88,23 +94,21 @@ class OverlappedExchange:
             self._start()
 
     def _more(self) -> bool:
-        return self._refusal is None and len(self._started) < len(self._buckets)
+        return self._error is None and len(self._started) < len(self._buckets)
 
     def _start(self, away: bool = False) -> None:
-        """Tell what the bucket brings; and send the bucket before, whose owners have had time to tell."""
+        """Say what the bucket contributes; and send the bucket before, of which the others have had time to say it."""
         number = len(self._started)
         names = self._buckets[number]
         params = [self.params[name] for name in names]
-        refusal, slots = None, slots_of(params, [repr(name) for name in names], present=False)
-        if not away:
-            try:
-                slots = slots_of(params, [f"parameter {name!r}" for name in names])
-            except ValueError as error:  # the other ranks are told
-                refusal = error
-        slots = [slot._replace(name=f"gradient of {name!r}") for slot, name in zip(slots, names, strict=True)]
+        called = [f"parameter {name!r}" for name in names]
+        found = named_gradients(params, called, present=False)
+        with Postponed() as postponed:
+            found = named_gradients(params, called, present=not away)
+        error = postponed.error
         with torch.no_grad():
             self._started.append(
-                Exchange(slots, self.group, "avg", self.way, refusal, away, self.divide_by_present)
+                Exchange(found, self.group, "avg", self.transport, error, away, self.divide_by_present)
             )
         if number:
             self._send(number - 1)
@@ -116,7 +120,7 @@ class OverlappedExchange:
         except LostRankError:
             raise
         except Exception as error:  # of all ranks, which start nothing more
-            self._refusal = error
+            self._error = error
 
     def _finish(self) -> None:
         """At the end of backward: exchange what is left. DistributedDataParallel ends its own before we write."""
@@ -127,18 +131,18 @@ class OverlappedExchange:
         """The results of all buckets, once all have arrived."""
         while self._more():
             self._start(away)
-        if self._started and self._refusal is None:
+        if self._started and self._error is None:
             self._send(len(self._started) - 1)
-        if self._refusal is not None:
+        if self._error is not None:
             return []
         with torch.no_grad():
             return [started.finish() for started in self._started]
 
     def _write(self, found: list[list[AnyGradient | None]]) -> None:
-        refusal = self._refusal
+        error = self._error
         self._reset()
-        if refusal is not None:
-            raise refusal
+        if error is not None:
+            raise error
         with torch.no_grad():
             for names, gradients in zip(self._buckets, found, strict=True):
                 write_gradients([self.params[name] for name in names], gradients)

@@ -4,20 +4,128 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
-from maskgrad.distributed.agreement import agree
-from maskgrad.distributed.all_reduction import checked_choice
-from maskgrad.distributed.exchange import Way
-from maskgrad.distributed.partition import ParameterPartition, partition
+from maskgrad.distributed.agreement import Postponed, check_choice, check_consistent
+from maskgrad.distributed.all_reduction import is_distributed_tensor
+from maskgrad.distributed.exchange import Transport
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.distributed.sharding import is_sharded
 
 if TYPE_CHECKING:
     from maskgrad.distributed.data_parallel import DataParallel
 
-__all__ = ["prepare"]
+__all__ = ["ParameterPartition", "partition", "prepare"]
+
+_LOCAL = "_ddp_params_and_buffers_to_ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPartition:
+    """Parameters that need a gradient, by name; a shared one by its first name."""
+
+    dense: dict[str, Tensor] = field(default_factory=dict)
+    """For DistributedDataParallel, which adds up whole tensors in buckets."""
+    exchanged: dict[str, Tensor] = field(default_factory=dict)
+    """For our exchange, which asks the gradients of what kind they are."""
+    local: dict[str, Tensor] = field(default_factory=dict)
+    """Left alone: DTensors, rows of sharded tables, and what a module says is its own."""
+
+    def described(self) -> str:
+        """A text that is the same on ranks that can train together."""
+        parts = []
+        for kind, params in (("dense", self.dense), ("exchanged", self.exchanged)):
+            for name, p in params.items():
+                parts.append(
+                    f"parameter {name!r} of shape {tuple(p.shape)} and {p.dtype} ({kind}, {p.device.type})"
+                )
+        return "; ".join(parts)
+
+
+def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None) -> ParameterPartition:
+    """Divide the parameters of ``module``.
+
+    Layers of ``torch.nn`` without ``sparse=True`` have dense gradients. What a class from elsewhere does with its own
+    parameters cannot be known, so they are exchanged by what their gradients turn out to be.
+
+    Args:
+        module: the module.
+        sparse: names, parameters or modules whose parameters are exchanged in any case; None: only those found.
+
+    Raises:
+        ValueError: a name or parameter that the module does not have.
+        TypeError: something that is none of the three.
+    """
+    everything: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    names = {id(p): name for name, p in reversed(everything.items())}
+    chosen = _chosen(everything, sparse)
+    chosen |= {
+        id(p)
+        for owner in module.modules()
+        for p in owner.parameters(recurse=False)
+        if not _dense_by_nature(owner)
+    }
+    own: set[int] = set()
+    for prefix, owner in module.named_modules():
+        for name in getattr(owner, _LOCAL, ()):
+            whole = f"{prefix}.{name}" if prefix else name
+            own |= {id(everything[whole])} if whole in everything else set()
+    found = ParameterPartition()
+    for key, name in names.items():
+        p = everything[name]
+        if key in own or is_distributed_tensor(p) or is_sharded(p):
+            found.local[name] = p
+        elif p.requires_grad:
+            (found.exchanged if key in chosen else found.dense)[name] = p
+    order = list(everything)
+    for part in (found.dense, found.exchanged, found.local):
+        ordered = sorted(part.items(), key=lambda item: order.index(item[0]))
+        part.clear()
+        part.update(ordered)
+    return found
+
+
+def _chosen(everything: dict[str, Tensor], sparse: Iterable[str | Tensor | nn.Module] | None) -> set[int]:
+    if isinstance(sparse, (str, Tensor, nn.Module)):
+        sparse = [sparse]
+    known = {id(p) for p in everything.values()}
+    chosen: set[int] = set()
+    for one in sparse or ():
+        if isinstance(one, nn.Module):
+            found = {id(p) for p in one.parameters()}
+        elif isinstance(one, Tensor):
+            found = {id(one)}
+        elif isinstance(one, str):
+            found = {id(p) for name, p in everything.items() if name == one or name.startswith(f"{one}.")}
+            if not found:
+                raise ValueError(f"sparse names {one!r}, but the module has no such parameter or part")
+        else:
+            raise TypeError(f"sparse must hold names, parameters or modules, found {type(one).__name__}")
+        if not found <= known:
+            raise ValueError(
+                "sparse holds a parameter that the module does not have; take it from this module"
+            )
+        chosen |= found
+    return chosen
+
+
+def _dense_by_nature(owner: nn.Module) -> bool:
+    if getattr(owner, "sparse", False):
+        return False
+    return type(owner).__module__.startswith(("torch.nn.", "torch.ao.")) or type(owner) is nn.Module
+
+
+def refuse_sparse_gradient(name: str, gradient: Tensor) -> None:
+    """RuntimeError where a parameter of DistributedDataParallel, which cannot take it, has a sparse gradient."""
+    if gradient.layout is not torch.strided:
+        raise RuntimeError(
+            f"parameter {name!r} has a gradient of layout {gradient.layout}, although its layer is one of torch.nn "
+            f"whose gradients are dense; say so: mg.distributed.prepare(module, sparse=[{name!r}])"
+        )
 
 
 def prepare(
@@ -25,7 +133,7 @@ def prepare(
     group: Any = None,
     *,
     sparse: Iterable[str | Tensor | nn.Module] | None = None,
-    exchange: Way = "auto",
+    exchange: Transport = "auto",
     overlap: bool = True,
     init_sync: bool = True,
     timeout: datetime.timedelta | None = None,
@@ -81,35 +189,24 @@ def prepare(
     Source: ``torch.nn.parallel.DistributedDataParallel``, whose reducer takes sparse gradients of two classes only.
     """
     ranks = ProcessGroup(group, "prepare")
-    refusal: Exception | None = None
     parts, plan = ParameterPartition(), ""
-    try:
+    with Postponed() as postponed:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, found {type(module).__name__}")
-        checked_choice("exchange", exchange, ("auto", "dense", "sparse"))
+        check_choice("exchange", exchange, ("auto", "dense", "sparse"))
         parts = partition(module, sparse)
         own = {"exchange": exchange, "overlap": overlap, "init_sync": init_sync, "timeout": timeout}
         options = {**own, "exchange_bucket_mb": exchange_bucket_mb, **ddp_options}
         plan = "; ".join(
             [*(f"{name}={_shown(options[name])}" for name in sorted(options)), parts.described()]
         )
-    except (TypeError, ValueError) as error:  # the other ranks are told
-        refusal = error
-    agree(ranks, plan, refusal)
+    check_consistent(ranks, plan, postponed.error)
     # A class derived from what a build without torch.distributed lacks.
     from maskgrad.distributed.data_parallel import DataParallel
 
-    mebibyte = 1 << 20
+    bucket_bytes = exchange_bucket_mb * (1 << 20)
     return DataParallel(
-        module,
-        ranks,
-        parts,
-        exchange,
-        overlap,
-        init_sync,
-        timeout,
-        exchange_bucket_mb * mebibyte,
-        ddp_options,
+        module, ranks, parts, exchange, overlap, init_sync, timeout, bucket_bytes, ddp_options
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.all_reduction import checked_choice
+from maskgrad.distributed.agreement import Postponed, check_choice
 from maskgrad.distributed.global_sums import Gradients, global_sums
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
@@ -230,13 +230,11 @@ def count(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = Non
     Source: arithmetic.
     """
     ranks = ProcessGroup(group, "count")
-    number, refusal = torch.zeros((), dtype=torch.int64), None
-    try:
+    number = torch.zeros((), dtype=torch.int64)
+    with Postponed() as postponed:
         _check(x, "count", "averaged")
         number = _number(x, dim, keepdim)
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:  # the other ranks are told
-        refusal = error
-    return global_sums(ranks, [number], "averaged", refusal)[0]
+    return global_sums(ranks, [number], "averaged", postponed.error)[0]
 
 
 def _totals(
@@ -250,19 +248,16 @@ def _totals(
 ) -> tuple[Tensor, Tensor, torch.dtype]:
     """The sum of the entries of all ranks, their number, and the dtype that the result is to have."""
     ranks = ProcessGroup(group, what)
-    refusal: Exception | None = None
     total = number = torch.zeros(())
     wanted = torch.float32
-    try:
+    with Postponed() as postponed:
         _check(x, what, gradients)
         wide = _wide(x, dtype)
         wanted = dtype or (x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else wide)
         added = x.sum(dim, keepdim, dtype=wide)
         total = added.filled(0) if isinstance(added, MaskedTensor) else added
         number = _number(x, dim, keepdim)
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:  # the other ranks are told
-        refusal = error
-    total, number = global_sums(ranks, [total, number], gradients, refusal)
+    total, number = global_sums(ranks, [total, number], gradients, postponed.error)
     return total, number, wanted
 
 
@@ -294,7 +289,7 @@ def _check(x: object, what: str, gradients: str) -> None:
         )
     if what in ("mean", "var") and not (x.dtype.is_floating_point or x.dtype.is_complex):
         raise TypeError(f"{what}: x has dtype {x.dtype}; convert it to a floating-point or complex one")
-    checked_choice("gradients", gradients, ("averaged", "summed"))
+    check_choice("gradients", gradients, ("averaged", "summed"))
 
 
 def _wide(x: Masked, dtype: torch.dtype | None) -> torch.dtype:

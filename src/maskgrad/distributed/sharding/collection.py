@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.sharding.embedding import ShardedEmbedding
-from maskgrad.distributed.sharding.embedding_bag import ShardedEmbeddingBag
+from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.distributed.sharding.embedding import ShardedEmbedding, ShardedEmbeddingBag
 from maskgrad.distributed.sharding.look_up import look_up
-from maskgrad.distributed.sharding.ranks import Ranks
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["ShardedTables", "spread_tables"]
@@ -76,23 +75,17 @@ class ShardedTables(torch.nn.Module):
         # One order on all ranks, whatever that of the dictionary.
         names = [name for name in self.tables if name in arguments]
         named: list[Any] = [self.tables[name] for name in names]
-        refusal = self._refusal(arguments, names)
-        if refusal is not None:
+        error = self._error(arguments, names)
+        if error is not None:
             named = named or [next(iter(self.tables.values()))]
         indices = [arguments[name][0] for name in names if arguments[name]]
-        found = look_up(
-            named,
-            indices,
-            repeated=[table.wants_repeated(index) for table, index in zip(named, indices, strict=False)],
-            refusal=refusal,
-            what=type(self).__name__,
-        )
+        found = look_up(named, indices, error=error, what=type(self).__name__)
         return {
             name: table.result(*answer, *arguments[name])
             for name, table, answer in zip(names, named, found, strict=True)
         }
 
-    def _refusal(self, arguments: Mapping[str, tuple[Any, ...]], names: list[str]) -> Exception | None:
+    def _error(self, arguments: Mapping[str, tuple[Any, ...]], names: list[str]) -> Exception | None:
         strangers = [name for name in arguments if name not in self.tables]
         if strangers or not names:
             given = repr(strangers[0]) if strangers else "no table"
@@ -104,9 +97,10 @@ class ShardedTables(torch.nn.Module):
                 return TypeError(
                     f"inputs[{name!r}] must be indices, or a tuple of 1 to {most} arguments; got {len(arguments[name])}"
                 )
-            refusal: Exception | None = table.refusal(*arguments[name])
-            if refusal is not None:
-                return refusal
+            if most > 1:
+                error: Exception | None = table.error(*arguments[name])
+                if error is not None:
+                    return error
         return None
 
 
@@ -130,7 +124,7 @@ def spread_tables(
 
     Source: R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969: at most 4/3 of the best.
     """
-    burden = [0] * Ranks(process_group).size
+    burden = [0] * ProcessGroup(process_group, "spread_tables", or_alone=True).size
     found = {}
     for name in sorted(sizes, key=lambda name: -sizes[name]):
         found[name] = burden.index(min(burden))

@@ -1,24 +1,25 @@
-"""Which rank keeps which rows of a table.
-
-A table of N rows is seen as a grid of S slots with R places each, in row-major order ("physical" rows). Whole slots
-are dealt out to the ranks, ``ceil(S / W)`` to each, in order; this is how ``torch.chunk`` and DTensor's ``Shard(0)``
-cut, so a shard is a rectangle of a tensor whose shape does not depend on the number of ranks W.
-
-- ``"block"``: N slots with one place. Neighbouring rows are neighbours, and the grid is the table itself.
-- ``"cyclic"``: row i lies in slot ``i % S``, place ``i // S``. Neighbouring rows lie on different ranks, so that rows
-  sorted by how often they are needed burden all ranks alike. S is a power of two near the square root of N.
-- a rank: all rows lie there ("table-wise").
-"""
+"""Where each row of a table lies: on which rank, with which first values, and how a shard is saved."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-__all__ = ["Arrangement", "Placement"]
+from maskgrad.distributed.process_group import ProcessGroup
+
+__all__ = [
+    "Arrangement",
+    "Initializer",
+    "Placement",
+    "draw_seed",
+    "fill_shard",
+    "shard_of_loaded",
+    "shard_to_save",
+]
 
 Arrangement = Literal["block", "cyclic"]
 
@@ -117,3 +118,96 @@ class Placement:
         physical = row if self.arrangement != "cyclic" else row % self.slots * self.places + row // self.slots
         first = self.first_row(self.rank)
         return physical - first if first <= physical < self.first_row(self.rank + 1) else None
+
+
+Initializer = Callable[[Tensor, torch.Generator], Any]
+"""Fills a tensor (k, *row) in place with numbers of a generator."""
+
+_BLOCK = 4096
+_SEEDS = 1 << 32
+
+
+def draw_seed() -> int:
+    """A seed from PyTorch's default generator; takes the same from it whatever the table."""
+    return int(torch.randint(_SEEDS, ()).item())
+
+
+@torch.no_grad()
+def fill_shard(shard: Tensor, placement: Placement, seed: int, fill: Initializer | None) -> None:
+    """Fill ``shard`` (local_rows, *row) with its part of the table that belongs to ``seed``.
+
+    Args:
+        shard: written in place; a GPU gets what the CPU draws.
+        placement: which rows those are.
+        seed: of the whole table.
+        fill: None: standard normal numbers, as in ``torch.nn.Embedding``.
+    """
+    first, end = placement.first_row(placement.rank), placement.first_row(placement.rank + 1)
+    total = placement.slots * placement.places
+    generator = torch.Generator()
+    for start in range(first - first % _BLOCK, end, _BLOCK):
+        block = torch.empty((min(_BLOCK, total - start), *shard.shape[1:]), dtype=shard.dtype)
+        generator.manual_seed((seed + start // _BLOCK) % _SEEDS)
+        (fill or _normal)(block, generator)
+        low, high = max(start, first), min(start + _BLOCK, end)
+        shard[low - first : high - first] = block[low - start : high - start]
+
+
+def _normal(rows: Tensor, generator: torch.Generator) -> None:
+    rows.normal_(generator=generator)
+
+
+def shard_to_save(shard: Tensor, placement: Placement, ranks: ProcessGroup) -> Any:
+    """``shard`` (local_rows, *row) as part of the whole, sharing its memory; None where another rank has it all.
+
+    The first dimension of ``shard`` is that of the table: a parameter, or a state of its optimizer.
+    """
+    if not placement.is_split:
+        return None if placement.lies_elsewhere else shard
+    grid = placement.grid(tuple(shard.shape[1:]))
+    rows_here = shard.shape[0] // placement.places if placement.places else 0
+    local = shard.view(rows_here, *grid[1:])
+    if ranks.size == 1:
+        return local
+    from torch.distributed.tensor import DTensor, Shard
+
+    stride = torch.empty(grid, device="meta").stride()
+    return DTensor.from_local(
+        local.detach(),
+        ranks.mesh(shard.device),
+        [Shard(0)],
+        run_check=False,
+        shape=torch.Size(grid),
+        stride=stride,
+    )
+
+
+def shard_of_loaded(loaded: Any, shard: Tensor, placement: Placement) -> Tensor | None:
+    """This rank's rows of ``loaded``, in the shape of ``shard``; None if its shape does not fit the table.
+
+    Args:
+        loaded: what :func:`shard_to_save` gives, or the whole table, as a grid or as rows (N, *row).
+        shard: what is to be loaded; read for its shape.
+        placement: of the table.
+    """
+    row_shape = tuple(shard.shape[1:])
+    grid = placement.grid(row_shape)
+    shape = tuple(loaded.shape)
+    if _is_distributed(loaded):
+        local: Tensor = loaded.to_local()
+        return local.reshape(shard.shape) if shape == grid else None
+    if shape == (placement.rows, *row_shape):
+        rows = placement.own_rows(loaded.device)
+        own: Tensor = loaded[rows.clamp_min(0)] if len(rows) else loaded[:0]
+        return own
+    if shape == grid:
+        first, end = (
+            placement.first_row(rank) // placement.places for rank in (placement.rank, placement.rank + 1)
+        )
+        return loaded[first:end].reshape(shard.shape)  # type: ignore[no-any-return]
+    return None
+
+
+def _is_distributed(value: Any) -> bool:
+    # torch.distributed.tensor takes seconds to import; where there is a DTensor it has been.
+    return hasattr(value, "to_local")
