@@ -7,7 +7,6 @@ here unpickles or runs anything that it reads. Those that are written daily are 
 """
 
 from maskgrad.deprecation import moved as _moved
-from maskgrad.interop import arrow_capsules
 from maskgrad.interop.arrow_arrays import from_arrow as _from_arrow
 from maskgrad.interop.arrow_arrays import to_arrow
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
@@ -28,8 +27,6 @@ from maskgrad.interop.token_budget import TokenBudgetSampler
 from maskgrad.interop.tokenizers import from_tokenizer
 from maskgrad.interop.torch_masked import from_torch_masked as _from_torch_masked
 from maskgrad.interop.torch_masked import to_torch_masked
-
-arrow_capsules.install()
 
 __all__ = [
     "CuSeqlens",

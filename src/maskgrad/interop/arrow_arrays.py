@@ -8,18 +8,22 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from maskgrad.interop.arrow_lists import has_lengths, list_array, parts_of_lists, sequences_of_lists
+from maskgrad.errors import UnsupportedOperationError
 from maskgrad.interop.columns import (
     Column,
     check_columns,
     check_dtype,
+    check_masked_tensor,
     check_no_names,
+    check_real,
+    entries_in_numpy,
+    in_numpy,
     one_column,
     side_by_side,
 )
-from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
-from maskgrad.masked_tensor.sequences import check_layout
-from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.interop.sequence_lengths import sequences_of
+from maskgrad.masked_tensor.sequences import check_layout, from_offsets
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
@@ -29,20 +33,74 @@ if TYPE_CHECKING:
 
 __all__ = ["check_lists", "check_type", "from_arrow", "read", "read_lists", "to_arrow"]
 
+
+def has_lengths(type_: pa.DataType) -> bool:
+    """Whether an Arrow type is one of lists, each of its own length."""
+    import pyarrow.types as kinds
+
+    names = ("is_list", "is_large_list", "is_list_view", "is_large_list_view")
+    return any(getattr(kinds, name)(type_) for name in names)
+
+
+def read_lists(
+    array: pa.Array | pa.ChunkedArray, place: str, dtype: torch.dtype | None, layout: torch.layout, cast: str
+) -> MaskedTensor:
+    """A batch of the lists of an array, jagged or with a Boolean mask, in memory of its own; a null list is empty."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    check_type(array.type.value_type, f"{place}, inside its lists,", cast)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # without a chunk it stays one
+            array = pa.array([], array.type)
+    nullable = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+    lengths = torch.from_numpy(nullable.to_numpy(zero_copy_only=False).copy())
+    elements = read(array.flatten(), place)
+    values = elements.values if dtype is None else elements.values.to(dtype)
+    if elements.is_lent and values is elements.values:
+        values = values.clone()
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    batch = from_offsets(values, offsets)
+    if layout == torch.jagged:
+        if not bool(elements.mask.all()):
+            row = int((~elements.mask).reshape(len(values), -1).any(1).nonzero()[0])
+            sequence = int(torch.searchsorted(offsets, row, right=True)) - 1
+            raise ValueError(
+                f"{elements.place} has a null at position {row - int(offsets[sequence])} of list {sequence}, and a "
+                "jagged tensor has no gaps; layout=torch.strided keeps them, under a Boolean mask"
+            )
+        return batch
+    known = MaskedTensor(elements.mask.contiguous(), batch._pattern).filled(False)
+    return of_entries(batch.to_dense()._values, known)
+
+
+def _list_array(x: MaskedTensor, function: str) -> pa.Array:
+    """A jagged tensor as Arrow lists."""
+    import numpy as np
+    import pyarrow as pa
+
+    values, pattern = sequences_of(x, function, None)
+    check_real(values.dtype, function)
+    # Arrow's memory never changes: a copy
+    elements = pa.array(np.array(in_numpy(values, (torch.bfloat16,))).reshape(-1), from_pandas=False)
+    for size in reversed(values.shape[1:]):
+        if not size:
+            raise ValueError(f"{function}: x of shape {tuple(x.shape)} has no features to store")
+        elements = pa.FixedSizeListArray.from_arrays(elements, size)
+    offsets = pattern.offsets.cpu().numpy()
+    if values.shape[0] < 2**31:
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements)
+    return pa.LargeListArray.from_arrays(pa.array(offsets.copy()), elements)
+
+
 _DTYPES = {
-    "bool": torch.bool,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "uint8": torch.uint8,
-    "uint16": torch.uint16,
-    "uint32": torch.uint32,
-    "uint64": torch.uint64,
-    "halffloat": torch.float16,
-    "float": torch.float32,
-    "double": torch.float64,
-}
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.bool, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32,
+        torch.uint64,
+    )
+} | {"halffloat": torch.float16, "float": torch.float32, "double": torch.float64}  # fmt: skip
 
 
 def from_arrow(
@@ -120,17 +178,9 @@ def check_lists(layout: torch.layout, function: str, found: str) -> None:
         )
 
 
-def read_lists(
-    array: pa.Array | pa.ChunkedArray, place: str, dtype: torch.dtype | None, layout: torch.layout, cast: str
-) -> MaskedTensor:
-    """A batch of the lists of an array, each of its own length."""
-    check_type(array.type.value_type, f"{place}, inside its lists,", cast)
-    elements, lengths = parts_of_lists(array)
-    return sequences_of_lists(read(elements, place), lengths, dtype, layout)
-
-
 def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) -> None:
-    """Refuse what holds no numbers: which column, what it holds, what to do."""
+    """Raise TypeError for a type without numbers: which column, what it holds, what to do."""
+    import pyarrow as pa
     import pyarrow.types as kinds
 
     if str(type_) in _DTYPES:
@@ -150,7 +200,7 @@ def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) ->
         remedy = "use array.dictionary_decode() for its values, or array.indices for their numbers"
     elif kinds.is_temporal(type_):
         remedy = "express it as a number since some origin: array.cast(pa.int64()) counts its own unit"
-    elif isinstance(type_, _extension_type()):
+    elif isinstance(type_, pa.BaseExtensionType):
         remedy = "use array.storage, if that holds numbers"
     elif kinds.is_decimal(type_):
         remedy = cast
@@ -159,12 +209,6 @@ def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) ->
     raise TypeError(
         f"{place} must hold Booleans, integers or floating-point numbers, found {type_}; {remedy}"
     )
-
-
-def _extension_type() -> Any:
-    import pyarrow as pa
-
-    return pa.BaseExtensionType
 
 
 def read(array: pa.Array | pa.ChunkedArray, place: str) -> Column:
@@ -249,16 +293,14 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
 
     if isinstance(x, MaskedTensor) and x.layout == torch.jagged:
         check_no_names(names, function)
-        return list_array(x, function)
+        return _list_array(x, function)
     x = check_masked_tensor(x, function)
     check_columns(x, names, function)
     values, missing = entries_in_numpy(x, function)
     if values.ndim == 1:
         return _array(values, missing)
     columns = [_array(values[:, i], missing[:, i]) for i in range(values.shape[1])]
-    if (
-        not columns
-    ):  # a table without columns forgets how many rows it has, unless it is cut from one that had some
+    if not columns:  # only a table that is cut from one with columns knows how many rows it has
         return pa.table({"": pa.nulls(len(values), pa.int8())}).select([])
     return pa.Table.from_arrays(columns, names=list(names or map(str, range(len(columns)))))
 
@@ -269,3 +311,17 @@ def _array(values: Any, missing: Any) -> pa.Array:
 
     # a contiguous column, and from_pandas=False: NaN is not null
     return pa.array(np.ascontiguousarray(values), mask=missing, from_pandas=False)
+
+
+def _arrow_c_array(self: MaskedTensor, requested_schema: Any = None) -> Any:
+    """A vector with nulls where it is unspecified, ``__arrow_c_array__`` of the Arrow PyCapsule interface."""
+    if len(self.shape) != 1:
+        raise UnsupportedOperationError(
+            "MaskedTensor.__arrow_c_array__",
+            f"an Arrow array is a vector, and this has shape {tuple(self.shape)}",
+            "Use mg.interop.to_arrow(x), a table of a matrix, or mg.interop.to_polars(x).",
+        )
+    return to_arrow(self).__arrow_c_array__(requested_schema)
+
+
+MaskedTensor.__arrow_c_array__ = _arrow_c_array  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.interop.outgoing import EXACT_WIDER
+from maskgrad.interop.columns import in_numpy
 from maskgrad.interop.sequence_lengths import sequences_of
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
@@ -117,9 +117,6 @@ def to_awkward(x: MaskedTensor) -> ak.Array:
     import awkward as ak
 
     values, pattern = sequences_of(x, function, None)
-    plain = values.detach().cpu().resolve_conj().resolve_neg()
-    if plain.dtype in (torch.bfloat16, torch.complex32):
-        plain = plain.to(EXACT_WIDER[plain.dtype])
-    content: Any = ak.contents.NumpyArray(plain.numpy())
+    content: Any = ak.contents.NumpyArray(in_numpy(values, (torch.bfloat16, torch.complex32)))
     offsets = ak.index.Index64(pattern.offsets.cpu().numpy())
     return ak.Array(ak.contents.ListOffsetArray(offsets, content))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack as read
 
-from maskgrad.interop.outgoing import check_masked_tensor
+from maskgrad.interop.columns import check_masked_tensor
 from maskgrad.masked_tensor.creation import masked
 
 if TYPE_CHECKING:

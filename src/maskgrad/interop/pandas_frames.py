@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.interop import arrow_arrays
-from maskgrad.interop.category_codes import categories_of_columns, codes_of, has_categories
-from maskgrad.interop.columns import Column, check_columns, check_dtype, one_column, side_by_side
-from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
+from maskgrad.interop.columns import (
+    Column,
+    categories_of_columns,
+    check_columns,
+    check_dtype,
+    check_masked_tensor,
+    codes_of,
+    entries_in_numpy,
+    has_categories,
+    one_column,
+    side_by_side,
+)
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.optional_packages import require
 
@@ -38,10 +47,12 @@ def from_pandas(
       ``nan_is_missing=False``.
     - Ordinary Boolean and integer columns: all specified. Sparse columns are read as the ordinary ones they stand for.
     - Columns of categories or text: int64 codes 0, 1, … in the order of the categories, of text in sorted order, as
-      ``nn.Embedding`` takes them. A missing value is unspecified, never -1.
+      ``nn.Embedding`` takes them. A missing value is unspecified, never -1. Text is never parsed: dates and numbers
+      that are stored as text (``"2024-01-05"``) become codes too. Convert them first, with ``pd.to_datetime(column)``
+      and a difference, or ``pd.to_numeric(column)``.
 
-    Codes of text depend on the words that are there: in two tables the same word may have two codes. Where they must
-    agree, as in training and test, give ``categories``.
+    Codes of text depend on the words in the column: in two tables the same word may have two codes. Where they must
+    be equal, as in training and test, pass ``categories``.
 
     Args:
         obj: DataFrame, Series, Index or extension array of numbers, Booleans, categories or text.
@@ -80,11 +91,10 @@ def from_pandas(
     if isinstance(obj, pd.DataFrame):
         # by position: names may occur twice
         named = categories_of_columns(categories, list(obj.columns), function)
-        arrays = [(f"column {name!r}", obj.iloc[:, i].array, named[i]) for i, name in enumerate(obj.columns)]
-        for place, array, values in arrays:
-            if values is None:
-                _check(array, place)
-        columns = [_read(array, place, nan_is_missing, values) for place, array, values in arrays]
+        arrays = [(obj.iloc[:, i].array, f"column {name!r}", named[i]) for i, name in enumerate(obj.columns)]
+        for array, place, values in arrays:
+            _check(array, place, values)
+        columns = [_read(*column, nan_is_missing) for column in arrays]
         return side_by_side(columns, len(obj), dtype)
     if isinstance(obj, (pd.Series, pd.Index)) and not isinstance(obj, pd.MultiIndex):
         place = "obj" if obj.name is None else f"{type(obj).__name__.lower()} {obj.name!r}"
@@ -97,17 +107,16 @@ def from_pandas(
             f"{type(obj).__name__}; convert it with pd.DataFrame(obj), or use mg.from_numpy for numpy.ma arrays"
         )
     (values,) = categories_of_columns(categories, None, function)
-    if values is None:
-        _check(array, place)
-    return one_column(_read(array, place, nan_is_missing, values), dtype)
+    _check(array, place, values)
+    return one_column(_read(array, place, values, nan_is_missing), dtype)
 
 
-def _check(array: Any, place: str) -> None:
-    """Refuse a column that is neither numbers nor categories: which, what it holds, what to do."""
+def _check(array: Any, place: str, categories: Sequence[Any] | None) -> None:
+    """Raise TypeError for a column of neither numbers nor categories: which, what it holds, what to do."""
     import numpy as np
     import pandas as pd
 
-    if has_categories(array):
+    if categories is not None or has_categories(array):
         return
     dtype = array.dtype
     if isinstance(dtype, pd.ArrowDtype):
@@ -138,7 +147,7 @@ def _is_nullable(array: Any) -> bool:
     return isinstance(array, (pd.arrays.IntegerArray, pd.arrays.FloatingArray, pd.arrays.BooleanArray))
 
 
-def _read(array: Any, place: str, nan_is_missing: bool, categories: Sequence[Any] | None) -> Column:
+def _read(array: Any, place: str, categories: Sequence[Any] | None, nan_is_missing: bool) -> Column:
     """Values and mask of a column that was checked."""
     import numpy as np
     import pandas as pd

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.interop.arrow_arrays import check_lists, read, read_lists, to_arrow
-from maskgrad.interop.columns import check_columns, check_dtype, one_column, side_by_side
-from maskgrad.interop.outgoing import check_masked_tensor
+from maskgrad.interop.columns import check_columns, check_dtype, check_masked_tensor, one_column, side_by_side
 from maskgrad.masked_tensor.sequences import check_layout
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.optional_packages import require
@@ -138,7 +137,6 @@ def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series 
     require("pyarrow", function)
     import polars as pl
 
-    if isinstance(x, MaskedTensor) and x.layout == torch.jagged:
-        return pl.from_arrow(to_arrow(x, names))
-    check_columns(check_masked_tensor(x, function), names, function)
+    if not (isinstance(x, MaskedTensor) and x.layout == torch.jagged):
+        check_columns(check_masked_tensor(x, function), names, function)
     return pl.from_arrow(to_arrow(x, names))

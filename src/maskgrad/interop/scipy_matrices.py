@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.interop.outgoing import EXACT_WIDER
+from maskgrad.interop.columns import in_numpy
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.optional_packages import require
@@ -191,5 +191,4 @@ def _coo(values: Tensor, indices: Tensor, shape: tuple[int, ...]) -> sp.coo_arra
 
 def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:
     """A copy in numpy's memory, in a dtype that SciPy has."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    return plain.to(EXACT_WIDER.get(plain.dtype, plain.dtype), copy=True).numpy()
+    return in_numpy(tensor).copy()

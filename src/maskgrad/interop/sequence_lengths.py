@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from maskgrad.interop.outgoing import check_masked_tensor
+from maskgrad.interop.columns import check_masked_tensor
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.jagged import jagged_pattern

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from maskgrad.interop.outgoing import check_masked_tensor
+from maskgrad.interop.columns import check_masked_tensor
 from maskgrad.masked_tensor.tensor import of_entries
 
 if TYPE_CHECKING:
