@@ -135,7 +135,7 @@ _refuse_scripts(getattr(_part, _name) for _part in (functional, nn) for _name in
 def _ranks_of(*arguments: object) -> object:
     import importlib
 
-    return importlib.import_module("maskgrad.distributed.accumulation").ranks_of(*arguments)
+    return importlib.import_module("maskgrad.distributed.accumulation").AccumulatingRanks(*arguments)
 
 
 _let_ranks_be_found(_ranks_of)  # type: ignore[arg-type]

@@ -11,18 +11,15 @@ from maskgrad.distributed.global_sums import global_losses
 from maskgrad.distributed.preparation import prepare
 from maskgrad.distributed.reductions import count, mean, std, sum, var
 from maskgrad.distributed.sampling import sampler_mask
-from maskgrad.distributed.sharding import (
-    ShardedEmbedding,
-    ShardedEmbeddingBag,
-    ShardedTables,
-    clip_grad_norm_,
-    is_sharded,
+from maskgrad.distributed.sharding.checkpoint import (
     load_checkpoint,
     load_optimizer_state_dict,
     optimizer_state_dict,
     save_checkpoint,
-    spread_tables,
 )
+from maskgrad.distributed.sharding.collection import ShardedTables, spread_tables
+from maskgrad.distributed.sharding.embedding import ShardedEmbedding, ShardedEmbeddingBag
+from maskgrad.distributed.sharding.shards import clip_grad_norm_, is_sharded
 
 if TYPE_CHECKING:
     from maskgrad.distributed.data_parallel import DataParallel

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,24 +16,20 @@ from maskgrad.distributed.agreement import check_consistent, digest
 from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.exchange import Exchange, NamedGradient
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.distributed.sharding import is_sharded
+from maskgrad.distributed.sharding.shards import is_sharded
 from maskgrad.gradients.accumulated_losses import Plan
 from maskgrad.gradients.accumulation_ranks import Tally
 from maskgrad.gradients.attached import AnyGradient
 
-__all__ = ["AccumulatingRanks", "Wrappers", "imported", "ranks_of", "replicating", "sharding"]
+__all__ = ["AccumulatingRanks", "Wrappers", "imported", "replicating", "sharding"]
 
 
 class Wrappers:
-    """What exchanges the gradients of some parameters: DistributedDataParallel, ``prepare``, ``fully_shard``.
-
-    Args:
-        module: where to look; None: there are only parameters.
-        params: the parameters.
+    """What exchanges gradients of ``params`` inside ``module``: DistributedDataParallel, ``prepare``, ``fully_shard``.
 
     Raises:
-        ValueError: somebody else exchanges a gradient of ``params``.
-        TypeError: a wrapper that cannot be silenced.
+        ValueError: somebody outside ``module`` exchanges a gradient of ``params``.
+        TypeError: a wrapper whose exchange cannot be put off.
     """
 
     def __init__(self, module: nn.Module | None, params: Sequence[Tensor]) -> None:
@@ -67,11 +63,7 @@ class Wrappers:
         self._stack.close()
 
     def group(self) -> Any:
-        """The process group of those that replicate parameters; None: the default one.
-
-        Raises:
-            ValueError: they have different ones.
-        """
+        """The process group of those that replicate parameters, which must be one; None: the default one."""
         found = [w._group if hasattr(w, "_dense") else w.process_group for w in self.replicated]
         world = torch.distributed.group.WORLD
         distinct = {id(world if group is None else group): group for group in found}
@@ -139,34 +131,29 @@ def _is(x: object, kinds: tuple[type, ...]) -> bool:
 
 
 def _refuse_others(params: set[int], known: set[int], kinds: tuple[type, ...]) -> None:
-    if not kinds or not any(True for _ in _others(params, known, kinds)):
+    """ValueError if a module of one of ``kinds`` that is not ``known`` has one of the parameters."""
+
+    def others() -> list[Any]:
+        found = [one for one in gc.get_objects() if _is(one, kinds) and id(one) not in known]
+        return [one for one in found if any(id(p) in params for p in one.parameters())]
+
+    if not kinds or not others():
         return
     gc.collect()  # it may be gone, but for a cycle of references
-    for other in _others(params, known, kinds):
+    for other in others():
         raise ValueError(
             f"GradientAccumulator: a {type(other).__name__} exchanges the gradients of these parameters in each "
-            "backward pass, and only where it is given can it be gathered to wait: GradientAccumulator(model) with the "
-            "module that is called, instead of its parameters or what is inside"
+            "backward pass, and can wait only if it is given itself: GradientAccumulator(model) with the module that "
+            "is called, instead of its parameters or what is inside"
         )
-
-
-def _others(params: set[int], known: set[int], kinds: tuple[type, ...]) -> Iterable[Any]:
-    for one in gc.get_objects():
-        if _is(one, kinds) and id(one) not in known and any(id(p) in params for p in one.parameters()):
-            yield one
 
 
 _FIRST = 4
 """Losses of which the first message tells."""
 
 
-def ranks_of(module: nn.Module | None, params: Sequence[Tensor], group: Any) -> AccumulatingRanks:
-    """The ranks that accumulate together; wrappers in ``module`` do not exchange from now on."""
-    return AccumulatingRanks(module, params, group)
-
-
 class AccumulatingRanks:
-    """The ranks of a group, seen from one of them."""
+    """The ranks that accumulate together; wrappers in ``module`` do not exchange until :meth:`close`."""
 
     def __init__(self, module: nn.Module | None, params: Sequence[Tensor], group: Any) -> None:
         self._wrappers = Wrappers(module, params)
@@ -179,11 +166,7 @@ class AccumulatingRanks:
         self._wrappers.silence()
 
     def agree(self, own: Tally | None, error: Exception | None) -> Tally:
-        """Add up what all have accumulated.
-
-        Raises:
-            Exception: a rank has an ``error``, or they accumulate different things: on all of them.
-        """
+        """Add up what all have accumulated; raises on all ranks if one has an ``error``, or if they differ."""
         if self.size == 1:
             if error is not None:
                 raise error

@@ -55,15 +55,8 @@ def check_consistent(
 ) -> None:
     """Return if all ranks have the same plan and none has an error; raise on every rank otherwise. Waits.
 
-    Args:
-        group: the ranks.
-        plan: a text, part by part separated by ``"; "``, that must be the same on all of them.
-        error: why this rank cannot go on.
-        what: what to call it in an error; None: as the group does.
-        kind: what to raise if the plans differ.
-
-    Raises:
-        Exception: ``error`` where it was found; one of the same type that quotes it, and names the rank, elsewhere.
+    ``plan`` is a text, part by part separated by ``"; "``. Where the plans differ, ``kind`` is raised with the first
+    difference; where a rank has an ``error``, it is raised there, and one of its type that quotes it elsewhere.
     """
     what = group.what if what is None else what
     own = f"{_PLAN}\n{plan}" if error is None else f"{_ERROR}\n{type(error).__name__}\n{error}"
@@ -90,22 +83,10 @@ def check_consistent(
 def exchange_numbers(
     group: ProcessGroup, numbers: Tensor, plan: str, error: Exception | None, what: str
 ) -> Tensor:
-    """Send each rank its row of ``numbers`` (W, k), int64, and receive theirs; or raise on every rank.
+    """Send each rank its row of ``numbers`` (W, k), int64, and receive theirs, (W, k); or raise on every rank.
 
-    How many rows are wanted has to be sent before a look-up anyway; that message carries two numbers more.
-
-    Args:
-        group: the ranks.
-        numbers: k >= 1 is the same on ranks with the same plan.
-        plan: a text that must be the same on all ranks.
-        error: why this rank cannot go on.
-        what: what to call it in an error.
-
-    Returns:
-        (W, k): what each rank has sent to this one.
-
-    Raises:
-        Exception: what :func:`check_consistent` raises; RuntimeError if the plans differ.
+    How many rows are wanted has to be sent before a look-up anyway; that message carries two numbers more, which say
+    whether the ranks have the same ``plan``, and so the same k >= 1, and whether one has an ``error``.
     """
     once, own = [1] * group.size, digest(plan)
     head = torch.tensor([int(error is not None), own], device=numbers.device).expand(group.size, 2)

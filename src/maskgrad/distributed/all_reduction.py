@@ -11,7 +11,7 @@ from torch import Tensor
 from maskgrad.distributed.agreement import Postponed, check_choice
 from maskgrad.distributed.exchange import Exchange, NamedGradient, Op, Transport
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.distributed.sharding import is_sharded
+from maskgrad.distributed.sharding.shards import is_sharded
 from maskgrad.gradients.attached import (
     AnyGradient,
     current_gradient,
@@ -52,12 +52,7 @@ class AllReduce:
 
 
 def all_reduce(
-    x: AnyGradient,
-    op: Op = "sum",
-    group: Any = None,
-    async_op: bool = False,
-    *,
-    exchange: Transport = "auto",
+    x: AnyGradient, op: Op = "sum", group: Any = None, async_op: bool = False, *, exchange: Transport = "auto"
 ) -> Any:
     r"""Add up what the ranks have, entry by entry: dense, sparse or masked tensors, also of different kinds.
 

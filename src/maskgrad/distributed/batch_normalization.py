@@ -116,11 +116,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         return torch.where(mask, out, 0).to(values.dtype)
 
     def _added_up(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        if self.process_group is None and not (
-            torch.distributed.is_available() and torch.distributed.is_initialized()
-        ):
-            return parts
-        return global_sums(ProcessGroup(self.process_group, "SyncBatchNorm"), parts, "averaged")
+        ranks = ProcessGroup(self.process_group, "SyncBatchNorm", or_alone=True)
+        return parts if ranks.size == 1 else global_sums(ranks, parts, "averaged")
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from maskgrad.distributed.agreement import Postponed, check_consistent
 from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes
-from maskgrad.distributed.sharding import is_sharded
+from maskgrad.distributed.sharding.shards import is_sharded
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["check_optimizer", "check_parameters"]

@@ -52,13 +52,12 @@ class NamedGradient(NamedTuple):
 
 
 class Exchange:
-    """Several gradients, exchanged together.
+    """Several gradients, exchanged together; they have the same order on all ranks.
 
     Args:
-        gradients: in the same order on all ranks.
+        gradients: those of this rank.
         group: the ranks.
-        op: what is made of the contributions to an entry: ``"sum"``; ``"avg"``, the sum divided by the number of
-            ranks; ``"mean"``, divided by the number of ranks on which the entry is specified.
+        op: ``"sum"``; ``"avg"``, divided by the number of ranks; ``"mean"``, by that of ranks that specify the entry.
         transport: how sparse gradients travel.
         error: why this rank cannot go on.
         away: this rank has run out of input, and takes part for the others' sake.
@@ -99,12 +98,7 @@ class Exchange:
         self._gathered = group.gather(message, self._works)
 
     def send(self) -> None:
-        """Learn what the other ranks contribute, and send what this rank does.
-
-        Raises:
-            Exception: a gradient of some rank has an error, or the ranks start different exchanges: on all of them.
-            RuntimeError: a rank has ended, or does not answer.
-        """
+        """Learn what the other ranks contribute, and send what this rank does; or raise on all ranks."""
         self.group.wait(self._works)
         gathered = self._gathered.tolist()
         if any(row[0] or row[1] != gathered[0][1] for row in gathered):
@@ -141,11 +135,7 @@ class Exchange:
             self._sent.append(transfer(self.group, torch.device(device), items[device, listed]))
 
     def finish(self) -> list[AnyGradient | None]:
-        """The results, each of one kind and equal bit for bit on all ranks; None where no rank had anything.
-
-        Raises:
-            RuntimeError: a rank has ended, or does not answer.
-        """
+        """The results, each of one kind and equal bit for bit on all ranks; None where no rank had anything."""
         found: dict[int, AnyGradient] = {}
         for transfer in self._sent:
             found.update(transfer.finish())

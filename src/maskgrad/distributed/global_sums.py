@@ -26,34 +26,22 @@ __all__ = ["Gradients", "global_losses", "global_sums"]
 Gradients = Literal["averaged", "summed"]
 
 
-def _wanted_anywhere(ranks: ProcessGroup, plan: str, error: Exception | None, wanted: bool) -> bool:
-    """Whether any rank wants a gradient; raises on all ranks if one has an ``error``, or their plans differ."""
+def global_sums(
+    ranks: ProcessGroup, parts: Sequence[Tensor], gradients: Gradients, error: Exception | None = None
+) -> tuple[Tensor, ...]:
+    """The sum over the ranks of each of ``parts``, strided, of the same shapes and dtypes on all ranks.
+
+    If a part needs a gradient on some rank, the result does on all of them, so that all take part in the backward pass.
+    ``gradients`` is what is done with the ranks' gradients afterwards; ``"summed"`` divides them by the number of
+    ranks.
+    """
+    plan = f"{ranks.what} of " + "; ".join(f"{tuple(p.shape)} {p.dtype}" for p in parts)
+    wanted = torch.is_grad_enabled() and any(p.requires_grad for p in parts)
     own = torch.tensor([int(error is not None), digest(plan), int(wanted)], device=ranks.device)
     rows = ranks.gather(own).tolist()
     if any(row[0] or row[1] != rows[0][1] for row in rows):
         check_consistent(ranks, plan, error)
-    return any(row[2] for row in rows)
-
-
-def global_sums(
-    ranks: ProcessGroup,
-    parts: Sequence[Tensor],
-    gradients: Gradients,
-    error: Exception | None = None,
-) -> tuple[Tensor, ...]:
-    """The sum over the ranks of each of ``parts``, strided, in dtypes in which sums can travel.
-
-    If a part needs a gradient on some rank, the result does on all of them, so that all take part in the backward pass.
-
-    Args:
-        ranks: who takes part.
-        parts: the same number, shapes and dtypes on all ranks.
-        gradients: what is done with the ranks' gradients afterwards; ``"summed"`` divides them by the number of ranks.
-        error: why this rank cannot go on; all of them raise.
-    """
-    plan = f"{ranks.what} of " + "; ".join(f"{tuple(p.shape)} {p.dtype}" for p in parts)
-    wanted = torch.is_grad_enabled() and any(p.requires_grad for p in parts)
-    if _wanted_anywhere(ranks, plan, error, wanted):
+    if any(row[2] for row in rows):
         share = 1.0 if gradients == "averaged" else 1 / ranks.size
         # Where nothing needs a gradient, this makes sure that the backward pass comes by.
         witness = torch.zeros((), requires_grad=True)

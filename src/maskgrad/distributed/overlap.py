@@ -24,14 +24,10 @@ __all__ = ["OverlappedExchange"]
 
 
 class OverlappedExchange:
-    """Averages the gradients of some parameters whenever a backward pass has given them.
+    """Averages the gradients of ``params`` whenever a backward pass has computed them.
 
-    Args:
-        params: by name, in the same order on all ranks.
-        group: a process group that nothing else uses.
-        transport: how sparse gradients travel.
-        overlap: start before the backward pass ends.
-        bucket_bytes: how large parameters may be together that travel in one exchange.
+    ``params`` have the same order on all ranks, and nothing else uses ``group``. With ``overlap`` an exchange starts
+    before the backward pass ends; parameters of ``bucket_bytes`` together travel in one exchange.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from maskgrad.distributed.agreement import Postponed, check_choice, check_consis
 from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.exchange import Transport
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.distributed.sharding import is_sharded
+from maskgrad.distributed.sharding.shards import is_sharded
 
 if TYPE_CHECKING:
     from maskgrad.distributed.data_parallel import DataParallel
@@ -50,15 +50,8 @@ def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | No
     """Divide the parameters of ``module``.
 
     Layers of ``torch.nn`` without ``sparse=True`` have dense gradients. What a class from elsewhere does with its own
-    parameters cannot be known, so they are exchanged by what their gradients turn out to be.
-
-    Args:
-        module: the module.
-        sparse: names, parameters or modules whose parameters are exchanged in any case; None: only those found.
-
-    Raises:
-        ValueError: a name or parameter that the module does not have.
-        TypeError: something that is none of the three.
+    parameters cannot be known, so they are exchanged by what their gradients turn out to be; and so are the names,
+    parameters and modules in ``sparse``.
     """
     everything: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     names = {id(p): name for name, p in reversed(everything.items())}

@@ -43,22 +43,17 @@ def _require_distributed(what: str) -> None:
 class ProcessGroup:
     """The ranks of a ``torch.distributed`` group, seen from one of them.
 
-    The collectives wait for the result, unless they are given a list ``works``: they are appended to it, for
-    :meth:`wait`.
+    A collective waits for its result, unless it is given a list ``works``, to which it is appended for :meth:`wait`.
 
     Args:
         group: a process group; None: the default one.
         what: who asks, for error messages.
-        or_alone: without an initialized default group there is one rank.
+        or_alone: without an initialized default group there is one rank, instead of a RuntimeError.
 
     Attributes:
         size: how many ranks there are.
         rank: this one, counted in the group.
         device: where small messages live: a device that the backend can send from.
-
-    Raises:
-        RuntimeError: ``torch.distributed`` is absent or not initialized.
-        ValueError: this process is not in the group.
     """
 
     def __init__(self, group: Any, what: str, *, or_alone: bool = False) -> None:
@@ -165,11 +160,7 @@ class ProcessGroup:
             self._start(works, torch.distributed.broadcast, values, root)
 
     def all_to_all(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        """The first ``sent[0]`` of ``rows`` (n, *row) go to rank 0, and so on.
-
-        Returns:
-            (sum(received), *row): what arrives, by rank; ``received`` is known beforehand.
-        """
+        """(sum(received), *row), by rank: the first ``sent[0]`` of ``rows`` (n, *row) go to rank 0, and so on."""
         if self.size == 1:
             return rows
         if rows.dtype not in _SENT_BY_ALL:

@@ -105,15 +105,8 @@ class LocalGradient:
 def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -> LocalGradient:
     """Read a gradient of any kind, after a look at everything that can be wrong with it.
 
-    Args:
-        gradient: None: this rank has none.
-        shape: what it must have.
-        name: what to call it in an error.
-
-    Raises:
-        TypeError: no tensor, or one of an unknown layout or dtype.
-        ValueError: another shape, or indices that contradict each other.
-        IndexError: an index outside the shape.
+    ``shape`` is what it must have, ``name`` what to call it in an error: TypeError for no tensor, or an unknown layout
+    or dtype; ValueError for another shape, or indices that contradict each other; IndexError for one outside the shape.
     """
     if gradient is None:
         return LocalGradient(shape)
@@ -215,14 +208,7 @@ def reduction_plan(
     """The plan for one gradient, of which each rank sent its :class:`Facts`; None if no rank has any.
 
     The gradients decide, not what was declared: one dense contribution makes the result dense, a Boolean mask makes it
-    masked, and sparse ones stay sparse.
-
-    Args:
-        facts: one per rank.
-        shape: of the gradient.
-        op: ``"sum"``, ``"avg"`` or ``"mean"``.
-        transport: ``"dense"`` and ``"sparse"`` prescribe how rows travel; ``"auto"``: as fewer bytes.
-        present: by what ``"avg"`` divides.
+    masked, and sparse ones stay sparse. ``present`` is the divisor of ``"avg"``; ``"auto"`` transports fewer bytes.
     """
     kinds = {(bool(f.masked), LAYOUTS[f.layout], f.height, f.width) for f in facts if f.present}
     if not kinds:

@@ -238,13 +238,7 @@ def count(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = Non
 
 
 def _totals(
-    x: Masked,
-    dim: Dim,
-    keepdim: bool,
-    dtype: torch.dtype | None,
-    group: Any,
-    gradients: Gradients,
-    what: str,
+    x: Masked, dim: Dim, keepdim: bool, dtype: torch.dtype | None, group: Any, gradients: Gradients, what: str
 ) -> tuple[Tensor, Tensor, torch.dtype]:
     """The sum of the entries of all ranks, their number, and the dtype that the result is to have."""
     ranks = ProcessGroup(group, what)

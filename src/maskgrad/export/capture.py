@@ -35,11 +35,7 @@ REMEDY = (
 
 
 class Plain(nn.Module):
-    """A model as a function of plain tensors, in the order of its ports, to a tuple of plain tensors.
-
-    Attributes:
-        results: how the latest results were taken apart.
-    """
+    """A model as a function of plain tensors to a tuple of them; ``results``: how the latest were taken apart."""
 
     def __init__(self, model: Callable[..., Any], ports: Ports) -> None:
         super().__init__()
@@ -67,16 +63,12 @@ class Plain(nn.Module):
 def captured(
     plain: Plain, tensors: Sequence[Tensor], dimensions: Sequence[dict[int, Any]], *, oblivious: bool
 ) -> torch.export.ExportedProgram:
-    """Trace ``plain``.
+    """Trace ``plain`` on examples of its inputs, of which some ``dimensions`` may vary.
 
-    Args:
-        plain: what is traced.
-        tensors: examples of its inputs.
-        dimensions: for each of them, which dimensions may vary.
-        oblivious: sizes of 0 and 1 are examples like any other; without it they are part of the graph.
+    ``oblivious``: sizes of 0 and 1 are examples like any other; without it they become part of the graph.
 
     Raises:
-        DependsOnNumbersError: the course of the computation depends on numbers that are known in a run only.
+        DependsOnNumbersError: control flow depends on values that are known in a run only.
     """
     from torch.fx.experimental import _config
 

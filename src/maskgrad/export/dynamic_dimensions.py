@@ -32,14 +32,10 @@ def batch_dimensions(ports: Ports, tensors: Sequence[Tensor]) -> list[Dimensions
 def given_dimensions(
     given: Any, ports: Ports, tensors: Sequence[Tensor], arguments: Arguments
 ) -> list[Dimensions]:
-    """What ``given`` says, in the form of ``torch.export.export``, of arguments; for their plain tensors.
+    """What ``given`` says about arguments, in the form of ``torch.export.export``, for their plain tensors.
 
-    Args:
-        given: one entry for each positional argument in order, or by name for any of them: for a tensor or MaskedTensor
-            None, or which of its dimensions (by number, or in order) is called how; for containers the same structure.
-        ports: the arguments (args, kwargs).
-        tensors: their plain tensors.
-        arguments: their names.
+    One entry for each positional argument in order, or by name for any of them: for a tensor or MaskedTensor None, or
+    names for its dimensions (by number, or in order); for containers the same structure.
     """
     specs = _by_argument(given, arguments)
     dims: dict[str, Any] = {}

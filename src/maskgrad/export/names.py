@@ -18,15 +18,14 @@ Arguments = dict[tuple[str, str], str]
 
 
 def argument_names(function: Callable[..., Any], number: int, keywords: Iterable[str]) -> Arguments:
-    """The name of each argument, under the first two steps of its path in (args, kwargs).
-
-    Args:
-        function: the model, or its method ``forward``.
-        number: how many positional arguments there are.
-        keywords: the keyword arguments.
-    """
-    named, variadic = _positional(function)
-    if variadic is not None:
+    """The name of each argument, under the first two steps of its path in (args, kwargs)."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # of a builtin function
+        parameters = []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [p.name for p in parameters if p.kind in positional]
+    for variadic in [p.name for p in parameters if p.kind == inspect.Parameter.VAR_POSITIONAL]:
         named += [f"{variadic}_{i}" for i in range(number)]
     named += [f"input_{i}" for i in range(len(named), number)]
     names = {("0", str(i)): named[i] for i in range(number)}
@@ -50,17 +49,6 @@ def output_names_of(ports: Ports, given: Given, taken: Sequence[str]) -> tuple[s
         return "output" if not name else f"output_{name}" if name[0].isdigit() else name
 
     return _names(ports, stem, given, "output_names", set(taken))
-
-
-def _positional(function: Callable[..., Any]) -> tuple[list[str], str | None]:
-    """The names of the positional parameters, and of the one that takes all others."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # builtin functions may not tell
-        return [], None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    variadic = next((p.name for p in parameters if p.kind == inspect.Parameter.VAR_POSITIONAL), None)
-    return [p.name for p in parameters if p.kind in positional], variadic
 
 
 def _names(
@@ -101,11 +89,9 @@ def _given(places: list[Place], given: Any, argument: str, taken: set[str]) -> t
         )
     found: list[str] = []
     for place, name in zip(places, given, strict=True):
-        several: list[Any] = (
-            [name] if isinstance(name, str) else list(name) if isinstance(name, Sequence) else [None]
-        )
+        several: list[Any] = list(name) if isinstance(name, Sequence) else [None]
         if isinstance(name, str):
-            several = [f"{name}_{role}" if role else name for role in place.roles]
+            several = [f"{name}_{role}" if role and name else name for role in place.roles]
         if len(several) != len(place.roles) or not all(isinstance(n, str) and n for n in several):
             raise ValueError(
                 f"{argument}: a name, or {len(place.roles)} names, were expected for "
@@ -121,14 +107,9 @@ def _given(places: list[Place], given: Any, argument: str, taken: set[str]) -> t
 
 
 def ports_named(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Call inputs and outputs so; what has such a name inside of the graph gets another one.
+    """Rename inputs and outputs of an ``onnx_ir.Model``, in order; other values that have such a name get another one.
 
     PyTorch's exporter would take the names itself, but (2.13) no output by the name of an operation, such as ``where``.
-
-    Args:
-        model: an ``onnx_ir.Model``; it is changed.
-        inputs: in the order of the inputs.
-        outputs: in the order of the outputs.
     """
     ports = [*model.graph.inputs, *model.graph.outputs]
     names = [*inputs, *outputs]

@@ -79,11 +79,6 @@ class Ports:
     places: tuple[Place, ...]
     structure: pytree.TreeSpec
 
-    @property
-    def width(self) -> int:
-        """How many plain tensors there are."""
-        return sum(len(place.roles) for place in self.places)
-
     def groups(self, tensors: Sequence[Any]) -> list[tuple[Any, ...]]:
         """What belongs to each place."""
         found, at = [], 0
@@ -94,16 +89,14 @@ class Ports:
 
 
 def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
-    """Take ``structure`` apart; an unspecified entry of a result reads 0, so that no garbage leaves.
-
-    Args:
-        structure: arguments or results: tensors, MaskedTensors, constants, containers of these.
-        what: ``"args"`` or ``"output"``, for messages.
+    """Take arguments or results apart; an unspecified entry of a result reads 0, so that no garbage leaves.
 
     Raises:
-        TypeError: something else stands there, or a tensor of a kind that no graph knows.
+        TypeError: something is no tensor, MaskedTensor, constant or container of these, or a tensor no graph knows.
     """
-    leaves, spec = pytree.tree_flatten_with_path(structure, is_leaf=_is_leaf)
+    leaves, spec = pytree.tree_flatten_with_path(
+        structure, is_leaf=lambda x: isinstance(x, (MaskedTensor, *CONSTANTS))
+    )
     places, tensors = [], []
     for keys, leaf in leaves:
         path = tuple([_word(key) for key in keys])
@@ -115,7 +108,15 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
                 Place(path, "masked" if stored_of(leaf) is None else "stored", leaf._pattern.facts())
             )
         elif isinstance(leaf, Tensor):
-            _check_tensor(leaf, path, what)
+            if leaf.layout != torch.strided:
+                remedy = (
+                    "pass mg.from_sparse(x), whose stored entries become plain tensors of the graph"
+                    if what == "args"
+                    else "return mg.from_sparse(x) or x.to_dense()"
+                )
+                raise TypeError(
+                    f"{_where(what, path)} has layout {leaf.layout}, which ONNX graphs do not have; {remedy}"
+                )
             parts = [leaf]
             places.append(Place(path, "tensor"))
         elif isinstance(leaf, CONSTANTS):
@@ -138,7 +139,7 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
 
 
 def pack(ports: Ports, tensors: Sequence[Tensor]) -> Any:
-    """Put together again what :func:`unpack` took apart."""
+    """The inverse of :func:`unpack`."""
     leaves: list[Any] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
         if place.kind == "constant":
@@ -160,20 +161,6 @@ def _parts(x: MaskedTensor, filled: bool) -> list[Tensor]:
     if filled:
         values = x.filled(False if values.dtype == torch.bool else 0)
     return [values, mask]
-
-
-def _is_leaf(x: object) -> bool:
-    return isinstance(x, (MaskedTensor, *CONSTANTS))
-
-
-def _check_tensor(x: Tensor, path: tuple[str, ...], what: str) -> None:
-    if x.layout != torch.strided:
-        remedy = (
-            "pass mg.from_sparse(x), whose stored entries become plain tensors of the graph"
-            if what == "args"
-            else "return mg.from_sparse(x) or x.to_dense()"
-        )
-        raise TypeError(f"{_where(what, path)} has layout {x.layout}, which graphs do not know; {remedy}")
 
 
 def _where(what: str, path: tuple[str, ...]) -> str:

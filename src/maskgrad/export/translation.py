@@ -105,13 +105,10 @@ def _adds_a_dimension() -> bool:
 
 
 def repaired(model: Any) -> Any:
-    """Reductions count their axes from the front, also those to a position.
+    """Make reductions count their axes from the front, in an ``onnx_ir.Model``, which is changed.
 
     Of a tensor without entries ONNX Runtime (1.31) reduces no axis that is counted from the back: (0, 5, 4) by axis −1
     stays (0, 5, 4), and an empty batch fails somewhere later.
-
-    Args:
-        model: an ``onnx_ir.Model``; it is changed.
     """
     axes: dict[tuple[int, ...], Any] = {}
     for node in model.graph:

@@ -18,11 +18,7 @@ __all__ = ["Session", "Tolerance", "compared_with", "variations"]
 
 
 class Session:
-    """A file, loaded by ONNX Runtime; on the CPU, whatever the device of the tensors.
-
-    Raises:
-        NotExportableError: ONNX Runtime does not load it.
-    """
+    """A file, loaded by ONNX Runtime; on the CPU, whatever the device of the tensors."""
 
     def __init__(self, path: str | Path) -> None:
         import onnxruntime
@@ -80,12 +76,9 @@ Tensors = tuple[Tensor, ...]
 def variations(
     ports: Ports, tensors: Sequence[Tensor], varying: Sequence[Mapping[int, int]]
 ) -> Iterator[tuple[str, Tensors]]:
-    """Each in words, and as plain tensors.
+    """Other inputs, in words and as plain tensors.
 
-    Args:
-        ports: what the tensors are.
-        tensors: as given.
-        varying: for each size that may vary, which tensors have it, and along which dimension.
+    ``varying`` is, for each size that may vary, which tensors have it, and along which dimension.
     """
     given = tuple(tensors)
     yield "as given, with garbage under the masks", _with_masks(ports, given)
@@ -168,12 +161,10 @@ def compared_with(
     varying: Sequence[Mapping[int, int]],
     tolerance: Tolerance,
 ) -> tuple[str, ...]:
-    """Compare results on the given inputs and on variations of them; returns which, in words.
+    """Compare results on the given inputs and on variations of them; return which, in words.
 
-    A variation that the model itself refuses (another number of rows, where an argument stays as it is) is left out.
-
-    Raises:
-        ExportMismatchError: they differ, or the file cannot be run on what the model accepts.
+    A variation for which the model itself raises (another number of rows, where an argument stays as it is) is left
+    out.
     """
     agreed: list[str] = []
     for words, inputs in variations(plain.ports, tensors, varying):

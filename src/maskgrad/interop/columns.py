@@ -68,11 +68,7 @@ def one_column(column: Column, dtype: torch.dtype | None) -> MaskedTensor:
 
 
 def side_by_side(columns: Sequence[Column], rows: int, dtype: torch.dtype | None) -> MaskedTensor:
-    """The (rows, columns) tensor, in ``dtype`` or in the one to which ``torch.stack`` promotes the columns.
-
-    Raises:
-        TypeError: torch has no common dtype for them.
-    """
+    """The (rows, columns) tensor, in ``dtype`` or in the one to which ``torch.stack`` promotes the columns."""
     if not columns:
         values = torch.empty(rows, 0, dtype=dtype)
         return of_entries(values, torch.ones(rows, 0, dtype=torch.bool))
@@ -179,11 +175,7 @@ def has_categories(array: Any) -> bool:
 
 
 def codes_of(array: Any, place: str, categories: Iterable[Any] | None) -> Column:
-    """The codes (rows,) as int64: 0, 1, … in the order of the categories; 0 under the mask, for a look-up reads it.
-
-    Raises:
-        ValueError: a value is not among ``categories``, or they are not unique.
-    """
+    """The codes (rows,) as int64, in the order of ``categories``; 0 under the mask, where a look-up reads them."""
     import pandas as pd
 
     coded = array if isinstance(array, pd.Categorical) else pd.Categorical(array)
@@ -211,12 +203,7 @@ def codes_of(array: Any, place: str, categories: Iterable[Any] | None) -> Column
 
 
 def categories_of_columns(categories: Any, names: list[Any] | None, function: str) -> list[Any]:
-    """One entry for each column of a table (``names``), or for the one column (None); None where nothing is said.
-
-    Raises:
-        TypeError: ``categories`` is of another kind.
-        ValueError: it names a column that does not exist.
-    """
+    """One entry for each column of a table (``names``), or for one column (None); None where nothing is said."""
     if categories is None:
         return [None] * (1 if names is None else len(names))
     if names is None:

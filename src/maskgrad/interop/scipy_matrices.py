@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["from_scipy", "to_scipy"]
 
-_COMPRESSED = {
-    "csr": torch.sparse_csr_tensor,
-    "csc": torch.sparse_csc_tensor,
-    "bsr": torch.sparse_bsr_tensor,
-}
+_COMPRESSED = {"csr": torch.sparse_csr_tensor, "csc": torch.sparse_csc_tensor, "bsr": torch.sparse_bsr_tensor}
 
 
 def from_scipy(matrix: sp.sparray | sp.spmatrix) -> MaskedTensor:

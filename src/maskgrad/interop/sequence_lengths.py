@@ -92,11 +92,9 @@ def prefix(x: MaskedTensor, dim: int, function: str) -> Tensor:
 def sequences_of(x: object, function: str, dim: int | None = 1) -> tuple[Tensor, JaggedPattern]:
     """Rows (n, *features), and where they belong: shared with a jagged tensor, copied from a padded batch.
 
-    Args:
-        x: MaskedTensor with one batch dimension, the first of a padded batch.
-        function: for messages.
-        dim: the dimension of the positions, for a padded batch; of a jagged tensor it must be the ragged one. None:
-            that of a jagged tensor, wherever it is, and 1 of a padded batch.
+    ``dim`` is the dimension of the positions in a padded batch; of a jagged tensor it must be the ragged one. None:
+    that of a jagged tensor, wherever it is, and 1 of a padded batch. The batch is one dimension, the first of a padded
+    batch.
     """
     if not (isinstance(x, MaskedTensor) and isinstance(x._pattern, JaggedPattern)):
         place = check_padded(x, 1 if dim is None else dim, function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -73,10 +74,9 @@ def optimizer_state_dict(model: torch.nn.Module, optimizer: torch.optim.Optimize
             if name in tables and tables[name].placement.lies_elsewhere:
                 continue  # the rank that has the rows also has the number of steps
             for key, value in saved["state"].get(number, {}).items():
-                stored = value
-                if name in tables and _has_rows(value, param):
-                    stored = shard_to_save(value, tables[name].placement, tables[name].ranks)
-                flat[f"state.{name}.{key}"] = stored
+                if name in tables and isinstance(value, Tensor) and value.shape[:1] == param.shape[:1]:
+                    value = shard_to_save(value, tables[name].placement, tables[name].ranks)  # noqa: PLW2901
+                flat[f"state.{name}.{key}"] = value
     flat[_GROUPS] = groups
     return flat
 
@@ -119,29 +119,26 @@ def load_optimizer_state_dict(
             f"state has the parameters {[group['params'] for group in groups]} by group, the optimizer has {own}; make "
             "it on the same parameters in the same order"
         )
-    numbers: Iterator[int] = iter(range(sum(map(len, own))))
+    numbers = itertools.count()
     loaded: dict[str, Any] = {"state": {}, _GROUPS: []}
     for group, live_group in zip(groups, live, strict=True):
-        order = []
-        for name, param in zip(group["params"], live_group["params"], strict=True):
-            order.append(next(numbers))
+        order = [next(numbers) for _ in group["params"]]
+        for number, name, param in zip(order, group["params"], live_group["params"], strict=True):
             prefix = f"state.{name}."
             entry = {
                 key.removeprefix(prefix): _own_part(value, param, tables.get(name), key)
                 for key, value in state.items()
                 if key.startswith(prefix) and "." not in key.removeprefix(prefix)
             }
-            elsewhere = name in tables and tables[name].placement.lies_elsewhere
-            if entry and not elsewhere:
-                loaded["state"][order[-1]] = entry
+            if entry and not (name in tables and tables[name].placement.lies_elsewhere):
+                loaded["state"][number] = entry
         loaded[_GROUPS].append({**group, "params": order})
     optimizer.load_state_dict(loaded)
 
 
 def _own_part(value: Any, param: Tensor, table: ShardedTable | None, key: str) -> Any:
-    if table is None or not isinstance(value, Tensor) or value.dim() == 0:
-        return value
-    if not table.placement.is_split:
+    is_tensor = isinstance(value, Tensor) and value.dim() > 0
+    if table is None or not is_tensor or not table.placement.is_split:
         return value
     leading = len(table.placement.grid(()))
     shard = torch.empty(len(param), *value.shape[leading:], device="meta")
@@ -151,10 +148,6 @@ def _own_part(value: Any, param: Tensor, table: ShardedTable | None, key: str) -
             f"{key} has shape {tuple(value.shape)}, which is not that of a table of {table.num_embeddings} rows"
         )
     return part
-
-
-def _has_rows(value: Any, param: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == param.shape[0]
 
 
 def _names(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, str]:
@@ -265,9 +258,7 @@ def _room_for_states(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, written: dict[str, Any]
 ) -> dict[str, Any]:
     """A state of the shapes that are in the checkpoint, to be filled; the optimizer need not have one."""
-    room = {
-        key: value for key, value in optimizer_state_dict(model, optimizer).items() if key == "param_groups"
-    }
+    room: dict[str, Any] = {_GROUPS: optimizer_state_dict(model, optimizer)[_GROUPS]}
     tables, params = sharded_tables(model), dict(model.named_parameters())
     prefix = f"{_OPTIMIZER}.state."
     for key, entry in written.items():
@@ -278,14 +269,12 @@ def _room_for_states(
         table = tables.get(name)
         if name not in params or (table is not None and table.placement.lies_elsewhere):
             continue
-        dtype = entry.properties.dtype
-        stored: Any
-        if table is None or not size:
-            stored = torch.empty(size, dtype=dtype, device=params[name].device if size else "cpu")
-        else:
-            leading = len(table.placement.grid(()))
-            local = torch.empty(len(params[name]), *size[leading:], dtype=dtype, device=params[name].device)
-            stored = shard_to_save(local, table.placement, table.ranks)
+        if table is not None and size:
+            size = (len(params[name]), *size[len(table.placement.grid(())) :])
+        device = params[name].device if size else "cpu"
+        stored: Any = torch.empty(size, dtype=entry.properties.dtype, device=device)
+        if table is not None and size:
+            stored = shard_to_save(stored, table.placement, table.ranks)
         room[key.removeprefix(f"{_OPTIMIZER}.")] = stored
     return room
 

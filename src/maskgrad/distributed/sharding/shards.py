@@ -19,21 +19,14 @@ __all__ = [
     "is_sharded",
     "mark_sharded",
     "overflow_on_other_ranks",
-    "ranks_of",
 ]
 
 _ATTRIBUTE = "_maskgrad_sharded"
 
 
 def mark_sharded(param: Tensor, ranks: ProcessGroup) -> None:
-    """``param`` is a part of what these ranks have together."""
+    """Note that ``param`` is one of the parts that these ranks have."""
     setattr(param, _ATTRIBUTE, ranks)
-
-
-def ranks_of(param: Tensor) -> ProcessGroup | None:
-    """Who has the other parts of ``param``; None if it is no part."""
-    found: ProcessGroup | None = getattr(param, _ATTRIBUTE, None)
-    return found
 
 
 def is_sharded(param: Tensor) -> bool:
@@ -50,15 +43,15 @@ def is_sharded(param: Tensor) -> bool:
 
     Source: ``_ddp_params_and_buffers_to_ignore``, by which DistributedDataParallel is told.
     """
-    return ranks_of(param) is not None
+    return hasattr(param, _ATTRIBUTE)
 
 
 def groups_of(params: Iterable[Tensor]) -> Iterator[tuple[ProcessGroup, list[Tensor]]]:
     """The sharded ones among ``params``, by process group, in the same order on all ranks."""
     found: dict[int, tuple[ProcessGroup, list[Tensor]]] = {}
     for param in params:
-        ranks = ranks_of(param)
-        if ranks is not None:
+        if is_sharded(param):
+            ranks: ProcessGroup = getattr(param, _ATTRIBUTE)
             found.setdefault(id(ranks.group), (ranks, []))[1].append(param)
     yield from found.values()
 
