@@ -21,131 +21,7 @@ from maskgrad.gradients.accumulated_losses import Plan
 from maskgrad.gradients.accumulation_ranks import Tally
 from maskgrad.gradients.attached import AnyGradient
 
-__all__ = ["AccumulatingRanks", "Wrappers", "imported", "replicating", "sharding"]
-
-
-class Wrappers:
-    """What exchanges gradients of ``params`` inside ``module``: DistributedDataParallel, ``prepare``, ``fully_shard``.
-
-    Raises:
-        ValueError: somebody outside ``module`` exchanges a gradient of ``params``.
-        TypeError: a wrapper whose exchange cannot be put off.
-    """
-
-    def __init__(self, module: nn.Module | None, params: Sequence[Tensor]) -> None:
-        modules = [] if module is None else list(module.modules())
-        self.replicated = [m for m in modules if _is(m, replicating())]
-        self.sharded: list[Any] = [m for m in modules if _is(m, sharding())]
-        old = imported("torch.distributed.fsdp", "FullyShardedDataParallel")
-        if any(_is(m, old) for m in modules):
-            raise TypeError(
-                "GradientAccumulator: the module holds a FullyShardedDataParallel; use "
-                "torch.distributed.fsdp.fully_shard, whose exchange can be put off"
-            )
-        known = {id(m) for m in modules} | {id(d) for m in self.replicated for d in getattr(m, "_dense", ())}
-        _refuse_others({id(p) for p in params}, known, (*replicating(), *sharding(), *old))
-        self._stack = contextlib.ExitStack()
-
-    def __bool__(self) -> bool:
-        return bool(self.replicated or self.sharded)
-
-    def silence(self) -> None:
-        """Let nobody exchange anything until :meth:`close`."""
-        for wrapper in self.replicated:
-            self._stack.enter_context(wrapper.no_sync())  # type: ignore[operator]
-        for wrapper in self.sharded:
-            before = [group.reduce_grads for group in _groups(wrapper)]
-            wrapper.set_requires_gradient_sync(False, recurse=False)
-            self._stack.callback(wrapper.set_requires_gradient_sync, all(before), recurse=False)
-
-    def close(self) -> None:
-        """Let them exchange again."""
-        self._stack.close()
-
-    def group(self) -> Any:
-        """The process group of those that replicate parameters, which must be one; None: the default one."""
-        found = [w._group if hasattr(w, "_dense") else w.process_group for w in self.replicated]
-        world = torch.distributed.group.WORLD
-        distinct = {id(world if group is None else group): group for group in found}
-        if len(distinct) > 1:
-            raise ValueError(
-                "GradientAccumulator: the module holds wrappers of different process groups; say which ranks "
-                "accumulate together: group="
-            )
-        return next(iter(distinct.values()), None)
-
-    def reduce_shards(self) -> None:
-        """Let ``fully_shard`` add up what it has gathered, as at the end of a backward pass that exchanges."""
-        for wrapper in self.sharded:
-            wrapper.set_requires_gradient_sync(True, recurse=False)
-        try:
-            for wrapper in self.sharded:
-                state = wrapper._get_fsdp_state()
-                if state._is_root:
-                    context = state._state_ctx
-                    # since PyTorch 2.15 set as a backward pass begins, and unset as it ends
-                    if getattr(context, "manual_backward_finalization_active", False) is None:
-                        context.manual_backward_finalization_active = False
-                    state._root_post_backward_final_callback()
-        finally:
-            for wrapper in self.sharded:
-                wrapper.set_requires_gradient_sync(False, recurse=False)
-        for wrapper in self.sharded:  # averages were made: of so many ranks
-            for group in _groups(wrapper):
-                factor = group.gradient_divide_factor or group.mesh_info.mesh.size()
-                for param in (one.sharded_param for one in group.fsdp_params):
-                    if param.grad is not None:
-                        param.grad.mul_(factor)
-
-
-def _groups(wrapper: Any) -> list[Any]:
-    """The groups of parameters that ``fully_shard`` reduces together."""
-    state = wrapper._get_fsdp_state()
-    found = getattr(state, "_fsdp_param_groups", None)
-    if found is None:  # up to PyTorch 2.10 there is at most one
-        found = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
-    return list(found)
-
-
-def replicating() -> tuple[type, ...]:
-    """Wrappers of which every rank has the same parameters."""
-    return (
-        *imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
-        *imported("maskgrad.distributed.data_parallel", "DataParallel"),
-    )
-
-
-def sharding() -> tuple[type, ...]:
-    """Modules of which each rank has a part of the parameters."""
-    return imported("torch.distributed.fsdp", "FSDPModule")
-
-
-def imported(module: str, name: str) -> tuple[type, ...]:
-    """A class, where somebody has imported it: otherwise there are no instances."""
-    found = getattr(sys.modules.get(module), name, None)
-    return () if found is None else (found,)
-
-
-def _is(x: object, kinds: tuple[type, ...]) -> bool:
-    return issubclass(type(x), kinds)  # not isinstance: proxies answer in their own ways
-
-
-def _refuse_others(params: set[int], known: set[int], kinds: tuple[type, ...]) -> None:
-    """ValueError if a module of one of ``kinds`` that is not ``known`` has one of the parameters."""
-
-    def others() -> list[Any]:
-        found = [one for one in gc.get_objects() if _is(one, kinds) and id(one) not in known]
-        return [one for one in found if any(id(p) in params for p in one.parameters())]
-
-    if not kinds or not others():
-        return
-    gc.collect()  # it may be gone, but for a cycle of references
-    for other in others():
-        raise ValueError(
-            f"GradientAccumulator: a {type(other).__name__} exchanges the gradients of these parameters in each "
-            "backward pass, and can wait only if it is given itself: GradientAccumulator(model) with the module that "
-            "is called, instead of its parameters or what is inside"
-        )
+__all__ = ["AccumulatingRanks", "imported", "replicating", "sharding"]
 
 
 _FIRST = 4
@@ -153,17 +29,40 @@ _FIRST = 4
 
 
 class AccumulatingRanks:
-    """The ranks that accumulate together; wrappers in ``module`` do not exchange until :meth:`close`."""
+    """The ranks that accumulate gradients together; wrappers in ``module`` do not exchange until :meth:`close`.
+
+    Wrappers are DistributedDataParallel, what ``prepare`` returns, and modules that ``fully_shard`` has changed.
+
+    Raises:
+        ValueError: a wrapper outside ``module`` exchanges a gradient of ``params``, or groups differ.
+        TypeError: a wrapper whose exchange cannot be put off.
+    """
 
     def __init__(self, module: nn.Module | None, params: Sequence[Tensor], group: Any) -> None:
-        self._wrappers = Wrappers(module, params)
-        group = self._wrappers.group() if group is None else group
+        modules = [] if module is None else list(module.modules())
+        replicated: list[Any] = [m for m in modules if _is(m, replicating())]
+        self._sharded: list[Any] = [m for m in modules if _is(m, sharding())]
+        old = imported("torch.distributed.fsdp", "FullyShardedDataParallel")
+        if any(_is(m, old) for m in modules):
+            raise TypeError(
+                "GradientAccumulator: the module holds a FullyShardedDataParallel; use "
+                "torch.distributed.fsdp.fully_shard, whose exchange can be put off"
+            )
+        known = {id(m) for m in modules} | {id(d) for m in replicated for d in getattr(m, "_dense", ())}
+        _refuse_others({id(p) for p in params}, known, (*replicating(), *sharding(), *old))
+        group = _common_group(replicated) if group is None else group
         self._ranks = ProcessGroup(group, "GradientAccumulator")
         self.size = self._ranks.size
         self._averaged = _averaged_tables(module, params)
-        self.in_step = bool(self._wrappers.sharded) or any(is_sharded(p) for p in params)
-        self.silenced = bool(self._wrappers)
-        self._wrappers.silence()
+        self.in_step = bool(self._sharded) or any(is_sharded(p) for p in params)
+        self.silenced = bool(replicated or self._sharded)
+        self._stack = contextlib.ExitStack()
+        for wrapper in replicated:
+            self._stack.enter_context(wrapper.no_sync())
+        for wrapper in self._sharded:
+            before = [group.reduce_grads for group in _groups(wrapper)]
+            wrapper.set_requires_gradient_sync(False, recurse=False)
+            self._stack.callback(wrapper.set_requires_gradient_sync, all(before), recurse=False)
 
     def agree(self, own: Tally | None, error: Exception | None) -> Tally:
         """Add up what all have accumulated; raises on all ranks if one has an ``error``, or if they differ."""
@@ -197,9 +96,27 @@ class AccumulatingRanks:
         return _together(text, [row[:length] for row in rows])
 
     def reduce_shards(self) -> None:
-        """Let ``fully_shard`` exchange."""
-        if self._wrappers.sharded:
-            self._wrappers.reduce_shards()
+        """Let ``fully_shard`` add up what it has gathered, as at the end of a backward pass that exchanges."""
+        for wrapper in self._sharded:
+            wrapper.set_requires_gradient_sync(True, recurse=False)
+        try:
+            for wrapper in self._sharded:
+                state = wrapper._get_fsdp_state()
+                if state._is_root:
+                    context = state._state_ctx
+                    # since PyTorch 2.15 set as a backward pass begins, and unset as it ends
+                    if getattr(context, "manual_backward_finalization_active", False) is None:
+                        context.manual_backward_finalization_active = False
+                    state._root_post_backward_final_callback()
+        finally:
+            for wrapper in self._sharded:
+                wrapper.set_requires_gradient_sync(False, recurse=False)
+        for wrapper in self._sharded:  # averages were made: of so many ranks
+            for group in _groups(wrapper):
+                factor = group.gradient_divide_factor or group.mesh_info.mesh.size()
+                for param in (one.sharded_param for one in group.fsdp_params):
+                    if param.grad is not None:
+                        param.grad.mul_(factor)
 
     def exchanged(
         self, params: Sequence[Tensor], gradients: Sequence[AnyGradient | None]
@@ -224,7 +141,7 @@ class AccumulatingRanks:
 
     def close(self) -> None:
         """Let wrappers exchange again."""
-        self._wrappers.close()
+        self._stack.close()
 
     def _gathered(self, numbers: list[int]) -> list[list[int]]:
         message = torch.tensor(numbers, dtype=torch.int64, device=self._ranks.device)
@@ -277,7 +194,70 @@ def _averaged_tables(module: nn.Module | None, params: Sequence[Tensor]) -> set[
             found |= own
     if sharded:
         raise ValueError(
-            "GradientAccumulator: parameters are rows of sharded tables, and whether their gradients are averages only "
-            "the tables know; give the module instead of its parameters"
+            "GradientAccumulator: parameters are rows of sharded tables, and only the tables know whether their "
+            "gradients are averages; pass the module instead of its parameters"
         )
     return found
+
+
+def _common_group(wrappers: list[Any]) -> Any:
+    """The process group of wrappers; None: the default one."""
+    found = [w._group if hasattr(w, "_dense") else w.process_group for w in wrappers]
+    world = torch.distributed.group.WORLD
+    distinct = {id(world if group is None else group): group for group in found}
+    if len(distinct) > 1:
+        raise ValueError(
+            "GradientAccumulator: the module holds wrappers of different process groups; say which ranks "
+            "accumulate together: group="
+        )
+    return next(iter(distinct.values()), None)
+
+
+def _groups(wrapper: Any) -> list[Any]:
+    """The groups of parameters that ``fully_shard`` reduces together."""
+    state = wrapper._get_fsdp_state()
+    found = getattr(state, "_fsdp_param_groups", None)
+    if found is None:  # up to PyTorch 2.10 there is at most one
+        found = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+    return list(found)
+
+
+def replicating() -> tuple[type, ...]:
+    """Wrappers of which every rank has the same parameters."""
+    return (
+        *imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
+        *imported("maskgrad.distributed.data_parallel", "DataParallel"),
+    )
+
+
+def sharding() -> tuple[type, ...]:
+    """Modules of which each rank has a part of the parameters."""
+    return imported("torch.distributed.fsdp", "FSDPModule")
+
+
+def imported(module: str, name: str) -> tuple[type, ...]:
+    """A class, where somebody has imported it: otherwise there are no instances."""
+    found = getattr(sys.modules.get(module), name, None)
+    return () if found is None else (found,)
+
+
+def _is(x: object, kinds: tuple[type, ...]) -> bool:
+    return issubclass(type(x), kinds)  # not isinstance: proxies answer in their own ways
+
+
+def _refuse_others(params: set[int], known: set[int], kinds: tuple[type, ...]) -> None:
+    """ValueError if a module of one of ``kinds`` that is not ``known`` has one of the parameters."""
+
+    def others() -> list[Any]:
+        found = [one for one in gc.get_objects() if _is(one, kinds) and id(one) not in known]
+        return [one for one in found if any(id(p) in params for p in one.parameters())]
+
+    if not kinds or not others():
+        return
+    gc.collect()  # it may be gone, but for a cycle of references
+    for other in others():
+        raise ValueError(
+            f"GradientAccumulator: a {type(other).__name__} exchanges the gradients of these parameters in each "
+            "backward pass, and can wait only if it is given itself: GradientAccumulator(model) with the module that "
+            "is called, instead of its parameters or what is inside"
+        )

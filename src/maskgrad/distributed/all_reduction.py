@@ -33,18 +33,14 @@ __all__ = [
 
 
 class AllReduce:
-    """What :func:`all_reduce` with ``async_op=True`` returns: a result on its way."""
+    """What :func:`all_reduce` with ``async_op=True`` returns: a result under way."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
         self._result: Any = None
 
     def wait(self) -> Any:
-        """The result; waits until it has arrived. May be called again.
-
-        Raises:
-            RuntimeError: a rank has ended, or did not answer within the group's timeout.
-        """
+        """The result, once it has arrived; RuntimeError if a rank has ended or does not answer. May be called again."""
         if self._exchange is not None:
             self._result = self._exchange.finish()[0]
             self._exchange = None
@@ -65,16 +61,16 @@ def all_reduce(
         op: ``"sum"``; ``"avg"``, the sum divided by the number W of ranks, as gradients are averaged; or ``"mean"``,
             divided by the number of ranks on which the entry is specified.
         group: a process group of any backend; None: the default one.
-        async_op: return while the entries are still on their way; ``wait()`` of what is returned gives the result.
-            How much each rank brings is found out before: that much is waited for.
+        async_op: return at once; ``wait()`` of what is returned gives the result. Only the sizes, which are exchanged
+            first, are waited for.
         exchange: how sparse entries travel. ``"sparse"``: lists of them. ``"dense"``: the whole shape. ``"auto"``:
             whichever needs fewer bytes.
 
     Returns:
         The result, the same bit for bit on all ranks; ``x`` is left as it is. An entry is specified where it is on some
         rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a mask;
-        otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the slots of all ranks
-        together. Halves are added up in float32 and rounded once; Booleans are counted.
+        otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the capacity of all
+        ranks together. Halves are added up in float32 and rounded once; Booleans are counted.
 
     Gradient:
         None; the result is detached. :func:`maskgrad.distributed.sum` is differentiable.
@@ -125,16 +121,15 @@ def all_reduce_gradients(
 
     .. math:: g \leftarrow \frac1W \sum_r g^{(r)}
 
-    What each rank has decides, not what a module declares, and the ranks agree. If one has a dense gradient, all end
-    with a dense one in ``.grad``. Sparse ones stay sparse: the result lists the rows that some rank lists, merged,
-    attached if it is of a layout that ``.grad`` cannot hold. With a masked one (:func:`maskgrad.attach_gradient`) the
-    result is attached, and specifies what some rank specifies. A parameter without a gradient counts as zero;
-    without one on any rank it stays without. Everything arrives before anything is written. An error
-    on one rank is raised on all of them, and no gradient has been changed then.
+    The gradients decide, not what a module declares. If one rank has a dense gradient, all end with a dense one in
+    ``.grad``. Sparse ones stay sparse: the result lists the rows that some rank lists, merged, and is attached if
+    ``.grad`` cannot hold its layout. With a masked one (:func:`maskgrad.attach_gradient`) the result is attached, and
+    specifies what some rank specifies. No gradient counts as zero, unless no rank has one. An error on one rank is
+    raised on all of them, before any gradient is changed.
 
     Args:
         params: a module, a parameter, or parameters in the same order on all ranks; leaf MaskedTensors may be
-            among them. DTensors and rows of sharded tables are left out: whoever sharded them reduces their gradients.
+            among them. DTensors and rows of sharded tables, whose gradients are reduced already, are left out.
         group: a process group of any backend; None: the default one.
         op: ``"avg"``, ``"sum"``, or ``"mean"``: divided by the number of ranks that specify an entry.
         exchange: how sparse gradients travel. ``"sparse"``: lists of rows; ``"dense"``: the whole shape; ``"auto"``:

@@ -1,4 +1,4 @@
-"""Whether the ranks have what they believe to have in common: optimizers with their options, parameters bit for bit."""
+"""Whether optimizers with their options, and parameters bit for bit, are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["check_optimizer", "check_parameters"]
 def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = True) -> None:
     """Raise on all ranks if their optimizers are not the same: class, options, parameters and, if wanted, states.
 
-    Ranks whose learning rates differ drift apart without a word. Call it once, before training or after loading.
+    Ranks with different learning rates drift apart silently. Call it once, before training or after loading.
 
     Args:
         optimizer: any optimizer of ``mg.optim`` or ``torch.optim``.
@@ -35,7 +35,7 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
 
     Raises:
         ValueError: something differs; the first difference is named. On all ranks.
-        TypeError: ``optimizer`` is none. On all ranks.
+        TypeError: ``optimizer`` is no optimizer. On all ranks.
         RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
 
     Dense equivalent: none.
@@ -66,7 +66,7 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
 def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], group: Any = None) -> None:
     """Raise on all ranks if their parameters (of a module: and buffers) are not equal, bit for bit.
 
-    Costs a pass over all of them, for use now and then. Parts of sharded tables and DTensors, which are different
+    Reads all of them: call it now and then. Parts of sharded tables and DTensors, which are different
     on each rank, are left out.
 
     Args:

@@ -81,7 +81,7 @@ class OverlappedExchange:
         number = self._place[name]
         if number < len(self._started):
             raise RuntimeError(
-                f"parameter {name!r} got a second gradient in one backward pass, when the first had been sent "
+                f"parameter {name!r} got a second gradient in one backward pass, after the first had been sent "
                 "(reentrant checkpointing does this); use checkpoint(..., use_reentrant=False), or "
                 "mg.distributed.prepare(module, overlap=False)"
             )

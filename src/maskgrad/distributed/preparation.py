@@ -54,7 +54,6 @@ def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | No
     parameters and modules in ``sparse``.
     """
     everything: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    names = {id(p): name for name, p in reversed(everything.items())}
     chosen = _chosen(everything, sparse)
     chosen |= {
         id(p)
@@ -68,17 +67,11 @@ def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | No
             whole = f"{prefix}.{name}" if prefix else name
             own |= {id(everything[whole])} if whole in everything else set()
     found = ParameterPartition()
-    for key, name in names.items():
-        p = everything[name]
-        if key in own or is_distributed_tensor(p) or is_sharded(p):
+    for name, p in module.named_parameters():
+        if id(p) in own or is_distributed_tensor(p) or is_sharded(p):
             found.local[name] = p
         elif p.requires_grad:
-            (found.exchanged if key in chosen else found.dense)[name] = p
-    order = list(everything)
-    for part in (found.dense, found.exchanged, found.local):
-        ordered = sorted(part.items(), key=lambda item: order.index(item[0]))
-        part.clear()
-        part.update(ordered)
+            (found.exchanged if id(p) in chosen else found.dense)[name] = p
     return found
 
 
@@ -100,7 +93,7 @@ def _chosen(everything: dict[str, Tensor], sparse: Iterable[str | Tensor | nn.Mo
             raise TypeError(f"sparse must hold names, parameters or modules, found {type(one).__name__}")
         if not found <= known:
             raise ValueError(
-                "sparse holds a parameter that the module does not have; take it from this module"
+                "sparse holds a parameter that the module does not have; pass one of this module"
             )
         chosen |= found
     return chosen
@@ -117,7 +110,7 @@ def refuse_sparse_gradient(name: str, gradient: Tensor) -> None:
     if gradient.layout is not torch.strided:
         raise RuntimeError(
             f"parameter {name!r} has a gradient of layout {gradient.layout}, although its layer is one of torch.nn "
-            f"whose gradients are dense; say so: mg.distributed.prepare(module, sparse=[{name!r}])"
+            f"with dense gradients; declare it: mg.distributed.prepare(module, sparse=[{name!r}])"
         )
 
 
@@ -155,12 +148,12 @@ def prepare(
     Returns:
         A module that is called like ``module``, its attribute of that name. After ``backward()`` the gradients are
         averages over the ranks, as :func:`maskgrad.distributed.all_reduce_gradients` makes them: in ``.grad``, or
-        attached. Optimizers, ``mg.amp.GradScaler`` and clipping need not know; ranks whose gradients are equal bit for
-        bit skip the same steps. Its ``no_sync()`` and ``join()`` are those of DistributedDataParallel.
+        attached. Optimizers, ``mg.amp.GradScaler`` and clipping work as they are: gradients are equal bit for bit, so
+        all ranks skip the same steps. Its ``no_sync()`` and ``join()`` are those of DistributedDataParallel.
 
     Gradient:
-        Averaged, so that a loss that is a mean over equal numbers of samples has the gradient of one process;
-        for masked losses see :func:`maskgrad.distributed.global_losses`.
+        Averaged, so that a mean loss over equal numbers of samples has the gradient of one process; for
+        masked losses see :func:`maskgrad.distributed.global_losses`.
 
     Raises:
         RuntimeError: there is no process group, or a rank has ended. In a backward pass: the same, before any gradient

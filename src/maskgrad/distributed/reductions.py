@@ -82,7 +82,7 @@ def mean(
 ) -> Any:
     r"""Mean of the specified entries of all ranks, each counted once: :math:`\sum_r \sum_i x^{(r)}_i / \sum_r n^{(r)}`.
 
-    The mean of the ranks' means is something else as soon as they have different numbers of entries.
+    The mean of the ranks' means differs where they have different numbers of entries.
 
     Args:
         x: MaskedTensor of any layout, or strided tensor (fully specified). A rank may have none: size 0, or all masked.

@@ -1,4 +1,4 @@
-"""Running a model once with placeholders: its graph on plain tensors, as a program of torch.export."""
+"""Tracing a model with torch.export, as a function of plain tensors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def captured(
         if _depends_on_numbers(error):
             operation, where = _blamed(error)
             raise DependsOnNumbersError(
-                operation, f"what comes next{where} depends on the numbers that a run will have", REMEDY
+                operation,
+                f"control flow{where} depends on values that are known only when the file runs",
+                REMEDY,
             ) from error
         raise
 
@@ -113,7 +115,7 @@ def _blamed(error: BaseException) -> tuple[str, str]:
             operation = ""
         elif not operation:
             operation = _operation(frame, code)
-    return operation or "a value of a tensor, read in Python,", where
+    return operation or "reading a value of a tensor in Python", where
 
 
 def _operation(frame: FrameType, code: CodeType) -> str:

@@ -62,7 +62,7 @@ def _by_argument(given: Any, arguments: Arguments) -> dict[tuple[str, str], Any]
         unknown = [key for key in given if key not in names]
         if unknown:
             raise ValueError(
-                f"dynamic_shapes names {unknown[0]!r}, which is no argument; expected some of {sorted(names)}"
+                f"dynamic_shapes names {unknown[0]!r}, which is not an argument; expected some of {sorted(names)}"
             )
         return {names[key]: spec for key, spec in given.items()}
     positional = [key for key in arguments if key[0] == "0"]

@@ -94,7 +94,7 @@ def _given(places: list[Place], given: Any, argument: str, taken: set[str]) -> t
             several = [f"{name}_{role}" if role and name else name for role in place.roles]
         if len(several) != len(place.roles) or not all(isinstance(n, str) and n for n in several):
             raise ValueError(
-                f"{argument}: a name, or {len(place.roles)} names, were expected for "
+                f"{argument}: expected a name, or {len(place.roles)} names, for "
                 f"{place.kind} number {len(found)}, found {name!r}"
             )
         found += several

@@ -46,7 +46,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
         )
     if not target.parent.is_dir():
         raise FileNotFoundError(
-            f"path must lie in a folder that exists; there is no {str(target.parent)!r}: make it"
+            f"path must lie in a folder that exists; there is no {str(target.parent)!r}: create it"
         )
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise PermissionError(
@@ -173,7 +173,7 @@ def export(
     ports, tensors = unpack((args, kwargs), "args")
     if not tensors:
         raise TypeError(
-            "args must hold a tensor or a MaskedTensor: a file without inputs always gives the same"
+            "args must hold a tensor or a MaskedTensor: a file without inputs always gives the same results"
         )
     names = input_names_of(ports, arguments, input_names)
     tensors = [t.detach() for t in tensors]
@@ -253,7 +253,7 @@ def _attempt(
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise NotExportableError(
             "the model",
-            f"PyTorch's exporter makes a file of it that breaks the rules of ONNX ({error})",
+            f"PyTorch's exporter writes an invalid ONNX file for it ({error})",
             "Compute the part that is named there outside the exported model",
         ) from error
     compared: tuple[str, ...] = ()

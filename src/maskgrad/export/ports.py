@@ -23,7 +23,7 @@ from maskgrad.patterns.conversion import pattern_of_facts
 
 __all__ = ["Place", "Ports", "pack", "unpack"]
 
-#: What may stand among the arguments besides tensors, and is written into the graph as it is.
+#: What arguments may hold besides tensors; it becomes part of the graph.
 CONSTANTS = (
     type(None),
     bool,
@@ -125,8 +125,8 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
         else:
             raise TypeError(
                 f"{_where(what, path)} must be a torch.Tensor, a MaskedTensor, a number, a string, None or a "
-                f"container of these, found {type(leaf).__name__}; convert it (torch.as_tensor, …), or let the "
-                "model hold it"
+                f"container of these, found {type(leaf).__name__}; convert it (torch.as_tensor, …), or make it an "
+                "attribute of the model"
             )
         for part in parts:
             if part.is_complex():

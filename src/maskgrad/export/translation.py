@@ -183,7 +183,7 @@ def translated(
     except torch.onnx.errors.OnnxExporterError as error:
         raise NotExportableError(
             _operation(error),
-            "it cannot be written with operators of ONNX",
+            "ONNX has no operators for it",
             "Compute it outside the exported model, or with other operations of the same value",
         ) from error
     ports_named(written.model, input_names, output_names)
@@ -191,7 +191,7 @@ def translated(
     found = written.model.opset_imports[""]
     if opset_version is not None and found != opset_version:
         raise ValueError(
-            f"opset_version {opset_version} has no room for this model, which was written for {found}; "
+            f"opset_version must be {found} or higher for this model, found {opset_version}; "
             f"pass opset_version={found}, or None for {OPSET}"
         )
     return written

@@ -85,14 +85,14 @@ def variations(
     if any(t.dtype == torch.bool for t in given):
         yield "with nothing specified", _with_masks(ports, given, torch.zeros_like)
         yield "with everything specified", _with_masks(ports, given, torch.ones_like)
-        yield "with what was not specified", _with_masks(ports, given, torch.logical_not)
+        yield "with the masks inverted", _with_masks(ports, given, torch.logical_not)
     stored = [place.kind == "stored" for place in ports.places for _ in place.roles]
     for places in varying:
         tensor, dimension = next(iter(places.items()))
         size = given[tensor].shape[dimension]
         if not any(stored[i] for i in places):
             for number in {1, size + 1} - {size} if size else ():
-                words = f"with size {number} instead of {size} of what may vary"
+                words = f"with size {number} instead of {size} in a dynamic dimension"
                 yield words, _with_masks(ports, _resized(given, places, number))
     if any(stored[i] for places in varying for i in places):
         yield "with one stored entry less", _with_masks(ports, _with_one_entry_less(ports, given))
@@ -202,8 +202,8 @@ def _compare(
         return
     if _difference(ports, _results(plain, inputs), expected, tolerance):
         raise ExportMismatchError(
-            "the model gives other results each time it is called, so that no file can be compared with it; take out "
-            "what draws random numbers, or pass verify=False"
+            "the model returns other results each time it is called, so no file can be compared with it; remove "
+            "random operations, or pass verify=False"
         )
     raise ExportMismatchError(
         f"the file disagrees with the model {words}: {difference}. Nothing was written; pass rtol and atol if that is "

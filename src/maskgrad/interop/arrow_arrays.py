@@ -195,7 +195,7 @@ def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) ->
     elif has_lengths(type_):
         remedy = "lists of different lengths are converted alone, not as a column among others"
     elif kinds.is_null(type_):
-        remedy = f"it holds nothing but nulls and does not say of what: {cast}"
+        remedy = f"it contains only nulls, and its type is unknown: {cast}"
     elif kinds.is_dictionary(type_):
         remedy = "use array.dictionary_decode() for its values, or array.indices for their numbers"
     elif kinds.is_temporal(type_):

@@ -57,7 +57,7 @@ def check_dtype(dtype: object, function: str) -> None:
     """Refuse what is no dtype of torch, before any column is read."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(
-            f"{function}: dtype must be a torch.dtype or None, found {dtype!r}; use torch.float64, say"
+            f"{function}: dtype must be a torch.dtype or None, found {dtype!r}; use one such as torch.float64"
         )
 
 
@@ -114,7 +114,7 @@ def check_no_names(names: Sequence[str] | None, function: str) -> None:
     """Refuse names for a batch of sequences, which is one column."""
     if names is not None:
         raise ValueError(
-            f"{function}: names must be none for the sequences of a jagged tensor, which are one column; leave it out"
+            f"{function}: names must be left out for a jagged tensor, whose sequences are one column"
         )
 
 
@@ -126,8 +126,8 @@ def check_masked_tensor(x: object, function: str) -> MaskedTensor:
         )
     if x.layout != torch.strided:
         raise TypeError(
-            f"{function}: x must have a strided layout, found {x.layout}; x.to_dense() says that you want the memory "
-            "for every entry"
+            f"{function}: x must have a strided layout, found {x.layout}; x.to_dense() allocates memory for every "
+            "entry"
         )
     return x
 

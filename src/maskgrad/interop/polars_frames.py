@@ -100,7 +100,7 @@ def _check(kind: Any, place: str) -> None:
     elif isinstance(kind, pl.List):
         remedy = "lists of different lengths are converted alone, not as a column among others"
     elif kind == pl.Null:
-        remedy = "it holds nothing but nulls and does not say of what: .cast(pl.Float64) says it"
+        remedy = "it contains only nulls, and its type is unknown: use .cast(pl.Float64)"
     elif kind.is_temporal():
         remedy = "express it as a number since some origin: .to_physical() counts its own unit"
     elif kind in (pl.Categorical, pl.Enum):

@@ -78,13 +78,13 @@ def prefix(x: MaskedTensor, dim: int, function: str) -> Tensor:
         sequence, position = partly.nonzero()[0].tolist()
         raise ValueError(
             f"{function}: position {position} of sequence {sequence} is specified in some features and not in others; "
-            "x must come from sequences of different lengths. For missing features keep the MaskedTensor"
+            "x must hold padded sequences; keep the MaskedTensor if features are missing"
         )
     if gap.any():
         sequence, position = gap.nonzero()[0].tolist()
         raise ValueError(
             f"{function}: sequence {sequence} is specified at position {position + 1} and not at {position}; only "
-            "padding behind a sequence can be left out. For gaps keep the MaskedTensor"
+            "padding at the end of a sequence can be left out; keep the MaskedTensor if there are gaps"
         )
     return known
 

@@ -29,11 +29,11 @@ class TokenBudgetSampler(Sampler[list[int]]):
         budget: how many tokens a batch may have; an empty sequence counts as one.
         shuffle: another order in each epoch (see :meth:`set_epoch`). False: the order of the data set, sorted by length
             within each bucket.
-        drop_last: leave out the last batch, which sequences ran out for, and batches that cannot be dealt to all ranks.
-            False: the first batches are repeated for the remaining ranks.
+        drop_last: leave out the last batch if it is not full, and batches that are too few for all ranks. False: the
+            first batches are repeated for the remaining ranks.
         seed: of the order; the same on all ranks.
-        bucket: among how many consecutive sequences similar lengths are put together. 1: none; None: all, which leaves
-            no chance to who meets whom but among equal lengths.
+        bucket: among how many consecutive sequences similar lengths are put together. 1: none; None: all, so that
+            only the order of equal lengths is random.
         num_replicas: number of ranks. None: that of ``torch.distributed``, 1 where that is not initialized.
         rank: this one. None: that of ``torch.distributed``.
 

@@ -43,7 +43,7 @@ def from_tokenizer(
         TypeError: ``encoding`` is no mapping, or holds one text instead of a list of texts.
         KeyError: ``input_ids`` or a field in ``sequences`` is absent.
         ValueError: ``attention_mask`` has gaps, other numbers than 0 and 1, or is absent beside a tensor; or a field
-            has not the shape of ``input_ids``.
+            does not have the shape of ``input_ids``.
 
     Dense equivalent: ``encoding`` itself, with its ``attention_mask``.
 

@@ -216,8 +216,8 @@ def load_checkpoint(
 
     Args:
         path: the folder.
-        model: made like the one that was saved; a sharded table has the same number of rows, and lies by ``"block"`` or
-            on one rank if it did, or ``"cyclic"`` if it was.
+        model: made like the one that was saved; a sharded table has as many rows, and is ``"cyclic"`` if it was, else
+            ``"block"`` or on one rank.
         optimizer: of the same kind on the same parameters; it need not have made a step.
         process_group: the ranks; None: all of them, or this process alone.
 
@@ -290,5 +290,5 @@ def _require_match(parts: dict[str, Any], written: dict[str, Any]) -> None:
             if tuple(found.size) != tuple(value.shape):
                 raise ValueError(
                     f"{part}.{name} has shape {tuple(found.size)} in the checkpoint, {tuple(value.shape)} here; make "
-                    "the tables with as many rows, and in the same placement (block or on one rank, or cyclic)"
+                    "the tables with as many rows, and the same kind of placement (block or one rank, or cyclic)"
                 )

@@ -89,13 +89,14 @@ class ShardedTables(torch.nn.Module):
         strangers = [name for name in arguments if name not in self.tables]
         if strangers or not names:
             given = repr(strangers[0]) if strangers else "no table"
-            return ValueError(f"inputs names {given}; there are {', '.join(map(repr, self.tables))}")
+            return ValueError(f"inputs names {given}; the tables are {', '.join(map(repr, self.tables))}")
         for name in names:
             table: Any = self.tables[name]
             most = 3 if isinstance(table, ShardedEmbeddingBag) else 1
-            if not 1 <= len(arguments[name]) <= most:
+            number = len(arguments[name])
+            if not 1 <= number <= most:
                 return TypeError(
-                    f"inputs[{name!r}] must be indices, or a tuple of 1 to {most} arguments; got {len(arguments[name])}"
+                    f"inputs[{name!r}] must be indices, or a tuple of at most {most} arguments; got {number}"
                 )
             if most > 1:
                 error: Exception | None = table.error(*arguments[name])
@@ -107,10 +108,10 @@ class ShardedTables(torch.nn.Module):
 def spread_tables(
     sizes: Mapping[str, int], process_group: torch.distributed.ProcessGroup | None = None
 ) -> dict[str, int]:
-    """Which rank is to keep which table, so that all have about as much: the largest first, to who has least.
+    """The rank for each table, such that all keep about as much: the largest first, to the rank that has least.
 
     Args:
-        sizes: name of each table, and its number of entries, or whatever is to be balanced.
+        sizes: the number of entries of each table, or whatever is to be balanced, by name.
         process_group: the ranks; None: all of them, or this process alone.
 
     Returns:

@@ -30,7 +30,7 @@ def mark_sharded(param: Tensor, ranks: ProcessGroup) -> None:
 
 
 def is_sharded(param: Tensor) -> bool:
-    """Whether a parameter is one rank's part of a sharded table: its gradient is complete, and nobody else's concern.
+    """Whether a parameter is one rank's part of a sharded table: its gradient is complete.
 
     Args:
         param: any parameter.
@@ -41,7 +41,7 @@ def is_sharded(param: Tensor) -> bool:
         >>> mg.distributed.is_sharded(mg.distributed.ShardedEmbedding(3, 1).weight)
         True
 
-    Source: ``_ddp_params_and_buffers_to_ignore``, by which DistributedDataParallel is told.
+    Source: ``_ddp_params_and_buffers_to_ignore`` of DistributedDataParallel.
     """
     return hasattr(param, _ATTRIBUTE)
 
@@ -111,7 +111,7 @@ def clip_grad_norm_(
     if math.isnan(limit) or limit < 0:
         raise ValueError(f"max_norm must be at least 0, found {max_norm}")
     if not order > 0:
-        raise ValueError(f"norm_type must be above 0 where ranks add up their parts, found {norm_type}")
+        raise ValueError(f"norm_type must be above 0 for sharded parameters, found {norm_type}")
     given = [parameters] if isinstance(parameters, (Tensor, MaskedTensor)) else list(parameters)
     shards = [p for p in given if isinstance(p, Tensor) and is_sharded(p)]
     own = {id(p) for p in shards}

@@ -179,8 +179,8 @@ def _check(
             raise ValueError(f"{name} must be a number of rows or columns, 0 or more; got {value!r}")
     if by_frequency:
         raise ValueError(
-            "scale_grad_by_freq=True is not available for a sharded table: its gradient is sparse, and PyTorch has no "
-            "such gradient; divide the loss of each sample by its frequency instead"
+            "scale_grad_by_freq=True is not available for a sharded table: its gradient is sparse, and PyTorch does "
+            "not support that; divide the loss of each sample by its frequency instead"
         )
     if sparse is False:
         raise ValueError(

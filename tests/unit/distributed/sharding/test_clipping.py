@@ -67,5 +67,5 @@ def test_all_ranks_refuse_together() -> None:
     table = ShardedEmbedding(4, 1)
     with pytest.raises(ValueError, match="max_norm must be at least 0, found -1"):
         clip_grad_norm_(table.parameters(), -1)
-    with pytest.raises(ValueError, match="norm_type must be above 0 where ranks add up their parts, found 0"):
+    with pytest.raises(ValueError, match="norm_type must be above 0 for sharded parameters, found 0"):
         clip_grad_norm_(table.parameters(), 1.0, 0)
