@@ -56,30 +56,28 @@ def all_reduce(
               d = 1,\ W \text{ or } |\{r : i \text{ specified on rank } r\}|
 
     Args:
-        x: strided, COO, CSR, CSC, BSR or BSC tensor, MaskedTensor of any layout, or :class:`maskgrad.PaddedRows`; any
+        x: strided, COO, CSR, CSC, BSR or BSC tensor, MaskedTensor of any layout, or :class:`maskgrad.PaddedRows`, of a
             dtype that can be added up. All ranks have the same shape and dtype.
         op: ``"sum"``; ``"avg"``, the sum divided by the number W of ranks, as gradients are averaged; or ``"mean"``,
             divided by the number of ranks on which the entry is specified.
         group: a process group of any backend; None: the default one.
         async_op: return at once; ``wait()`` of what is returned gives the result. Only the sizes, which are exchanged
             first, are waited for.
-        exchange: how sparse entries travel. ``"sparse"``: lists of them. ``"dense"``: the whole shape. ``"auto"``:
-            whichever needs fewer bytes.
+        exchange: how sparse entries are sent: ``"sparse"``, as lists; ``"dense"``, the whole shape; ``"auto"``,
+            whichever is smaller.
 
     Returns:
-        The result, the same bit for bit on all ranks; ``x`` is left as it is. An entry is specified where it is on some
-        rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a mask;
-        otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the capacity of all
-        ranks together. Halves are added up in float32 and rounded once; Booleans are counted.
-
-    Gradient:
-        None; the result is detached. :func:`maskgrad.distributed.sum` is differentiable.
+        The result, the same bit for bit on all ranks and detached; ``x`` is left as it is. An entry is specified where
+        it is on some rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a
+        mask; otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the capacity of
+        all ranks together. Halves are added up in float32 and rounded once; Booleans are counted. For a differentiable
+        sum see :func:`maskgrad.distributed.sum`.
 
     Raises:
-        TypeError: ``x`` is no tensor, or its dtype has no average. On all ranks.
+        TypeError: ``x`` is no tensor, or its dtype has no average. On all ranks, as the next two.
         ValueError: shapes, dtypes or arguments differ between the ranks; ``op`` or ``exchange`` is unknown.
-        IndexError: an index of a sparse ``x`` lies outside its shape, on any rank: on all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
+        IndexError: an index of a sparse ``x`` lies outside its shape.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Dense equivalent: ``torch.distributed.all_reduce``, in place.
 
@@ -124,27 +122,22 @@ def all_reduce_gradients(
     The gradients decide, not what a module declares. If one rank has a dense gradient, all end with a dense one in
     ``.grad``. Sparse ones stay sparse: the result lists the rows that some rank lists, merged, and is attached if
     ``.grad`` cannot hold its layout. With a masked one (:func:`maskgrad.attach_gradient`) the result is attached, and
-    specifies what some rank specifies. No gradient counts as zero, unless no rank has one. An error on one rank is
-    raised on all of them, before any gradient is changed.
+    specifies what some rank specifies. No gradient counts as zero, unless no rank has one. The results are detached,
+    and equal bit for bit on all ranks. An error on one rank is raised on all of them, before any gradient is changed.
 
     Args:
         params: a module, a parameter, or parameters in the same order on all ranks; leaf MaskedTensors may be
             among them. DTensors and rows of sharded tables, whose gradients are reduced already, are left out.
         group: a process group of any backend; None: the default one.
         op: ``"avg"``, ``"sum"``, or ``"mean"``: divided by the number of ranks that specify an entry.
-        exchange: how sparse gradients travel. ``"sparse"``: lists of rows; ``"dense"``: the whole shape; ``"auto"``:
-            whichever needs fewer bytes, gradient by gradient.
-
-    Gradient:
-        None flows through; the results are detached, and equal bit for bit on all ranks. Halves are added up in float32
-        and rounded once.
+        exchange: how sparse gradients are sent, as for :func:`all_reduce`.
 
     Raises:
         TypeError: something among ``params`` is no tensor, or ``params`` is a set, which has no order.
-        ValueError: the ranks have parameters of different shapes or dtypes, or a parameter has an attached gradient and
-            a ``.grad``.
+        ValueError: parameters differ in shape or dtype between the ranks, or one has an attached gradient and a
+            ``.grad``.
         IndexError: an index of a sparse gradient lies outside its parameter.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Dense equivalent: ``torch.distributed.all_reduce(p.grad, ReduceOp.AVG)`` for each parameter.
 

@@ -27,18 +27,13 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
     Args:
         optimizer: any optimizer of ``mg.optim`` or ``torch.optim``.
         group: a process group of any backend; None: the default one.
-        state: look at the states, too: names, shapes, dtypes, and the values of those that are one number. False for
+        state: compare the states, too: names, shapes, dtypes, and the values of those that are one number. False for
             optimizers whose state is divided among the ranks.
-
-    Gradient:
-        None.
 
     Raises:
         ValueError: something differs; the first difference is named. On all ranks.
         TypeError: ``optimizer`` is no optimizer. On all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
-
-    Dense equivalent: none.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -66,22 +61,17 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
 def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], group: Any = None) -> None:
     """Raise on all ranks if their parameters (of a module: and buffers) are not equal, bit for bit.
 
-    Reads all of them: call it now and then. Parts of sharded tables and DTensors, which are different
-    on each rank, are left out.
+    Reads all of them: call it now and then. Parts of sharded tables and DTensors, which are different on each rank, are
+    left out.
 
     Args:
         module_or_params: a module, a parameter, or parameters in the same order on all ranks.
         group: a process group of any backend; None: the default one.
 
-    Gradient:
-        None.
-
     Raises:
-        ValueError: something differs; the first one is named. On all ranks.
+        ValueError: something differs; the first difference is named. On all ranks.
         TypeError: something among the parameters is no tensor. On all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
-
-    Dense equivalent: none.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

@@ -90,17 +90,17 @@ def _has_gradient(x: Tensor) -> bool:
 
 @contextlib.contextmanager
 def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> Iterator[None]:
-    r"""Within this context losses are reduced over all ranks: the sum of all losses, by the number of all of them.
+    r"""Within this context losses are reduced over all ranks: the sum of all losses, divided by their number.
 
     .. math:: L = \frac{\sum_r \sum_i m^{(r)}_i \ell^{(r)}_i}{\sum_r \sum_i m^{(r)}_i}
 
-    Every loss of ``torch.nn.functional``, called directly or by a module, with masked or plain arguments: it has the
-    value of one process on the joint batch, on every rank. Weighted means divide by the weights of all ranks, and
-    ``ignore_index`` counts for nothing anywhere. Otherwise a rank with few specified entries would count as much as
+    Every loss of ``torch.nn.functional``, called directly or by a module, with masked or plain arguments, has the value
+    of one process on the joint batch, on every rank. Weighted means divide by the weights of all ranks, and
+    ``ignore_index`` is left out. The average of the ranks' own means would weigh a rank with few specified entries like
     one with many.
 
-    All ranks call the same losses in the same order, a rank without any sample too: with an empty or fully masked
-    batch. They all go through the backward pass.
+    All ranks call the same losses in the same order, and go through the backward pass; a rank without samples passes an
+    empty or fully masked batch.
 
     Args:
         group: a process group of any backend; None: the default one.
@@ -108,11 +108,11 @@ def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> It
             :func:`maskgrad.distributed.prepare` and DistributedDataParallel; ``"summed"``, or nothing.
 
     Gradient:
-        Such that the average (or the sum) over the ranks is that of one process on the joint batch. Entries
-        that are unspecified get 0. ``reduction="none"`` is left alone.
+        Averaged (or summed) over the ranks it is that of one process on the joint batch; exactly 0 at unspecified
+        entries. ``reduction="none"`` is left alone.
 
     Raises:
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
         ValueError: ``gradients`` is unknown; in a loss: the ranks do not compute the same kind of loss.
 
     Dense equivalent: ``reduction="sum"``, and division by a number from ``torch.distributed.all_reduce``.

@@ -132,32 +132,29 @@ def prepare(
         module: any module; compiled ones, tied weights, and modules whose dense part was sharded with
             ``fully_shard(module, ignored_params=...)`` among them.
         group: a process group of any backend; None: the default one.
-        sparse: names, parameters or modules that are exchanged by what their gradients turn out to be. Parameters of
-            layers with ``sparse=True`` and of classes from outside ``torch.nn`` are, without being named.
-        exchange: how sparse gradients travel: ``"sparse"``, lists of rows; ``"dense"``, the whole shape; ``"auto"``,
-            whichever needs fewer bytes, step by step.
-        overlap: exchange while the backward pass goes on; False: at its end.
+        sparse: names, parameters or modules whose gradients are exchanged by what they turn out to be. Those of layers
+            with ``sparse=True`` and of classes outside ``torch.nn`` are, without being named.
+        exchange: how sparse gradients are sent: ``"sparse"``, lists of rows; ``"dense"``, the whole shape; ``"auto"``,
+            whichever is smaller, step by step.
+        overlap: exchange during the backward pass; False: at its end.
         init_sync: give all ranks the parameters and buffers of rank 0.
-        timeout: after which a rank that does not come is an error, for what is exchanged here; None: that of the
-            group, as ``init_process_group(timeout=…)`` set it.
-        exchange_bucket_mb: parameters that are not larger together, in MiB, travel in one exchange; larger ones each in
-            its own. Fewer exchanges cost less, more of them start earlier.
+        timeout: how long an exchange waits for a rank; None: as ``init_process_group(timeout=…)`` says.
+        exchange_bucket_mb: parameters that are not larger together, in MiB, travel in one exchange. Fewer exchanges
+            cost less, more of them start earlier.
         ddp_options: for the dense part, such as ``find_unused_parameters=True``, ``static_graph=True``,
             ``gradient_as_bucket_view=True``, ``device_ids=[...]``, ``bucket_cap_mb=...``.
 
     Returns:
         A module that is called like ``module``, its attribute of that name. After ``backward()`` the gradients are
-        averages over the ranks, as :func:`maskgrad.distributed.all_reduce_gradients` makes them: in ``.grad``, or
-        attached. Optimizers, ``mg.amp.GradScaler`` and clipping work as they are: gradients are equal bit for bit, so
-        all ranks skip the same steps. Its ``no_sync()`` and ``join()`` are those of DistributedDataParallel.
-
-    Gradient:
-        Averaged, so that a mean loss over equal numbers of samples has the gradient of one process; for
-        masked losses see :func:`maskgrad.distributed.global_losses`.
+        averages over the ranks, in ``.grad`` or attached, as by :func:`maskgrad.distributed.all_reduce_gradients`: a
+        mean loss over equal numbers of samples has the gradient of one process; for masked losses see
+        :func:`maskgrad.distributed.global_losses`. Optimizers, ``mg.amp.GradScaler`` and clipping work as they are:
+        gradients are equal bit for bit, so all ranks skip the same steps. ``no_sync()`` and ``join()`` are those of
+        DistributedDataParallel.
 
     Raises:
         RuntimeError: there is no process group, or a rank has ended. In a backward pass: the same, before any gradient
-            of the exchange has been written; or a layer of ``torch.nn`` has a sparse gradient that it did not declare.
+            has been written; or a layer of ``torch.nn`` has a sparse gradient that it did not declare.
         ValueError: names, shapes, dtypes or options differ between the ranks: on all of them, and nothing has been
             changed. A name in ``sparse`` that the module does not have.
 

@@ -35,7 +35,7 @@ def sum(
     r"""Sum of the specified entries of all ranks, :math:`\sum_r \sum_{i: m^{(r)}_i} x^{(r)}_i`.
 
     Args:
-        x: MaskedTensor of any layout, or strided tensor (fully specified). A rank may have none: size 0, or all masked.
+        x: MaskedTensor of any layout, or strided tensor (fully specified); on some ranks perhaps empty, or all masked.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
         dtype: of the result; None: as in ``torch.sum``.
@@ -44,18 +44,18 @@ def sum(
             DistributedDataParallel do; ``"summed"``, or nothing.
 
     Returns:
-        The same on all ranks; along dimensions masked if ``x`` is, unspecified where no rank specifies anything; one
-        plain number without ``dim``. Halves are added up in float32.
+        The same on all ranks: a plain number without ``dim``; with it masked if ``x`` is, and unspecified where no rank
+        specifies anything. Halves are added up in float32.
 
     Gradient:
-        The sum over the ranks of what arrives, at specified entries, exactly 0 elsewhere: if every rank goes on to
-        the same loss, W times that of one process, which averaging turns into that of one process. ``"summed"``
-        divides by W beforehand. Every rank must go through the backward pass.
+        The sum over the ranks of what arrives, at specified entries, exactly 0 elsewhere: if every rank computes the
+        same loss, W times that of one process, which averaging corrects. ``"summed"`` divides by W beforehand. Every
+        rank must go through the backward pass.
 
     Raises:
-        TypeError: ``x`` is no strided tensor or MaskedTensor. On all ranks.
-        ValueError: what is left after the reduction differs in shape or dtype between the ranks. On all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
+        TypeError: ``x`` is no strided tensor or MaskedTensor. On all ranks, as the next one.
+        ValueError: the reduced tensors differ in shape or dtype between the ranks.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Dense equivalent: ``torch.where(mask, x, 0).sum(dim)`` and ``torch.distributed.all_reduce``.
 
@@ -85,7 +85,7 @@ def mean(
     The mean of the ranks' means differs where they have different numbers of entries.
 
     Args:
-        x: MaskedTensor of any layout, or strided tensor (fully specified). A rank may have none: size 0, or all masked.
+        x: as in :func:`maskgrad.distributed.sum`.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
         dtype: of the result; None: that of ``x``.
@@ -93,8 +93,8 @@ def mean(
         gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
 
     Returns:
-        The same on all ranks; along dimensions masked if ``x`` is, unspecified where no rank specifies anything; one
-        plain number without ``dim``, NaN (with a gradient of zero) if no rank specifies anything.
+        As :func:`maskgrad.distributed.sum`; without ``dim`` NaN (with a gradient of zero) if no rank specifies
+        anything.
 
     Gradient:
         That of :func:`maskgrad.distributed.sum`, divided by the number of entries of all ranks.
@@ -110,7 +110,7 @@ def mean(
         tensor(2.)
         >>> torch.distributed.destroy_process_group()
 
-    Source: Ott et al., "fairseq", NAACL 2019: gradients are normalised by the number of tokens on all workers.
+    Source: Ott et al., "fairseq", NAACL 2019: gradients are normalized by the number of tokens on all workers.
     """
     total, number, wanted = _totals(x, dim, keepdim, dtype, group, gradients, "mean")
     divisor = number.clamp(min=1) if isinstance(x, MaskedTensor) else number
@@ -129,7 +129,7 @@ def var(
     r"""Variance of the specified entries of all ranks, :math:`\sum (x - \bar x)^2 / (n - c)`, of n entries together.
 
     Args:
-        x: MaskedTensor of any layout, or strided tensor (fully specified). A rank may have none: size 0, or all masked.
+        x: as in :func:`maskgrad.distributed.sum`.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
         correction: the c above.
@@ -137,8 +137,8 @@ def var(
         gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
 
     Returns:
-        As :func:`maskgrad.distributed.mean`; of no more entries than ``correction`` there is no variance: along
-        dimensions it is unspecified, a number is NaN. Two passes, the second over deviations from the common mean.
+        As :func:`maskgrad.distributed.mean`; where there are no more entries than ``correction``, unspecified, or NaN
+        for a number. Two passes, the second over deviations from the common mean.
 
     Gradient:
         :math:`2 (x_i - \bar x) / (n - c)` times that of :func:`maskgrad.distributed.sum`.

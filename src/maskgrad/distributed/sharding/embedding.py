@@ -24,13 +24,12 @@ class ShardedEmbedding(ShardedTable):
               \frac{\partial L}{\partial W_r} =
               \frac{1}{W}\sum_{\text{ranks}}\ \sum_{i:\,x_i = r} \frac{\partial L}{\partial y_i}
 
-    Each rank keeps ``weight``, its own rows, as a plain parameter, and asks the others for the rest: a look-up sends
-    the distinct indices of the batch to the ranks that have the rows, and gets the rows; ``backward()`` sends back
-    one gradient for each of these rows. ``weight.grad`` is a sparse tensor, and ``mg.optim`` steps it like any other;
-    the optimizer's states lie with the rows.
+    Each rank keeps ``weight``, its own rows, as a plain parameter. A look-up sends the distinct indices of the batch to
+    the ranks that have the rows, and gets the rows; ``backward()`` sends back one gradient for each of these rows.
+    ``weight.grad`` is a sparse tensor for ``mg.optim``; the optimizer's states are kept with the rows.
 
     All ranks make the table, look up and call ``backward()`` the same number of times in the same order; a rank without
-    data passes an empty batch. ``mg.nn.Embedding`` tells about ``unspecified="zero"`` and ``flush()``.
+    data passes an empty batch. For ``unspecified="zero"`` and ``flush()`` see ``mg.nn.Embedding``.
 
     Args:
         num_embeddings: number of rows of the whole table.
@@ -38,13 +37,13 @@ class ShardedEmbedding(ShardedTable):
         padding_idx: a row that gets no gradient, and starts with zeros; may be negative.
         max_norm: rows are scaled down to this norm, in place, when they are looked up.
         norm_type: which norm.
-        scale_grad_by_freq: refused; there is no such sparse gradient.
+        scale_grad_by_freq: must be False; PyTorch has no such sparse gradient.
         sparse: None or True; the gradient is always sparse.
         placement: ``"block"``: rank r has the r-th part of the rows; ``"cyclic"``: neighbouring rows lie on different
             ranks, for indices that are sorted by how often they occur; a number: that rank has all rows.
         gradients: ``"average"``, the mean over ranks, as DistributedDataParallel does for other parameters: right if
-            the loss of each rank is the mean of as many samples. ``"sum"``: right if each rank's loss is already
-            divided by a global number, or is a sum.
+            the loss of each rank is the mean of equally many samples. ``"sum"``: right if each rank's loss is a sum, or
+            divided by a global number.
         init: ``init(rows, generator)`` fills rows (k, embedding_dim) in place; None: standard normal numbers. Called
             for 4,096 rows at a time: the values do not depend on the number of ranks, nor need the whole table.
         process_group: the ranks; None: all of them, or this process alone if there is no process group.
@@ -55,8 +54,8 @@ class ShardedEmbedding(ShardedTable):
     and gives an unspecified row. ``weight`` is (rows of this rank, embedding_dim).
 
     Gradient:
-        COO rows, each index once and in order; halves are added up in float32. Not twice: the second derivative with
-        respect to ``weight`` is refused.
+        COO rows, each index once and in order; halves are added up in float32. There is no second derivative with
+        respect to ``weight``.
 
     Raises:
         ValueError: ``sparse=False`` or ``scale_grad_by_freq=True``, or an argument outside its range.
