@@ -79,7 +79,9 @@ def bytes_of_a_step(rank: int, world_size: int, placement: Any, dtype: torch.dty
     sent = 0
     exchange = ProcessGroup._all_to_all
 
-    def count(ranks: ProcessGroup, arrived: Tensor, rows: Tensor, numbers: list[int], received: list[int]) -> None:
+    def count(
+        ranks: ProcessGroup, arrived: Tensor, rows: Tensor, numbers: list[int], received: list[int]
+    ) -> None:
         nonlocal sent
         sent += (sum(numbers) - numbers[rank]) * rows.shape[1:].numel() * rows.element_size()
         exchange(ranks, arrived, rows, numbers, received)

@@ -54,7 +54,9 @@ def test_a_file_that_breaks_the_rules_is_refused(path: Path, monkeypatch: pytest
         raise onnx.shape_inference.InferenceError("Inferred shape and existing shape differ")
 
     monkeypatch.setattr(onnx.checker, "check_model", found)
-    with pytest.raises(mg.errors.NotExportableError, match=r"writes an invalid ONNX file for it \(Inferred shape"):
+    with pytest.raises(
+        mg.errors.NotExportableError, match=r"writes an invalid ONNX file for it \(Inferred shape"
+    ):
         mg.onnx.export(lambda x: x + 1, holey(3, 4), path)
     assert not list(path.parent.iterdir())
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._refs.nn.functional
 from torch import Tensor
 
 from maskgrad.versions import is_before
@@ -40,26 +41,6 @@ def diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim
     flat = moved.flatten(-2)
     written = flat.scatter(-1, places.expand(src.shape), src.to(x.dtype))
     return written.reshape(moved.shape).movedim((-2, -1), (dim1, dim2))
-
-
-def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
-    """In three steps, which exist for every dtype."""
-    *batch, channels, height, width = x.shape
-    r = upscale_factor
-    cells = x.reshape(*batch, channels // (r * r), r, r, height, width)
-    n = len(batch)
-    moved = cells.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return moved.reshape(*batch, channels // (r * r), height * r, width * r)
-
-
-def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
-    """The inverse."""
-    *batch, channels, height, width = x.shape
-    r = downscale_factor
-    cells = x.reshape(*batch, channels, height // r, r, width // r, r)
-    n = len(batch)
-    moved = cells.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return moved.reshape(*batch, channels * r * r, height // r, width // r)
 
 
 def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Any:
@@ -211,8 +192,8 @@ BODIES: dict[str, Callable[..., Any]] = {
     "diagonal diagonal_copy": diagonal,
     "linalg_diagonal": lambda a, *, offset=0, dim1=-2, dim2=-1: diagonal(a, offset, dim1, dim2),
     "diagonal_scatter": diagonal_scatter,
-    "pixel_shuffle": pixel_shuffle,
-    "pixel_unshuffle": pixel_unshuffle,
+    "pixel_shuffle": torch._refs.nn.functional.pixel_shuffle,  # the exporter's takes floats of four dimensions only
+    "pixel_unshuffle": torch._refs.nn.functional.pixel_unshuffle,
     "repeat_interleave.Tensor": repeat_interleave,
     "select_copy.int": copied(torch.ops.aten.select.int),
     "slice_copy.Tensor": copied(torch.ops.aten.slice.Tensor),
