@@ -49,7 +49,7 @@ class AccumulatingRanks:
                 "torch.distributed.fsdp.fully_shard, whose exchange can be put off"
             )
         known = {id(m) for m in modules} | {id(d) for m in replicated for d in getattr(m, "_dense", ())}
-        _refuse_others({id(p) for p in params}, known, (*replicating(), *sharding(), *old))
+        _check_others({id(p) for p in params}, known, (*replicating(), *sharding(), *old))
         group = _common_group(replicated) if group is None else group
         self._ranks = ProcessGroup(group, "GradientAccumulator")
         self.size = self._ranks.size
@@ -245,7 +245,7 @@ def _is(x: object, kinds: tuple[type, ...]) -> bool:
     return issubclass(type(x), kinds)  # not isinstance: proxies answer in their own ways
 
 
-def _refuse_others(params: set[int], known: set[int], kinds: tuple[type, ...]) -> None:
+def _check_others(params: set[int], known: set[int], kinds: tuple[type, ...]) -> None:
     """ValueError if a module of one of ``kinds`` that is not ``known`` has one of the parameters."""
 
     def others() -> list[Any]:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.distributed.exchange import Transport
 from maskgrad.distributed.overlap import OverlappedExchange
-from maskgrad.distributed.preparation import ParameterPartition, refuse_sparse_gradient
+from maskgrad.distributed.preparation import ParameterPartition, check_gradient_is_dense
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches.data_parallel import memory_of
@@ -55,7 +55,7 @@ class DataParallel(nn.Module, Joinable):
                 DistributedDataParallel(flat, process_group=ranks.group, init_sync=init_sync, **ddp_options),
             )
             for name, param in parts.dense.items():
-                param.register_hook(lambda gradient, name=name: refuse_sparse_gradient(name, gradient))
+                param.register_hook(lambda gradient, name=name: check_gradient_is_dense(name, gradient))
         if init_sync:
             self._send_from(own, 0)
         self._exchange = OverlappedExchange(parts.exchanged, own, exchange, overlap, bucket_bytes)

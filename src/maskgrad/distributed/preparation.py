@@ -105,7 +105,7 @@ def _dense_by_nature(owner: nn.Module) -> bool:
     return type(owner).__module__.startswith(("torch.nn.", "torch.ao.")) or type(owner) is nn.Module
 
 
-def refuse_sparse_gradient(name: str, gradient: Tensor) -> None:
+def check_gradient_is_dense(name: str, gradient: Tensor) -> None:
     """RuntimeError where a parameter of DistributedDataParallel, which cannot take it, has a sparse gradient."""
     if gradient.layout is not torch.strided:
         raise RuntimeError(

@@ -196,7 +196,7 @@ def to_dlpack(x: MaskedTensor) -> Exported:
 
     Zero copy:
         The values are shared, so a write on the other side is seen here. An expanded mask is copied, because many
-        readers refuse strides of 0.
+        readers raise an error for strides of 0.
 
     Raises:
         TypeError: ``x`` is no MaskedTensor, or has a sparse layout.

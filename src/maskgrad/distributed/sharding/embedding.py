@@ -137,7 +137,7 @@ class ShardedEmbeddingBag(ShardedTable):
         embedding_dim: size of a row.
         max_norm: rows are scaled down to this norm, in place, when they are looked up.
         norm_type: which norm.
-        scale_grad_by_freq: refused; there is no such sparse gradient.
+        scale_grad_by_freq: must be False; PyTorch has no such sparse gradient.
         mode: ``"sum"``, ``"mean"`` or ``"max"``; the gradient is sparse for all three.
         sparse: None or True; the gradient is always sparse.
         include_last_offset: ``offsets`` ends with the number of indices.
@@ -156,7 +156,7 @@ class ShardedEmbeddingBag(ShardedTable):
         COO rows with each index once, halves added up in float32; and for ``per_sample_weights``, which stays here.
 
     Raises:
-        ValueError: what ``torch.nn.EmbeddingBag`` refuses; on every rank, as all errors of a look-up.
+        ValueError: as for ``torch.nn.EmbeddingBag``; on every rank, as all errors of a look-up.
         IndexError, TypeError, RuntimeError: as for :class:`ShardedEmbedding`.
 
     Dense equivalent: ``torch.nn.EmbeddingBag`` in one process, on the joint batch of all ranks.
