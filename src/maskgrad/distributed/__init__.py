@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from maskgrad.distributed.all_reduction import AllReduce, all_reduce, all_reduce_gradients
 from maskgrad.distributed.batch_normalization import SyncBatchNorm
 from maskgrad.distributed.checks import check_optimizer, check_parameters
-from maskgrad.distributed.global_sums import global_losses
+from maskgrad.distributed.global_sums import global_losses, sampler_mask
 from maskgrad.distributed.preparation import prepare
 from maskgrad.distributed.reductions import count, mean, std, sum, var
-from maskgrad.distributed.sampling import sampler_mask
 from maskgrad.distributed.sharding.checkpoint import (
     load_checkpoint,
     load_optimizer_state_dict,

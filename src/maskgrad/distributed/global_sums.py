@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import Sampler
 
 from maskgrad.distributed.agreement import check_choice, check_consistent, digest
 from maskgrad.distributed.process_group import ProcessGroup
@@ -21,7 +22,7 @@ from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.semantics.losses import OPERATIONS
 from maskgrad.semantics.losses.adding_up import adding_up
 
-__all__ = ["Gradients", "global_losses", "global_sums"]
+__all__ = ["Gradients", "global_losses", "global_sums", "sampler_mask"]
 
 Gradients = Literal["averaged", "summed"]
 
@@ -154,3 +155,39 @@ class _PlainLosses(TorchFunctionMode):
             return result
         # of each position: all are specified, and the dtype stays as it is
         return result.filled(torch.nan if result.is_floating_point() else 0)
+
+
+def sampler_mask(sampler: Sampler[int]) -> Tensor:
+    r"""Which of this rank's samples count: not those that the sampler repeats so that all ranks have equally many.
+
+    .. math:: m_k = (k W + r < N)
+
+    for the k-th sample of rank r of W, of a dataset of N.
+
+    Args:
+        sampler: a ``torch.utils.data.DistributedSampler``.
+
+    Returns:
+        Boolean tensor (``len(sampler)``,), in the order in which the sampler gives indices, in every epoch. All True
+        with ``drop_last=True``. Over all ranks, as many are True as the dataset has samples. Gradient: none.
+
+    Raises:
+        TypeError: ``sampler`` is something else.
+
+    Dense equivalent: none; repeated samples count twice.
+
+    Example:
+        >>> sampler = torch.utils.data.DistributedSampler(range(5), num_replicas=2, rank=1)
+        >>> len(sampler), mg.distributed.sampler_mask(sampler)
+        (3, tensor([ True,  True, False]))
+
+    Source: ``torch.utils.data.DistributedSampler``, which pads with its first indices.
+    """
+    names = ("dataset", "num_replicas", "rank", "num_samples", "drop_last")
+    if not all(hasattr(sampler, name) for name in names):
+        raise TypeError(
+            f"sampler must be a torch.utils.data.DistributedSampler, found {type(sampler).__name__}"
+        )
+    number, ranks, rank = sampler.num_samples, sampler.num_replicas, sampler.rank  # type: ignore[attr-defined]
+    counted: Tensor = torch.arange(number) * ranks + rank < len(sampler.dataset)  # type: ignore[attr-defined]
+    return counted

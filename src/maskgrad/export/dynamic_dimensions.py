@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.export.names import Arguments
-from maskgrad.export.ports import Place, Ports
+from maskgrad.export.ports import Arguments, Place, Ports
 
 __all__ = ["axis_names", "batch_dimensions", "counted_in_a_run", "given_dimensions", "varying_sizes"]
 

@@ -23,8 +23,15 @@ from maskgrad.export.dynamic_dimensions import (
     given_dimensions,
     varying_sizes,
 )
-from maskgrad.export.names import Arguments, Given, argument_names, input_names_of, output_names_of
-from maskgrad.export.ports import Ports, unpack
+from maskgrad.export.ports import (
+    Arguments,
+    Given,
+    Ports,
+    argument_names,
+    input_names_of,
+    output_names_of,
+    unpack,
+)
 from maskgrad.export.translation import translated
 from maskgrad.export.verification import Session, Tolerance, compared_with
 from maskgrad.masked_tensor import MaskedTensor

@@ -13,7 +13,7 @@ import torch
 from maskgrad.errors import NotExportableError
 from maskgrad.export.decompositions import decomposed
 from maskgrad.export.decompositions.layers import lstm_layer
-from maskgrad.export.names import ports_named
+from maskgrad.export.ports import ports_named
 
 __all__ = ["repaired", "right_shapes", "translated", "translations"]
 

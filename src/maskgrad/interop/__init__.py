@@ -15,14 +15,13 @@ from maskgrad.interop.named_tensors import Exported, from_dlpack, from_tensors, 
 from maskgrad.interop.nested_tensors import from_nested as _from_nested
 from maskgrad.interop.nested_tensors import from_torch_masked as _from_torch_masked
 from maskgrad.interop.nested_tensors import to_nested, to_torch_masked
-from maskgrad.interop.packed_sequences import CuSeqlens, from_packed, to_cu_seqlens, to_packed
 from maskgrad.interop.pandas_frames import from_pandas as _from_pandas
 from maskgrad.interop.pandas_frames import to_pandas
 from maskgrad.interop.polars_frames import from_polars as _from_polars
 from maskgrad.interop.polars_frames import to_polars
 from maskgrad.interop.scipy_matrices import from_scipy as _from_scipy
 from maskgrad.interop.scipy_matrices import to_scipy
-from maskgrad.interop.sequence_lengths import lengths
+from maskgrad.interop.sequences import CuSeqlens, from_packed, lengths, to_cu_seqlens, to_packed
 from maskgrad.interop.token_budget import TokenBudgetSampler
 from maskgrad.interop.tokenizers import from_tokenizer
 

@@ -21,7 +21,7 @@ from maskgrad.interop.columns import (
     one_column,
     side_by_side,
 )
-from maskgrad.interop.sequence_lengths import sequences_of
+from maskgrad.interop.sequences import sequences_of
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.optional_packages import require

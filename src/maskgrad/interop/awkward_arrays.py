@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.interop.columns import in_numpy
-from maskgrad.interop.sequence_lengths import sequences_of
+from maskgrad.interop.sequences import sequences_of
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
 from maskgrad.masked_tensor.storage import to_dense

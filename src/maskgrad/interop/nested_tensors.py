@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.interop.columns import check_masked_tensor
-from maskgrad.interop.sequence_lengths import sequences_of
+from maskgrad.interop.sequences import sequences_of
 from maskgrad.masked_tensor.creation import from_lengths
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
