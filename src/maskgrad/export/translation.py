@@ -15,7 +15,7 @@ from maskgrad.export.decompositions import decomposed
 from maskgrad.export.decompositions.layers import lstm_layer
 from maskgrad.export.ports import ports_named
 
-__all__ = ["repaired", "right_shapes", "translated", "translations"]
+__all__ = ["right_shapes", "translated"]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:

@@ -19,16 +19,7 @@ from maskgrad.semantics.jagged.recurrence import schedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "CuSeqlens",
-    "check_padded",
-    "from_packed",
-    "lengths",
-    "prefix",
-    "sequences_of",
-    "to_cu_seqlens",
-    "to_packed",
-]
+__all__ = ["CuSeqlens", "from_packed", "lengths", "sequences_of", "to_cu_seqlens", "to_packed"]
 
 
 def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:

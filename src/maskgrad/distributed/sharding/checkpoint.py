@@ -16,13 +16,7 @@ from torch import Tensor
 from maskgrad.distributed.sharding.placement import shard_of_loaded, shard_to_save
 from maskgrad.distributed.sharding.table import ShardedTable
 
-__all__ = [
-    "load_checkpoint",
-    "load_optimizer_state_dict",
-    "optimizer_state_dict",
-    "save_checkpoint",
-    "sharded_tables",
-]
+__all__ = ["load_checkpoint", "load_optimizer_state_dict", "optimizer_state_dict", "save_checkpoint"]
 
 _GROUPS = "param_groups"
 

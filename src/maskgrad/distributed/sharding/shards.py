@@ -13,7 +13,7 @@ from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.gradients.clipping import clip_grads_with_norm_, grad_norm
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["clip_grad_norm_", "groups_of", "is_sharded", "mark_sharded", "overflow_on_other_ranks"]
+__all__ = ["clip_grad_norm_", "is_sharded", "mark_sharded", "overflow_on_other_ranks"]
 
 _ATTRIBUTE = "_maskgrad_sharded"
 
