@@ -50,7 +50,10 @@ class DataParallel(nn.Module, Joinable):
         self._dense: tuple[DistributedDataParallel, ...] = ()
         if parts.dense:
             flat = _PlainOutputs(module)
-            flat._ddp_params_and_buffers_to_ignore = _names_for_ddp(module, parts)  # type: ignore[assignment]
+            others = {id(p) for p in (*parts.exchanged.values(), *parts.local.values())}
+            named = module.named_parameters(remove_duplicate=False)
+            ignored = [f"module.{name}" for name, p in named if id(p) in others]
+            flat._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
             self._dense = (
                 DistributedDataParallel(flat, process_group=ranks.group, init_sync=init_sync, **ddp_options),
             )
@@ -75,11 +78,8 @@ class DataParallel(nn.Module, Joinable):
         if synchronize:
             for tensor in _tensors(output):
                 if tensor.requires_grad:
-                    tensor.register_hook(self._backward_begins)
+                    tensor.register_hook(lambda _: self._exchange.backward_begins())
         return output
-
-    def _backward_begins(self, _: Tensor) -> None:
-        self._exchange.backward_begins()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -195,13 +195,6 @@ class _PlainOutputs(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """The leaves of the output, and its structure."""
         return pytree.tree_flatten(self.module(*args, **kwargs))
-
-
-def _names_for_ddp(module: nn.Module, parts: ParameterPartition) -> list[str]:
-    left_out = {id(p) for p in (*parts.exchanged.values(), *parts.local.values())}
-    return [
-        f"module.{name}" for name, p in module.named_parameters(remove_duplicate=False) if id(p) in left_out
-    ]
 
 
 def _new_group(ranks: ProcessGroup, timeout: datetime.timedelta | None) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError
 from maskgrad.export.ports import Ports, pack, unpack
-from maskgrad.export.translation import right_shapes
+from maskgrad.export.translation import causes, right_shapes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
 
@@ -97,12 +97,7 @@ def _depends_on_numbers(error: BaseException) -> bool:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     kinds = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, kinds):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    return any(isinstance(cause, kinds) for cause in causes(error))
 
 
 def _blamed(error: BaseException) -> tuple[str, str]:

@@ -71,18 +71,10 @@ class Place:
     @property
     def roles(self) -> tuple[str, ...]:
         """What is appended to the name of the leaf for each of its tensors."""
-        if self.kind == "constant":
-            return ()
-        if self.kind == "tensor":
-            return ("",)
-        if self.kind == "masked":
-            return ("", "mask")
-        assert self.facts is not None
-        return (
-            ("values", "indices")
-            if self.facts.layout == "sparse_coo"
-            else ("values", "pointers", "positions")
-        )
+        if self.facts is None or self.kind != "stored":
+            return {"constant": (), "tensor": ("",), "masked": ("", "mask")}[self.kind]
+        is_coo = self.facts.layout == "sparse_coo"
+        return ("values", "indices") if is_coo else ("values", "pointers", "positions")
 
 
 @dataclass(frozen=True)

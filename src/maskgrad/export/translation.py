@@ -15,7 +15,7 @@ from maskgrad.export.decompositions import decomposed
 from maskgrad.export.decompositions.layers import lstm_layer
 from maskgrad.export.ports import ports_named
 
-__all__ = ["right_shapes", "translated"]
+__all__ = ["causes", "right_shapes", "translated"]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
@@ -110,13 +110,21 @@ def repaired(model: Any) -> Any:
     Of a tensor without entries ONNX Runtime (1.31) reduces no axis that is counted from the back: (0, 5, 4) by axis −1
     stays (0, 5, 4), and an empty batch fails somewhere later.
     """
+    import onnx_ir
+
     axes: dict[tuple[int, ...], Any] = {}
     for node in model.graph:
-        if node.op_type in ("ArgMax", "ArgMin"):
-            _count_attribute(node)
+        rank, axis = node.inputs[0].shape if node.inputs else None, node.attributes.get("axis")
+        if (
+            node.op_type in ("ArgMax", "ArgMin")
+            and axis is not None
+            and rank is not None
+            and axis.as_int() < 0
+        ):
+            node.attributes["axis"] = onnx_ir.AttrInt64("axis", axis.as_int() % len(rank))
         if not node.op_type.startswith("Reduce") or len(node.inputs) < 2 or node.inputs[1] is None:
             continue
-        given, rank = node.inputs[1].const_value, node.inputs[0].shape
+        given = node.inputs[1].const_value
         if given is None or rank is None:
             continue
         numbers = [int(axis) for axis in given.numpy().reshape(-1)]
@@ -129,14 +137,6 @@ def repaired(model: Any) -> Any:
             if before.name in model.graph.initializers and not before.uses():
                 del model.graph.initializers[before.name]
     return model
-
-
-def _count_attribute(node: Any) -> None:
-    import onnx_ir
-
-    axis, shape = node.attributes.get("axis"), node.inputs[0].shape
-    if axis is not None and shape is not None and axis.as_int() < 0:
-        node.attributes["axis"] = onnx_ir.AttrInt64("axis", axis.as_int() % len(shape))
 
 
 def _initializer(model: Any, numbers: tuple[int, ...]) -> Any:
@@ -199,12 +199,18 @@ def translated(
 
 def _operation(error: BaseException) -> str:
     """The operation that the exporter names, in its words or in those of a cause."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes(error):
         named = re.search(r"OpOverload\(op='([\w.:]+)', overload='(\w+)'\)", str(cause)) or re.search(
             r"target=(aten\.\w+)\.(\w+)", str(cause)
         )
         if named:
             return f"torch.ops.{named[1].replace('::', '.')}"
-        cause = cause.__cause__ or cause.__context__
     return "an operation of the model"
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """``error``, and what led to it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

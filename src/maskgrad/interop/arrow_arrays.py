@@ -14,7 +14,6 @@ from maskgrad.interop.columns import (
     check_columns,
     check_dtype,
     check_masked_tensor,
-    check_no_names,
     check_real,
     entries_in_numpy,
     in_numpy,
@@ -292,7 +291,10 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
     import pyarrow as pa
 
     if isinstance(x, MaskedTensor) and x.layout == torch.jagged:
-        check_no_names(names, function)
+        if names is not None:
+            raise ValueError(
+                f"{function}: names must be left out for a jagged tensor, whose sequences are one column"
+            )
         return _list_array(x, function)
     x = check_masked_tensor(x, function)
     check_columns(x, names, function)

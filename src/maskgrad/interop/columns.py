@@ -22,7 +22,6 @@ __all__ = [
     "check_columns",
     "check_dtype",
     "check_masked_tensor",
-    "check_no_names",
     "check_real",
     "codes_of",
     "entries_in_numpy",
@@ -107,14 +106,6 @@ def check_columns(x: MaskedTensor, names: Sequence[str] | None, function: str) -
         kind = f"one for each of {expected} columns" if len(shape) == 2 else "none for a single column"
         raise ValueError(
             f"{function}: names must be {kind}, found {len(names)}; leave it out to number the columns"
-        )
-
-
-def check_no_names(names: Sequence[str] | None, function: str) -> None:
-    """Refuse names for a batch of sequences, which is one column."""
-    if names is not None:
-        raise ValueError(
-            f"{function}: names must be left out for a jagged tensor, whose sequences are one column"
         )
 
 

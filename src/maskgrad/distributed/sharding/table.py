@@ -60,8 +60,8 @@ class ShardedTable(LookupTable):
         dtype = dtype if dtype is not None else torch.get_default_dtype()
         device = torch.get_default_device() if device is None else torch.device(device)
         with Postponed() as postponed:
-            _check(num_embeddings, embedding_dim, norm_type, scale_grad_by_freq, sparse, gradients, dtype)
-            self.padding_idx = _inside(padding_idx, num_embeddings)
+            _check(num_embeddings, embedding_dim, padding_idx, scale_grad_by_freq, sparse, gradients, dtype)
+            self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
             self.placement = Placement(num_embeddings, self.ranks.size, self.ranks.rank, placement)
         self._plan = (
             f"{num_embeddings=}; {embedding_dim=}; {padding_idx=}; {max_norm=}; {norm_type=}; {placement=}; "
@@ -171,7 +171,7 @@ class ShardedTable(LookupTable):
 
 
 def _check(
-    rows: int, columns: int, norm_type: float, by_frequency: bool, sparse: bool | None, gradients: str,
+    rows: int, columns: int, padding_idx: int | None, by_frequency: bool, sparse: bool | None, gradients: str,
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     for name, value in (("num_embeddings", rows), ("embedding_dim", columns)):
@@ -191,11 +191,5 @@ def _check(
         raise ValueError(f'gradients must be "average" or "sum" (over the ranks); got {gradients!r}')
     if not (dtype.is_floating_point or dtype.is_complex):
         raise TypeError(f"dtype must be floating-point or complex; got {dtype}")
-
-
-def _inside(padding_idx: int | None, rows: int) -> int | None:
-    if padding_idx is None:
-        return None
-    if not -rows <= padding_idx < rows:
+    if padding_idx is not None and not -rows <= padding_idx < rows:
         raise ValueError(f"padding_idx must be one of the {rows} rows; got {padding_idx}")
-    return padding_idx % rows
