@@ -186,10 +186,10 @@ def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | 
             param.grad = None
             keep_attached(param, gradient)
             continue
-        present = param.grad
+        present, dense = param.grad, gradient.layout is torch.strided
         if (
-            present is not None
-            and gradient.layout is torch.strided
+            dense
+            and present is not None
             and present.layout is torch.strided
             and present.dtype is gradient.dtype
         ):
@@ -203,7 +203,7 @@ def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | 
                 keep_attached(param, gradient)
                 continue
         # Memory of its own: results that travelled together share theirs.
-        param.grad = gradient.clone() if gradient.layout is torch.strided else gradient
+        param.grad = gradient.clone() if dense else gradient
 
 
 def is_distributed_tensor(x: object) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.distributed.agreement import check_consistent, digest
+from maskgrad.distributed.agreement import Postponed, check_consistent, digest
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
 from maskgrad.distributed.reduction_plan import (
     Facts,
@@ -83,10 +83,9 @@ class Exchange:
         self._error = error
         self.parts = [LocalGradient(g.shape) for g in gradients]
         if error is None:
-            try:
+            with Postponed() as postponed:
                 self.parts = [local_gradient(g.gradient, g.shape, g.name) for g in gradients]
-            except Exception as found:  # raised on all ranks when they have heard of it
-                self._error = found
+            self._error = postponed.error
         self._works: list[Any] = []
         self._sent: list[_DenseTransfer | _SparseTransfer] = []
         numbers = [n for part in self.parts for n in part.facts]

@@ -16,7 +16,6 @@ from maskgrad.distributed.agreement import Postponed
 from maskgrad.distributed.all_reduction import named_gradients, write_gradients
 from maskgrad.distributed.exchange import Exchange, Transport
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.errors import LostRankError
 from maskgrad.gradients.attached import AnyGradient
 from maskgrad.sparse import prod
 
@@ -63,6 +62,9 @@ class OverlappedExchange:
         """Go through the same exchanges as the other ranks, with nothing: this rank has no input any more."""
         self._reset()
         self._received(away=True)
+        self._raise_error()
+
+    def _raise_error(self) -> None:
         error = self._error
         self._reset()
         if error is not None:
@@ -110,13 +112,9 @@ class OverlappedExchange:
             self._send(number - 1)
 
     def _send(self, number: int) -> None:
-        try:
-            with torch.no_grad():
-                self._started[number].send()
-        except LostRankError:
-            raise
-        except Exception as error:  # of all ranks, which start nothing more
-            self._error = error
+        with Postponed() as postponed, torch.no_grad():
+            self._started[number].send()
+        self._error = postponed.error  # an error of all ranks, which start nothing more
 
     def _finish(self) -> None:
         """At the end of backward: exchange what is left. DistributedDataParallel ends its own before we write."""
@@ -135,10 +133,7 @@ class OverlappedExchange:
             return [started.finish() for started in self._started]
 
     def _write(self, found: list[list[AnyGradient | None]]) -> None:
-        error = self._error
-        self._reset()
-        if error is not None:
-            raise error
+        self._raise_error()
         with torch.no_grad():
             for names, gradients in zip(self._buckets, found, strict=True):
                 write_gradients([self.params[name] for name in names], gradients)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ParameterPartition", "partition", "prepare"]
 
-_LOCAL = "_ddp_params_and_buffers_to_ignore"
-
 
 @dataclass(frozen=True, slots=True)
 class ParameterPartition:
@@ -37,13 +35,11 @@ class ParameterPartition:
 
     def described(self) -> str:
         """A text that is the same on ranks that can train together."""
-        parts = []
-        for kind, params in (("dense", self.dense), ("exchanged", self.exchanged)):
-            for name, p in params.items():
-                parts.append(
-                    f"parameter {name!r} of shape {tuple(p.shape)} and {p.dtype} ({kind}, {p.device.type})"
-                )
-        return "; ".join(parts)
+        return "; ".join(
+            f"parameter {name!r} of shape {tuple(p.shape)} and {p.dtype} ({kind}, {p.device.type})"
+            for kind, params in (("dense", self.dense), ("exchanged", self.exchanged))
+            for name, p in params.items()
+        )
 
 
 def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None) -> ParameterPartition:
@@ -63,7 +59,7 @@ def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | No
     }
     own: set[int] = set()
     for prefix, owner in module.named_modules():
-        for name in getattr(owner, _LOCAL, ()):
+        for name in getattr(owner, "_ddp_params_and_buffers_to_ignore", ()):
             whole = f"{prefix}.{name}" if prefix else name
             own |= {id(everything[whole])} if whole in everything else set()
     found = ParameterPartition()

@@ -122,16 +122,13 @@ def _with_masks(
             specified = values[mask]
             ordinary = specified[0] if len(specified) else values.new_ones(())
             kept = torch.where(mask, values, ordinary)  # for an entry that is specified only now
-            changed += [torch.where(new, kept, values.new_full((), _garbage(values.dtype))), new]
+            garbage: float = True
+            if values.dtype != torch.bool:
+                garbage = math.nan if values.is_floating_point() else torch.iinfo(values.dtype).max
+            changed += [torch.where(new, kept, values.new_full((), garbage)), new]
         else:
             changed += [change(t) if t.dtype == torch.bool else t for t in group]
     return tuple(changed)
-
-
-def _garbage(dtype: torch.dtype) -> float:
-    if dtype == torch.bool:
-        return True
-    return math.nan if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
 def _resized(tensors: Tensors, places: Mapping[int, int], number: int) -> Tensors:
@@ -180,10 +177,9 @@ def compared_with(
 
 
 def _results(plain: Plain, inputs: Sequence[Tensor]) -> list[Tensor]:
+    own = [t.clone() for t in inputs]  # a model may write into its arguments
     with torch.no_grad():
-        return [
-            t.detach().cpu() for t in plain([t.clone() for t in inputs])
-        ]  # it may write into its arguments
+        return [t.detach().cpu() for t in plain(own)]
 
 
 def _compare(
