@@ -18,6 +18,7 @@ from maskgrad.interop.columns import (
     entries_in_numpy,
     in_numpy,
     one_column,
+    owned,
     side_by_side,
 )
 from maskgrad.interop.sequences import sequences_of
@@ -56,9 +57,7 @@ def read_lists(
     nullable = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
     lengths = torch.from_numpy(nullable.to_numpy(zero_copy_only=False).copy())
     elements = read(array.flatten(), place)
-    values = elements.values if dtype is None else elements.values.to(dtype)
-    if elements.is_lent and values is elements.values:
-        values = values.clone()
+    values = owned(elements, dtype)
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     batch = from_offsets(values, offsets)
     if layout == torch.jagged:

@@ -166,14 +166,8 @@ def _is_sequence(part: Any) -> bool:
 
 def _tensors(parts: list[Any]) -> list[Tensor]:
     """All of them as tensors; lists in one dtype, to which those without numbers say nothing."""
-    tensors = [
-        part
-        if isinstance(part, Tensor)
-        else torch.tensor(part)
-        if isinstance(part, list)
-        else tensor_of(part)
-        for part in parts
-    ]
+    tensors = [torch.tensor(p) if isinstance(p, list) else p for p in parts]
+    tensors = [t if isinstance(t, Tensor) else tensor_of(t) for t in tensors]
     if not isinstance(parts[0], list):
         return tensors
     telling = [t for t in tensors if t.numel()]

@@ -28,6 +28,7 @@ __all__ = [
     "has_categories",
     "in_numpy",
     "one_column",
+    "owned",
     "side_by_side",
 ]
 
@@ -62,8 +63,13 @@ def check_dtype(dtype: object, function: str) -> None:
 
 def one_column(column: Column, dtype: torch.dtype | None) -> MaskedTensor:
     """A column alone, in its own dtype unless another is asked for, and in memory of its own."""
+    return of_entries(owned(column, dtype), column.mask)
+
+
+def owned(column: Column, dtype: torch.dtype | None) -> Tensor:
+    """The values in ``dtype``, in memory that may be written."""
     values = column.values if dtype is None else column.values.to(dtype)
-    return of_entries(values.clone() if column.is_lent and values is column.values else values, column.mask)
+    return values.clone() if column.is_lent and values is column.values else values
 
 
 def side_by_side(columns: Sequence[Column], rows: int, dtype: torch.dtype | None) -> MaskedTensor:

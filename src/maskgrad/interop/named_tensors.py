@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,9 +13,6 @@ from torch.utils.dlpack import from_dlpack as read
 from maskgrad.interop.columns import check_masked_tensor
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import rebuild_stored, stored_of
-
-if TYPE_CHECKING:
-    from maskgrad.masked_tensor.tensor import MaskedTensor
 
 __all__ = ["Exported", "from_dlpack", "from_tensors", "to_dlpack", "to_tensors"]
 
@@ -138,14 +135,10 @@ def _parts(x: MaskedTensor) -> dict[str, Tensor]:
             "mask": x.mask.clone(memory_format=torch.contiguous_format),
         }
     layout, sizes, blocksize = stored.pattern.facts()
-    named = {
-        "values": stored.values.contiguous(),
-        **{
-            str(i): t.clone(memory_format=torch.contiguous_format)
-            for i, t in enumerate(stored.pattern.tensors())
-        },
-        "sizes": torch.tensor([*sizes, *(blocksize or ())]),
-    }
+    named = {"values": stored.values.contiguous()}
+    for i, tensor in enumerate(stored.pattern.tensors()):
+        named[str(i)] = tensor.clone(memory_format=torch.contiguous_format)
+    named["sizes"] = torch.tensor([*sizes, *(blocksize or ())])
     return {f"{layout}.{part}": tensor for part, tensor in named.items()}
 
 

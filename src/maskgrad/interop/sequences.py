@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.jagged import jagged_pattern
 from maskgrad.semantics.jagged.recurrence import schedule
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["CuSeqlens", "from_packed", "lengths", "sequences_of", "to_cu_seqlens", "to_packed"]
 
