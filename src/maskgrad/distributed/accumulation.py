@@ -236,7 +236,7 @@ def sharding() -> tuple[type, ...]:
 
 
 def imported(module: str, name: str) -> tuple[type, ...]:
-    """A class, where somebody has imported it: otherwise there are no instances."""
+    """A class, if it has been imported: otherwise there are no instances."""
     found = getattr(sys.modules.get(module), name, None)
     return () if found is None else (found,)
 

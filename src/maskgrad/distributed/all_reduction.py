@@ -74,7 +74,7 @@ def all_reduce(
         sum see :func:`maskgrad.distributed.sum`.
 
     Raises:
-        TypeError: ``x`` is no tensor, or its dtype has no average. On all ranks, as the next two.
+        TypeError: ``x`` is not a tensor, or its dtype has no average. On all ranks, as the next two.
         ValueError: shapes, dtypes or arguments differ between the ranks; ``op`` or ``exchange`` is unknown.
         IndexError: an index of a sparse ``x`` lies outside its shape.
         RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
@@ -133,7 +133,7 @@ def all_reduce_gradients(
         exchange: how sparse gradients are sent, as for :func:`all_reduce`.
 
     Raises:
-        TypeError: something among ``params`` is no tensor, or ``params`` is a set, which has no order.
+        TypeError: something among ``params`` is not a tensor, or ``params`` is a set, which has no order.
         ValueError: parameters differ in shape or dtype between the ranks, or one has an attached gradient and a
             ``.grad``.
         IndexError: an index of a sparse gradient lies outside its parameter.
@@ -207,7 +207,7 @@ def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | 
 
 
 def is_distributed_tensor(x: object) -> bool:
-    """Whether it is a DTensor, whose gradient is reduced by whoever sharded it."""
+    """Whether it is a DTensor, whose gradient is reduced where it was sharded."""
     return any(kind.__name__ == "DTensor" for kind in type(x).__mro__)
 
 

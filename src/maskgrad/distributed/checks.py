@@ -32,7 +32,7 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
 
     Raises:
         ValueError: something differs; the first difference is named. On all ranks.
-        TypeError: ``optimizer`` is no optimizer. On all ranks.
+        TypeError: ``optimizer`` is not an optimizer. On all ranks.
         RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Example:
@@ -70,7 +70,7 @@ def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], gr
 
     Raises:
         ValueError: something differs; the first difference is named. On all ranks.
-        TypeError: something among the parameters is no tensor. On all ranks.
+        TypeError: something among the parameters is not a tensor. On all ranks.
         RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Example:

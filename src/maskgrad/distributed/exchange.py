@@ -60,7 +60,7 @@ class Exchange:
         op: ``"sum"``; ``"avg"``, divided by the number of ranks; ``"mean"``, by that of ranks that specify the entry.
         transport: how sparse gradients travel.
         error: why this rank cannot go on.
-        away: this rank has run out of input, and takes part for the others' sake.
+        away: this rank has run out of input, and takes part because the others wait for it.
         divide_by_present: whether ``"avg"`` leaves out ranks that are away.
     """
 

@@ -2,7 +2,7 @@
 
 Every bucket of parameters is one exchange. It starts when its parameters have their gradients, but always in the same
 order on all ranks: a bucket waits for those before it, and the end of backward starts what is left, so that a
-parameter without a gradient on some rank holds nobody up for good. Gradients are written when everything has arrived.
+parameter without a gradient on some rank does not block the others. Gradients are written when everything has arrived.
 """
 
 from __future__ import annotations

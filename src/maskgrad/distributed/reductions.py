@@ -53,7 +53,7 @@ def sum(
         rank must go through the backward pass.
 
     Raises:
-        TypeError: ``x`` is no strided tensor or MaskedTensor. On all ranks, as the next one.
+        TypeError: ``x`` is not a strided tensor or MaskedTensor. On all ranks, as the next one.
         ValueError: the reduced tensors differ in shape or dtype between the ranks.
         RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 

@@ -40,7 +40,7 @@ class Plain(nn.Module):
     def __init__(self, model: Callable[..., Any], ports: Ports) -> None:
         super().__init__()
         self.model: Any = model
-        # what a function brings along are parameters of the graph, too
+        # modules that a function closes over have parameters of the graph, too
         if not isinstance(model, nn.Module):
             self.behind = nn.ModuleList(modules_behind(model))
         self.ports = ports

@@ -153,7 +153,7 @@ def axis_names(
     names: Sequence[str],
     dimensions: Sequence[Dimensions],
 ) -> dict[str, str]:
-    """Telling names for sizes that vary, by their symbols in the program.
+    """Readable names for sizes that vary, by their symbols in the program.
 
     Those that the caller chose; else ``batch`` if there is one size, ``x_entries`` on sparse layouts, ``x_dim_0``.
     """
@@ -198,7 +198,7 @@ def _symbol(size: Any) -> str | None:
 
 
 def counted_in_a_run(outputs: Iterable[Any]) -> dict[str, str]:
-    """Telling names for sizes that depend on numbers, such as how many entries a sparse result has."""
+    """Readable names for sizes that depend on values, such as how many entries a sparse result has."""
     found: dict[str, str] = {}
     for value in outputs:
         for at, size in enumerate(value.shape or ()):

@@ -135,7 +135,7 @@ def export(
     Args:
         model: ``nn.Module``, method of one, or function. It is exported in evaluation mode, and left in its own.
         args: positional arguments, or the only one: tensors, MaskedTensors, numbers, strings, None, and lists, tuples
-            and dicts of these. What is no tensor becomes part of the file.
+            and dicts of these. What is not a tensor becomes part of the file.
         path: where to write.
         kwargs: keyword arguments.
         dynamic_shapes: ``"batch"``: the first dimension of everything may vary, unless the model ties it down (see

@@ -97,7 +97,7 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
     """Take arguments or results apart; an unspecified entry of a result reads 0, so that no garbage leaves.
 
     Raises:
-        TypeError: something is no tensor, MaskedTensor, constant or container of these, or a tensor no graph knows.
+        TypeError: something is not a tensor, MaskedTensor, constant or container of these, or a tensor no graph knows.
     """
     leaves, spec = pytree.tree_flatten_with_path(
         structure, is_leaf=lambda x: isinstance(x, (MaskedTensor, *CONSTANTS))
@@ -231,7 +231,7 @@ def _names(
         return _given(places, given, argument, taken)
     stems = [re.sub(r"\W", "_", stem(place)) or "_" for place in places]
     taken = set(taken)
-    # A mask gives way to an argument that has its name already: data is named first.
+    # Data is named first: a mask whose name is taken gets another one.
     named = {at: _free(stems[at], taken) for at, place in enumerate(places) if "" in place.roles}
     return tuple(
         [

@@ -129,7 +129,7 @@ def from_arrow(
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
-        TypeError: ``obj`` is no Arrow data, or has a type without numbers; the message names the column and the remedy.
+        TypeError: ``obj`` is not Arrow data, or has a type without numbers; the message names the column.
         ValueError: ``layout`` is jagged and a list holds a null, or it is jagged for what has no lists.
 
     Example:
@@ -168,7 +168,7 @@ CAST = "cast it, as in array.cast(pa.float64())"
 
 
 def check_lists(layout: torch.layout, function: str, found: str) -> None:
-    """Refuse the jagged layout for what has no lists."""
+    """ValueError for the jagged layout where there are no lists."""
     if layout == torch.jagged:
         raise ValueError(
             f"{function}: layout=torch.jagged is for one array of lists of different lengths, found {found} without "
@@ -277,7 +277,7 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
-        TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
+        TypeError: ``x`` is not a MaskedTensor, has a sparse layout, or is complex.
         ValueError: it has no dimension or more than two (jagged: several batch dimensions, or features of size 0), or
             ``names`` do not fit.
 

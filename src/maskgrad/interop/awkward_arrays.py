@@ -39,7 +39,7 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
 
     Raises:
         MissingDependencyError: awkward is not installed.
-        TypeError: ``array`` is no awkward array of lists of numbers.
+        TypeError: ``array`` is not an awkward array of lists of numbers.
         ValueError: a number is missing (None), lists differ in length in a second dimension, or ``layout`` is another
             one.
 
@@ -102,7 +102,7 @@ def to_awkward(x: MaskedTensor) -> ak.Array:
 
     Raises:
         MissingDependencyError: awkward is not installed.
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
         ValueError: its mask is not one of padded sequences, or it has several batch dimensions.
 
     Example:

@@ -20,7 +20,7 @@ __all__ = ["collate_jagged"]
 
 FUNCTION = "mg.interop.collate_jagged"
 
-#: The name of a field of a mapping, or its place in a tuple; None for a sample that is no collection.
+#: The name of a field of a mapping, or its place in a tuple; None for a sample that is not a collection.
 Name = str | int | None
 
 

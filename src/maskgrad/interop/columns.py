@@ -54,7 +54,7 @@ class Column(NamedTuple):
 
 
 def check_dtype(dtype: object, function: str) -> None:
-    """Refuse what is no dtype of torch, before any column is read."""
+    """TypeError for what is not a dtype of torch, before any column is read."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(
             f"{function}: dtype must be a torch.dtype or None, found {dtype!r}; use one such as torch.float64"
@@ -116,7 +116,7 @@ def check_columns(x: MaskedTensor, names: Sequence[str] | None, function: str) -
 
 
 def check_masked_tensor(x: object, function: str) -> MaskedTensor:
-    """Return ``x``, or say that it is no MaskedTensor with a Boolean mask."""
+    """Return ``x``; TypeError if it is not a MaskedTensor with a Boolean mask."""
     if not isinstance(x, MaskedTensor):
         raise TypeError(
             f"{function}: x must be a MaskedTensor, found {type(x).__name__}; wrap it in mg.masked(x)"

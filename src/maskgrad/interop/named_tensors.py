@@ -39,7 +39,7 @@ def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
         Passes to the specified entries.
 
     Raises:
-        TypeError: ``named`` is no mapping, a name is no string, or something is no tensor.
+        TypeError: ``named`` is not a mapping, a name is not a string, or something is not a tensor.
         ValueError: a name has the mark ``::`` in it already.
 
     Dense equivalent: ``dict(named)``.
@@ -82,7 +82,7 @@ def from_tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor | MaskedTensor
         Passes to ``x::values`` at the specified entries.
 
     Raises:
-        TypeError: ``named`` is no mapping, or a part is no tensor or has a wrong dtype.
+        TypeError: ``named`` is not a mapping, or a part is not a tensor or has a wrong dtype.
         ValueError: a part is missing, unknown, or contradicts the others; nothing in a file is trusted.
 
     Dense equivalent: ``dict(named)``.
@@ -192,7 +192,7 @@ def to_dlpack(x: MaskedTensor) -> Exported:
         readers raise an error for strides of 0.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout.
 
     Example:
         >>> import numpy as np

@@ -44,7 +44,7 @@ def from_nested(
         the sequences). To ``torch.strided`` none; the padding has to be put between the sequences.
 
     Raises:
-        TypeError: ``jagged`` is no nested tensor of jagged layout.
+        TypeError: ``jagged`` is not a nested tensor of jagged layout.
         ValueError: ``size`` is smaller than the longest sequence, or ``layout`` is another one.
 
     Dense equivalent: ``torch.nested.to_padded_tensor(jagged, 0.)``, with its mask.
@@ -116,7 +116,7 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
         Values and offsets of a jagged tensor are shared. Of a padded batch none; the padding has to be left out.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
         ValueError: as for :func:`lengths`, if the mask is not one of padded sequences; or ``x`` has several batch
             dimensions.
 
@@ -153,7 +153,7 @@ def from_torch_masked(mt: TorchMasked) -> MaskedTensor:
         The values are shared; PyTorch copies the mask.
 
     Raises:
-        TypeError: ``mt`` is no ``torch.masked.MaskedTensor``, or has a sparse layout.
+        TypeError: ``mt`` is not a ``torch.masked.MaskedTensor``, or has a sparse layout.
 
     Example:
         >>> import warnings; warnings.simplefilter("ignore")  # PyTorch warns that its class is a prototype
@@ -191,7 +191,7 @@ def to_torch_masked(x: MaskedTensor) -> TorchMasked:
         None; PyTorch's constructor copies both.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout, or a dtype that ``torch.masked`` refuses.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout, or a dtype that ``torch.masked`` does not take.
 
     Warns:
         UserWarning: PyTorch's own, that its class is a prototype.

@@ -187,7 +187,7 @@ def to_pandas(
 
     Raises:
         MissingDependencyError: pandas is not installed.
-        TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
+        TypeError: ``x`` is not a MaskedTensor, has a sparse layout, or is complex.
         ValueError: it has no dimension or more than two, or ``names`` or ``index`` do not fit.
 
     Example:

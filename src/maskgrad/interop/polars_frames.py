@@ -88,7 +88,7 @@ def from_polars(
 
 
 def _check(kind: Any, place: str) -> None:
-    """Refuse what holds no numbers that torch has: which column, what it holds, what to do."""
+    """TypeError for what holds no numbers that torch has: which column, what it holds, what to do."""
     import polars as pl
 
     if str(kind) in NUMBERS:
@@ -125,7 +125,7 @@ def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series 
 
     Raises:
         MissingDependencyError: polars or pyarrow is not installed.
-        TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
+        TypeError: ``x`` is not a MaskedTensor, has a sparse layout, or is complex.
         ValueError: it has no dimension or more than two, or ``names`` do not fit.
 
     Example:

@@ -135,7 +135,7 @@ def to_scipy(x: MaskedTensor) -> sp.sparray:
 
     Raises:
         MissingDependencyError: scipy is not installed.
-        TypeError: ``x`` is no MaskedTensor, or has the layout BSC, which SciPy lacks.
+        TypeError: ``x`` is not a MaskedTensor, or has the layout BSC, which SciPy lacks.
         ValueError: ``x`` has no dimension, or its sparse layout has batch or dense dimensions.
 
     Example:

@@ -31,7 +31,7 @@ def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
         int64 tensor (B,) on the device of ``x``, each entry between 0 and T.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
         ValueError: ``dim`` is 0 or out of range, the features of a position are missing in part, or a sequence has a
             gap; the message names the first. While a graph is compiled the check becomes part of the graph.
 
@@ -47,7 +47,7 @@ def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
 
 
 def check_padded(x: object, dim: int, function: str) -> int:
-    """Refuse what is no padded batch, and return ``dim`` counted from the front."""
+    """Raise an error for what is not a padded batch; return ``dim`` counted from the front."""
     x = check_masked_tensor(x, function)
     if x.ndim < 2 or not -x.ndim <= dim < x.ndim or dim % x.ndim == 0:
         raise ValueError(
@@ -142,7 +142,7 @@ def to_cu_seqlens(x: MaskedTensor) -> CuSeqlens:
         The values of a jagged tensor are shared; ``cu_seqlens`` is new, being int32.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
         ValueError: its mask is not one of padded sequences, it has several batch dimensions, or more rows than int32
             can number.
 
@@ -180,7 +180,7 @@ def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> 
         None; packed sequences lie step by step, not one behind the other.
 
     Raises:
-        TypeError: ``packed`` is no PackedSequence.
+        TypeError: ``packed`` is not a PackedSequence.
         ValueError: its parts contradict each other, or ``layout`` is another one.
 
     Dense equivalent: ``torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)``.
@@ -239,7 +239,7 @@ def to_packed(x: MaskedTensor) -> PackedSequence:
         None; packed sequences lie step by step, not one behind the other.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
         ValueError: a sequence is empty, which PyTorch cannot pack; the mask is not one of padded sequences; or ``x``
             has several batch dimensions.
 

@@ -40,7 +40,7 @@ def from_tokenizer(
         as they were.
 
     Raises:
-        TypeError: ``encoding`` is no mapping, or holds one text instead of a list of texts.
+        TypeError: ``encoding`` is not a mapping, or holds one text instead of a list of texts.
         KeyError: ``input_ids`` or a field in ``sequences`` is absent.
         ValueError: ``attention_mask`` has gaps, other numbers than 0 and 1, or is absent beside a tensor; or a field
             does not have the shape of ``input_ids``.
@@ -96,7 +96,7 @@ def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
     if mask is None:
         if not is_list:
             raise ValueError(
-                f"{FUNCTION}: encoding must have 'attention_mask' beside a tensor, whose padding cannot be told from "
+                f"{FUNCTION}: encoding must have 'attention_mask' beside a tensor, to distinguish padding from "
                 "tokens; call the tokenizer with return_attention_mask=True, or use mg.from_lengths(input_ids, lengths)"
             )
         return None, [len(part) for part in ids]
