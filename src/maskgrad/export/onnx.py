@@ -15,14 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError, NotExportableError
+from maskgrad.export import dynamic_dimensions
 from maskgrad.export.capture import Plain, captured, evaluating, quiet
-from maskgrad.export.dynamic_dimensions import (
-    axis_names,
-    batch_dimensions,
-    counted_in_a_run,
-    given_dimensions,
-    varying_sizes,
-)
 from maskgrad.export.ports import (
     Arguments,
     Given,
@@ -213,9 +207,9 @@ def _plans(dynamic_shapes: Any, ports: Ports, tensors: Sequence[Tensor], argumen
             raise ValueError(
                 f'dynamic_shapes must be "batch", None, a dict or a tuple, found {dynamic_shapes!r}'
             )
-        free = batch_dimensions(ports, tensors)
+        free = dynamic_dimensions.batch_dimensions(ports, tensors)
         return [(free, True), (free, False), (fixed, False)]
-    return [(given_dimensions(dynamic_shapes, ports, tensors, arguments), True)]
+    return [(dynamic_dimensions.given_dimensions(dynamic_shapes, ports, tensors, arguments), True)]
 
 
 def _first_that_works(attempt: Callable[[_Plan], ExportedFile], plans: Sequence[_Plan]) -> ExportedFile:
@@ -245,11 +239,11 @@ def _attempt(
 
     dimensions, oblivious = plan
     program = captured(plain, tensors, dimensions, oblivious=oblivious)
-    varying = varying_sizes(program, plain.ports)
+    varying = dynamic_dimensions.varying_sizes(program, plain.ports)
     written = translated(program, names, results, opset_version)
     graph = written.model.graph
-    written.rename_axes(axis_names(program, plain.ports, names, dimensions))
-    written.rename_axes(counted_in_a_run(graph.outputs))
+    written.rename_axes(dynamic_dimensions.axis_names(program, plain.ports, names, dimensions))
+    written.rename_axes(dynamic_dimensions.counted_in_a_run(graph.outputs))
     for value in (*graph.inputs, *graph.outputs):
         for at, size in enumerate(value.shape or ()):  # a size that turned out to be one number
             if not isinstance(size, int) and str(size).isdigit():

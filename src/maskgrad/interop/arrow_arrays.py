@@ -9,18 +9,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.interop.columns import (
-    Column,
-    check_columns,
-    check_dtype,
-    check_masked_tensor,
-    check_real,
-    entries_in_numpy,
-    in_numpy,
-    one_column,
-    owned,
-    side_by_side,
-)
+from maskgrad.interop import columns
 from maskgrad.interop.sequences import sequences_of
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
@@ -57,7 +46,7 @@ def read_lists(
     nullable = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
     lengths = torch.from_numpy(nullable.to_numpy(zero_copy_only=False).copy())
     elements = read(array.flatten(), place)
-    values = owned(elements, dtype)
+    values = columns.owned(elements, dtype)
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     batch = from_offsets(values, offsets)
     if layout == torch.jagged:
@@ -79,9 +68,9 @@ def _list_array(x: MaskedTensor, function: str) -> pa.Array:
     import pyarrow as pa
 
     values, pattern = sequences_of(x, function, None)
-    check_real(values.dtype, function)
+    columns.check_real(values.dtype, function)
     # Arrow's memory never changes: a copy
-    elements = pa.array(np.array(in_numpy(values, (torch.bfloat16,))).reshape(-1), from_pandas=False)
+    elements = pa.array(np.array(columns.in_numpy(values, (torch.bfloat16,))).reshape(-1), from_pandas=False)
     for size in reversed(values.shape[1:]):
         if not size:
             raise ValueError(f"{function}: x of shape {tuple(x.shape)} has no features to store")
@@ -144,7 +133,7 @@ def from_arrow(
     require("pyarrow", "mg.from_arrow")
     import pyarrow as pa
 
-    check_dtype(dtype, "mg.from_arrow")
+    columns.check_dtype(dtype, "mg.from_arrow")
     check_layout(layout)
     if isinstance(obj, (pa.Array, pa.ChunkedArray)) and has_lengths(obj.type):
         return read_lists(obj, "obj", dtype, layout, CAST)
@@ -152,15 +141,15 @@ def from_arrow(
     if isinstance(obj, (pa.Table, pa.RecordBatch)):
         for field in obj.schema:
             check_type(field.type, f"column {field.name!r}", CAST, lists=False)
-        columns = [read(obj.column(i), f"column {name!r}") for i, name in enumerate(obj.schema.names)]
-        return side_by_side(columns, obj.num_rows, dtype)
+        found = [read(obj.column(i), f"column {name!r}") for i, name in enumerate(obj.schema.names)]
+        return columns.side_by_side(found, obj.num_rows, dtype)
     if not isinstance(obj, (pa.Array, pa.ChunkedArray)):
         raise TypeError(
             "mg.from_arrow: obj must be a pyarrow Array, ChunkedArray, RecordBatch or Table, found "
             f"{type(obj).__name__}; convert it with pa.array(obj) or pa.table(obj)"
         )
     check_type(obj.type, "obj", CAST)
-    return one_column(read(obj, "obj"), dtype)
+    return columns.one_column(read(obj, "obj"), dtype)
 
 
 #: How to turn another type into numbers, in Arrow's words.
@@ -209,7 +198,7 @@ def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) ->
     )
 
 
-def read(array: pa.Array | pa.ChunkedArray, place: str) -> Column:
+def read(array: pa.Array | pa.ChunkedArray, place: str) -> columns.Column:
     """Values and mask of an array whose type was checked."""
     import pyarrow as pa
 
@@ -217,10 +206,10 @@ def read(array: pa.Array | pa.ChunkedArray, place: str) -> Column:
         if array.num_chunks != 1:
             chunks = [_read_array(chunk) for chunk in array.chunks] or [_read_array(pa.array([], array.type))]
             values, masks = zip(*chunks, strict=True)
-            return Column(place, torch.cat(values), torch.cat(masks))
+            return columns.Column(place, torch.cat(values), torch.cat(masks))
         array = array.chunk(0)
     numbers, known = _read_array(array)
-    return Column(place, numbers, known, is_lent=numbers.dtype != torch.bool)
+    return columns.Column(place, numbers, known, is_lent=numbers.dtype != torch.bool)
 
 
 def _read_array(array: pa.Array) -> tuple[Tensor, Tensor]:
@@ -295,15 +284,15 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
                 f"{function}: names must be left out for a jagged tensor, whose sequences are one column"
             )
         return _list_array(x, function)
-    x = check_masked_tensor(x, function)
-    check_columns(x, names, function)
-    values, missing = entries_in_numpy(x, function)
+    x = columns.check_masked_tensor(x, function)
+    columns.check_columns(x, names, function)
+    values, missing = columns.entries_in_numpy(x, function)
     if values.ndim == 1:
         return _array(values, missing)
-    columns = [_array(values[:, i], missing[:, i]) for i in range(values.shape[1])]
-    if not columns:  # only a table that is cut from one with columns knows how many rows it has
+    arrays = [_array(values[:, i], missing[:, i]) for i in range(values.shape[1])]
+    if not arrays:  # only a table that is cut from one with columns knows how many rows it has
         return pa.table({"": pa.nulls(len(values), pa.int8())}).select([])
-    return pa.Table.from_arrays(columns, names=list(names or map(str, range(len(columns)))))
+    return pa.Table.from_arrays(arrays, names=list(names or map(str, range(len(arrays)))))
 
 
 def _array(values: Any, missing: Any) -> pa.Array:

@@ -6,19 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.interop import arrow_arrays
-from maskgrad.interop.columns import (
-    Column,
-    categories_of_columns,
-    check_columns,
-    check_dtype,
-    check_masked_tensor,
-    codes_of,
-    entries_in_numpy,
-    has_categories,
-    one_column,
-    side_by_side,
-)
+from maskgrad.interop import arrow_arrays, columns
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.optional_packages import require
 
@@ -87,15 +75,15 @@ def from_pandas(
     require("pandas", function)
     import pandas as pd
 
-    check_dtype(dtype, function)
+    columns.check_dtype(dtype, function)
     if isinstance(obj, pd.DataFrame):
         # by position: names may occur twice
-        named = categories_of_columns(categories, list(obj.columns), function)
+        named = columns.categories_of_columns(categories, list(obj.columns), function)
         arrays = [(obj.iloc[:, i].array, f"column {name!r}", named[i]) for i, name in enumerate(obj.columns)]
         for array, place, values in arrays:
             _check(array, place, values)
-        columns = [_read(*column, nan_is_missing) for column in arrays]
-        return side_by_side(columns, len(obj), dtype)
+        read = [_read(*column, nan_is_missing) for column in arrays]
+        return columns.side_by_side(read, len(obj), dtype)
     if isinstance(obj, (pd.Series, pd.Index)) and not isinstance(obj, pd.MultiIndex):
         place = "obj" if obj.name is None else f"{type(obj).__name__.lower()} {obj.name!r}"
         array = obj.array
@@ -106,9 +94,9 @@ def from_pandas(
             f"{function}: obj must be a DataFrame, Series, Index or extension array of pandas, found "
             f"{type(obj).__name__}; convert it with pd.DataFrame(obj), or use mg.from_numpy for numpy.ma arrays"
         )
-    (values,) = categories_of_columns(categories, None, function)
+    (values,) = columns.categories_of_columns(categories, None, function)
     _check(array, place, values)
-    return one_column(_read(array, place, values, nan_is_missing), dtype)
+    return columns.one_column(_read(array, place, values, nan_is_missing), dtype)
 
 
 def _check(array: Any, place: str, categories: Sequence[Any] | None) -> None:
@@ -116,7 +104,7 @@ def _check(array: Any, place: str, categories: Sequence[Any] | None) -> None:
     import numpy as np
     import pandas as pd
 
-    if categories is not None or has_categories(array):
+    if categories is not None or columns.has_categories(array):
         return
     dtype = array.dtype
     if isinstance(dtype, pd.ArrowDtype):
@@ -147,23 +135,23 @@ def _is_nullable(array: Any) -> bool:
     return isinstance(array, (pd.arrays.IntegerArray, pd.arrays.FloatingArray, pd.arrays.BooleanArray))
 
 
-def _read(array: Any, place: str, categories: Sequence[Any] | None, nan_is_missing: bool) -> Column:
+def _read(array: Any, place: str, categories: Sequence[Any] | None, nan_is_missing: bool) -> columns.Column:
     """Values and mask of a column that was checked."""
     import numpy as np
     import pandas as pd
 
-    if categories is not None or has_categories(array):
-        return codes_of(array, place, categories)
+    if categories is not None or columns.has_categories(array):
+        return columns.codes_of(array, place, categories)
     if isinstance(array.dtype, pd.ArrowDtype):
         return arrow_arrays.read(array.__arrow_array__(), place)
     if _is_nullable(array):
         # na_value fills what pandas' own mask says is NA, and nothing else: NaN stays where it is
         values = tensor_of(array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0, copy=True))
-        return Column(place, values, ~torch.from_numpy(array.isna().astype(np.bool_)))
+        return columns.Column(place, values, ~torch.from_numpy(array.isna().astype(np.bool_)))
     values = tensor_of(np.array(array))
     if nan_is_missing and (values.is_floating_point() or values.is_complex()):
-        return Column(place, values, ~torch.isnan(values))
-    return Column(place, values, torch.ones((), dtype=torch.bool).expand(values.shape))
+        return columns.Column(place, values, ~torch.isnan(values))
+    return columns.Column(place, values, torch.ones((), dtype=torch.bool).expand(values.shape))
 
 
 def to_pandas(
@@ -200,9 +188,9 @@ def to_pandas(
     require("pandas", function)
     import pandas as pd
 
-    x = check_masked_tensor(x, function)
-    check_columns(x, names, function)
-    values, missing = entries_in_numpy(x, function, widen=(torch.float16,))
+    x = columns.check_masked_tensor(x, function)
+    columns.check_columns(x, names, function)
+    values, missing = columns.entries_in_numpy(x, function, widen=(torch.float16,))
     if index is not None and len(index) != len(values):
         raise ValueError(
             f"{function}: index must have one label for each of {len(values)} rows, found {len(index)}"
