@@ -69,9 +69,9 @@ nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
     ("py:.*", r"maskgrad\.optim\.(optimizer|engine|dense_only|hyperparameters|rule)\..*"),
     ("py:.*", r"maskgrad\.doctor\.(frames|experiments|leaks|recognition)\..*|dict\[str"),
-    ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|partition|sharding\.table)\..*"),
+    ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|sharding\.table)\..*"),
     # not on PyTorch's pages, or spelled as in the source
-    ("py:class", r"torch\.(distributed\.distributed_c10d|nn\.modules\.batchnorm|_C)\..*|nn\.Module|Way"),
+    ("py:class", r"torch\.(distributed\.distributed_c10d|nn\.modules\.batchnorm|_C)\..*|nn\.Module|Transport"),
     ("py:exc", "GradcheckError"),
     (
         "py:.*",

@@ -36,11 +36,10 @@ from maskgrad.gradients import (
 from maskgrad.gradients.accumulation_ranks import let_ranks_be_found as _let_ranks_be_found
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.interop.arrow_arrays import from_arrow
-from maskgrad.interop.nested_tensors import from_nested
+from maskgrad.interop.nested_tensors import from_nested, from_torch_masked
 from maskgrad.interop.pandas_frames import from_pandas
 from maskgrad.interop.polars_frames import from_polars
 from maskgrad.interop.scipy_matrices import from_scipy
-from maskgrad.interop.torch_masked import from_torch_masked
 from maskgrad.kernels import kernels_in_use, use_kernels
 from maskgrad.masked_tensor import (
     MaskedTensor,
@@ -135,7 +134,7 @@ _refuse_scripts(getattr(_part, _name) for _part in (functional, nn) for _name in
 def _ranks_of(*arguments: object) -> object:
     import importlib
 
-    return importlib.import_module("maskgrad.distributed.accumulation").ranks_of(*arguments)
+    return importlib.import_module("maskgrad.distributed.accumulation").AccumulatingRanks(*arguments)
 
 
 _let_ranks_be_found(_ranks_of)  # type: ignore[arg-type]

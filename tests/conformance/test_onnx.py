@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 import maskgrad as mg
 from maskgrad.export.capture import quiet
-from maskgrad.export.onnx_runtime import Session
 from maskgrad.export.translation import translated
+from maskgrad.export.verification import Session
 from maskgrad.semantics.registry import OPERATIONS
 from tests.conformance.exported import (
     Group,

@@ -138,8 +138,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the number of entries is that of one rank",
         "distributed/reductions.py",
-        "total, number = global_sums(ranks, [total, number], gradients, refusal)",
-        "(total,) = global_sums(ranks, [total], gradients, refusal)",
+        "total, number = global_sums(ranks, [total, number], gradients, postponed.error)",
+        "(total,) = global_sums(ranks, [total], gradients, postponed.error)",
     ),
     Fault(
         "a file for ONNX gives its outputs in another order",

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from maskgrad.distributed.all_reduction import AllReduce, all_reduce
+from maskgrad.distributed.all_reduction import AllReduce, all_reduce, all_reduce_gradients
 from maskgrad.distributed.batch_normalization import SyncBatchNorm
 from maskgrad.distributed.checks import check_optimizer, check_parameters
-from maskgrad.distributed.gradients import all_reduce_gradients
-from maskgrad.distributed.losses import global_losses
+from maskgrad.distributed.global_sums import global_losses, sampler_mask
 from maskgrad.distributed.preparation import prepare
 from maskgrad.distributed.reductions import count, mean, std, sum, var
-from maskgrad.distributed.sampling import sampler_mask
-from maskgrad.distributed.sharding import (
-    ShardedEmbedding,
-    ShardedEmbeddingBag,
-    ShardedTables,
-    clip_grad_norm_,
-    is_sharded,
+from maskgrad.distributed.sharding.checkpoint import (
     load_checkpoint,
     load_optimizer_state_dict,
     optimizer_state_dict,
     save_checkpoint,
-    spread_tables,
 )
+from maskgrad.distributed.sharding.collection import ShardedTables, spread_tables
+from maskgrad.distributed.sharding.embedding import ShardedEmbedding, ShardedEmbeddingBag
+from maskgrad.distributed.sharding.shards import clip_grad_norm_, is_sharded
 
 if TYPE_CHECKING:
     from maskgrad.distributed.data_parallel import DataParallel

@@ -1,69 +1,99 @@
-"""All ranks go on, or all raise: a mistake on one of them must not leave the others waiting."""
+"""Either all ranks go on, or all raise: a mistake on one of them must not leave the others waiting."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import contextlib
+import hashlib
+from types import TracebackType
+
+import torch
+from torch import Tensor
 
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.errors import LostRankError
 
-__all__ = ["agree", "raise_everywhere"]
+__all__ = ["Postponed", "check_choice", "check_consistent", "digest", "exchange_numbers"]
 
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (IndexError, RuntimeError, TypeError, ValueError)
 }
-_REFUSES, _MEANS = "refuses", "means"
+_ERROR, _PLAN = "error", "plan"
 
 
-def agree(group: ProcessGroup, plan: str, refusal: Exception | None = None) -> None:
-    """Return if all ranks have the same plan and none refuses; raise on every rank otherwise. Waits.
+class Postponed(contextlib.AbstractContextManager["Postponed"]):
+    """Keeps an exception of its block as ``error``, to be raised on all ranks once they have heard of it."""
 
-    Args:
-        group: the ranks.
-        plan: a text, part by part separated by ``"; "``, that must be the same on all of them.
-        refusal: why this rank cannot go on.
+    error: Exception | None = None
 
-    Raises:
-        Exception: ``refusal`` where it was found; an error of the same type that quotes it, and names the rank,
-            elsewhere.
-        ValueError: the plans differ. The first difference is named.
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, LostRankError):
+            return False
+        self.error = error
+        return True
+
+
+def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
+    """ValueError if ``value`` of argument ``name`` is not among ``known``."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, found {value!r}")
+
+
+def digest(text: str) -> int:
+    """A number for what a rank is about to do; 56 bits, so that it travels in an int64."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+def check_consistent(
+    group: ProcessGroup,
+    plan: str,
+    error: Exception | None = None,
+    *,
+    what: str | None = None,
+    kind: type[Exception] = ValueError,
+) -> None:
+    """Return if all ranks have the same plan and none has an error; raise on every rank otherwise. Waits.
+
+    ``plan`` is a text, part by part separated by ``"; "``. Where the plans differ, ``kind`` is raised with the first
+    difference; where a rank has an ``error``, it is raised there, and one of its type that quotes it elsewhere.
     """
-    told = _told(group, plan, refusal)
-    if any(one != told[0] for one in told) or told[0].startswith(_REFUSES):
-        _raise(group, told, refusal)
-
-
-def raise_everywhere(group: ProcessGroup, plan: str, refusal: Exception | None) -> NoReturn:
-    """Raise on all ranks, which know already that one refuses, or that their plans differ. As :func:`agree`."""
-    _raise(group, _told(group, plan, refusal), refusal)
-
-
-def _told(group: ProcessGroup, plan: str, refusal: Exception | None) -> list[str]:
-    text = f"{_MEANS}\n{plan}" if refusal is None else f"{_REFUSES}\n{type(refusal).__name__}\n{refusal}"
-    return group.gather_texts(text)
-
-
-def _raise(group: ProcessGroup, told: list[str], refusal: Exception | None) -> NoReturn:
-    if refusal is not None:
-        raise refusal
-    for rank, one in enumerate(told):
-        if one.startswith(_REFUSES):
-            _, kind, text = one.split("\n", 2)
-            raise _KINDS.get(kind, RuntimeError)(
-                f"{group.what}: rank {rank} cannot go on, so no rank does; nothing was changed. "
-                f"It says: {kind}: {text}"
+    what = group.what if what is None else what
+    own = f"{_PLAN}\n{plan}" if error is None else f"{_ERROR}\n{type(error).__name__}\n{error}"
+    gathered = group.gather_texts(own)
+    if error is not None:
+        raise error
+    for rank, text in enumerate(gathered):
+        if text.startswith(_ERROR):
+            _, name, message = text.split("\n", 2)
+            raise _KINDS.get(name, RuntimeError)(
+                f"{what}: rank {rank} raised an error, so every rank does; nothing was changed. "
+                f"On rank {rank}: {name}: {message}"
             )
-    plans = [one.split("\n", 1)[1].split("; ") for one in told]
-    other = next((rank for rank, plan in enumerate(plans) if plan != plans[0]), 0)
-    here, there = _first_difference(plans[0], plans[other])
-    raise ValueError(
-        f"{group.what}: the ranks do not mean the same; nothing was changed. Rank 0 has {here}, rank {other} has "
-        f"{there}; make them equal, in the same order on all ranks"
-    )
+    plans = [[*text.split("\n", 1)[1].split("; "), "nothing more"] for text in gathered]
+    for rank, other in enumerate(plans):
+        if other != plans[0]:
+            here, there = next((a, b) for a, b in zip(plans[0], other, strict=False) if a != b)
+            raise kind(
+                f"{what}: the ranks disagree; nothing was changed. Rank 0 has {here}, rank {rank} has {there}; make "
+                "them equal, in the same order on all ranks"
+            )
 
 
-def _first_difference(a: list[str], b: list[str]) -> tuple[str, str]:
-    for left, right in zip(a, b, strict=False):
-        if left != right:
-            return left, right
-    place = min(len(a), len(b))
-    return (a[place] if place < len(a) else "nothing more"), (b[place] if place < len(b) else "nothing more")
+def exchange_numbers(
+    group: ProcessGroup, numbers: Tensor, plan: str, error: Exception | None, what: str
+) -> Tensor:
+    """Send each rank its row of ``numbers`` (W, k), int64, and receive theirs, (W, k); or raise on every rank.
+
+    How many rows are wanted has to be sent before a look-up anyway; that message carries two numbers more, which say
+    whether the ranks have the same ``plan``, and so the same k >= 1, and whether one has an ``error``.
+    """
+    once, own = [1] * group.size, digest(plan)
+    head = torch.tensor([int(error is not None), own], device=numbers.device).expand(group.size, 2)
+    # The first message has the same length whatever the ranks are about to do; the rest follows if plans are equal.
+    received = group.all_to_all(torch.cat([head, numbers[:, :1]], 1), once, once)
+    if any(failed or other != own for failed, other in received[:, :2].tolist()):
+        check_consistent(group, plan, error, what=what, kind=RuntimeError)
+    if numbers.shape[1] == 1:
+        return received[:, 2:]
+    return torch.cat([received[:, 2:], group.all_to_all(numbers[:, 1:].contiguous(), once, once)], 1)

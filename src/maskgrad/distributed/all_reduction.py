@@ -1,33 +1,46 @@
-"""One tensor, dense, sparse or masked, added up over the ranks."""
+"""Tensors and gradients added up over the ranks, each of whatever kind it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from maskgrad.distributed.exchange import Exchange, Op, Slot, Way
+from maskgrad.distributed.agreement import Postponed, check_choice
+from maskgrad.distributed.exchange import Exchange, NamedGradient, Op, Transport
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.gradients.attached import AnyGradient
+from maskgrad.distributed.sharding.shards import is_sharded
+from maskgrad.gradients.attached import (
+    AnyGradient,
+    current_gradient,
+    grad_dtype,
+    keep_attached,
+    set_grad_dtype,
+)
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["AllReduce", "all_reduce", "checked_choice"]
+__all__ = [
+    "AllReduce",
+    "all_reduce",
+    "all_reduce_gradients",
+    "is_distributed_tensor",
+    "named_gradients",
+    "write_gradients",
+]
 
 
 class AllReduce:
-    """What :func:`all_reduce` with ``async_op=True`` returns: a result on its way."""
+    """What :func:`all_reduce` with ``async_op=True`` returns: a result under way."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
         self._result: Any = None
 
     def wait(self) -> Any:
-        """The result; waits until it has arrived. May be called again.
-
-        Raises:
-            RuntimeError: a rank has ended, or did not answer within the group's timeout.
-        """
+        """The result, once it has arrived; RuntimeError if a rank has ended or does not answer. May be called again."""
         if self._exchange is not None:
             self._result = self._exchange.finish()[0]
             self._exchange = None
@@ -35,12 +48,7 @@ class AllReduce:
 
 
 def all_reduce(
-    x: AnyGradient,
-    op: Op = "sum",
-    group: Any = None,
-    async_op: bool = False,
-    *,
-    exchange: Way = "auto",
+    x: AnyGradient, op: Op = "sum", group: Any = None, async_op: bool = False, *, exchange: Transport = "auto"
 ) -> Any:
     r"""Add up what the ranks have, entry by entry: dense, sparse or masked tensors, also of different kinds.
 
@@ -48,30 +56,28 @@ def all_reduce(
               d = 1,\ W \text{ or } |\{r : i \text{ specified on rank } r\}|
 
     Args:
-        x: strided, COO, CSR, CSC, BSR or BSC tensor, MaskedTensor of any layout, or :class:`maskgrad.PaddedRows`; any
+        x: strided, COO, CSR, CSC, BSR or BSC tensor, MaskedTensor of any layout, or :class:`maskgrad.PaddedRows`, of a
             dtype that can be added up. All ranks have the same shape and dtype.
         op: ``"sum"``; ``"avg"``, the sum divided by the number W of ranks, as gradients are averaged; or ``"mean"``,
             divided by the number of ranks on which the entry is specified.
         group: a process group of any backend; None: the default one.
-        async_op: return while the entries are still on their way; ``wait()`` of what is returned gives the result.
-            How much each rank brings is found out before: that much is waited for.
-        exchange: how sparse entries travel. ``"sparse"``: lists of them. ``"dense"``: the whole shape. ``"auto"``:
-            whichever needs fewer bytes.
+        async_op: return at once; ``wait()`` of what is returned gives the result. Only the sizes, which are exchanged
+            first, are waited for.
+        exchange: how sparse entries are sent: ``"sparse"``, as lists; ``"dense"``, the whole shape; ``"auto"``,
+            whichever is smaller.
 
     Returns:
-        The result, the same bit for bit on all ranks; ``x`` is left as it is. An entry is specified where it is on some
-        rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a mask;
-        otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the slots of all ranks
-        together. Halves are added up in float32 and rounded once; Booleans are counted.
-
-    Gradient:
-        None; the result is detached. :func:`maskgrad.distributed.sum` is differentiable.
+        The result, the same bit for bit on all ranks and detached; ``x`` is left as it is. An entry is specified where
+        it is on some rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a
+        mask; otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the capacity of
+        all ranks together. Halves are added up in float32 and rounded once; Booleans are counted. For a differentiable
+        sum see :func:`maskgrad.distributed.sum`.
 
     Raises:
-        TypeError: ``x`` is no tensor, or its dtype has no average. On all ranks.
+        TypeError: ``x`` is not a tensor, or its dtype has no average. On all ranks, as the next two.
         ValueError: shapes, dtypes or arguments differ between the ranks; ``op`` or ``exchange`` is unknown.
-        IndexError: an index of a sparse ``x`` lies outside its shape, on any rank: on all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
+        IndexError: an index of a sparse ``x`` lies outside its shape.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Dense equivalent: ``torch.distributed.all_reduce``, in place.
 
@@ -85,27 +91,137 @@ def all_reduce(
     Source: the sparse all-reduce that gloo has, and NCCL and half precision lack (PyTorch issue 22400).
     """
     ranks = ProcessGroup(group, "all_reduce")
-    refusal: Exception | None = None
-    slots: list[Slot] = []
-    try:
-        checked_choice("op", op, ("sum", "avg", "mean"))
-        checked_choice("exchange", exchange, ("auto", "dense", "sparse"))
+    gradients: list[NamedGradient] = []
+    with Postponed() as postponed:
+        check_choice("op", op, ("sum", "avg", "mean"))
+        check_choice("exchange", exchange, ("auto", "dense", "sparse"))
         if not isinstance(x, (Tensor, MaskedTensor, PaddedRows)):
             raise TypeError(f"x must be a tensor, a MaskedTensor or PaddedRows, found {type(x).__name__}")
         if op != "sum" and not (x.dtype.is_floating_point or x.dtype.is_complex):
             raise TypeError(
                 f"op={op!r} has no meaning for dtype {x.dtype}; use op='sum', or convert x to a float"
             )
-        slots = [Slot("x", x.shape, x.dtype, x.device, x)]
-    except (TypeError, ValueError) as error:  # the other ranks are told
-        refusal = error
-    started = Exchange(slots, ranks, op, exchange, refusal)
+        gradients = [NamedGradient("x", x.shape, x.dtype, x.device, x)]
+    started = Exchange(gradients, ranks, op, exchange, postponed.error)
     started.send()
     pending = AllReduce(started)
     return pending if async_op else pending.wait()
 
 
-def checked_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    """ValueError if ``value`` of argument ``name`` is not among ``known``."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, found {value!r}")
+Parameters = torch.nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
+
+
+@torch.no_grad()
+def all_reduce_gradients(
+    params: Parameters, group: Any = None, *, op: Op = "avg", exchange: Transport = "auto"
+) -> None:
+    r"""Average the gradients of parameters over the ranks, in place: dense, sparse, masked, or none on some ranks.
+
+    .. math:: g \leftarrow \frac1W \sum_r g^{(r)}
+
+    The gradients decide, not what a module declares. If one rank has a dense gradient, all end with a dense one in
+    ``.grad``. Sparse ones stay sparse: the result lists the rows that some rank lists, merged, and is attached if
+    ``.grad`` cannot hold its layout. With a masked one (:func:`maskgrad.attach_gradient`) the result is attached, and
+    specifies what some rank specifies. No gradient counts as zero, unless no rank has one. The results are detached,
+    and equal bit for bit on all ranks. An error on one rank is raised on all of them, before any gradient is changed.
+
+    Args:
+        params: a module, a parameter, or parameters in the same order on all ranks; leaf MaskedTensors may be
+            among them. DTensors and rows of sharded tables, whose gradients are reduced already, are left out.
+        group: a process group of any backend; None: the default one.
+        op: ``"avg"``, ``"sum"``, or ``"mean"``: divided by the number of ranks that specify an entry.
+        exchange: how sparse gradients are sent, as for :func:`all_reduce`.
+
+    Raises:
+        TypeError: something among ``params`` is not a tensor, or ``params`` is a set, which has no order.
+        ValueError: parameters differ in shape or dtype between the ranks, or one has an attached gradient and a
+            ``.grad``.
+        IndexError: an index of a sparse gradient lies outside its parameter.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
+
+    Dense equivalent: ``torch.distributed.all_reduce(p.grad, ReduceOp.AVG)`` for each parameter.
+
+    Example:
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> table = torch.nn.Embedding(5, 2, sparse=True)
+        >>> table(torch.tensor([1, 1])).sum().backward()
+        >>> mg.distributed.all_reduce_gradients(table)
+        >>> table.weight.grad.values()
+        tensor([[2., 2.]])
+        >>> torch.distributed.destroy_process_group()
+
+    Source: ``torch.nn.parallel.DistributedDataParallel``, which asks the module whether its gradient is sparse.
+    """
+    ranks = ProcessGroup(group, "all_reduce_gradients")
+    owners: list[Tensor] = []
+    gradients: list[NamedGradient] = []
+    with Postponed() as postponed:
+        check_choice("op", op, ("sum", "avg", "mean"))
+        check_choice("exchange", exchange, ("auto", "dense", "sparse"))
+        owners = _listed(params)
+        gradients = named_gradients(owners, [f"parameter {number}" for number in range(len(owners))])
+    started = Exchange(gradients, ranks, op, exchange, postponed.error)
+    started.send()
+    write_gradients(owners, started.finish())
+
+
+def named_gradients(
+    params: Sequence[Tensor], names: Sequence[str], present: bool = True
+) -> list[NamedGradient]:
+    """The gradient of each parameter if ``present``, else none; raises if a parameter has two."""
+    found = [current_gradient(p, name) if present else None for p, name in zip(params, names, strict=True)]
+    return [
+        NamedGradient(f"gradient of {name}", p.shape, p.dtype, p.device, gradient)
+        for p, name, gradient in zip(params, names, found, strict=True)
+    ]
+
+
+def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | None]) -> None:
+    """Put gradients in the place of those that parameters have; None: there was none anywhere."""
+    for param, gradient in zip(params, gradients, strict=True):
+        if gradient is None:
+            continue
+        keep_attached(param, None)
+        if not isinstance(gradient, Tensor) or gradient.layout not in (torch.strided, torch.sparse_coo):
+            param.grad = None
+            keep_attached(param, gradient)
+            continue
+        present, dense = param.grad, gradient.layout is torch.strided
+        if (
+            dense
+            and present is not None
+            and present.layout is torch.strided
+            and present.dtype is gradient.dtype
+        ):
+            present.copy_(gradient)  # others may hold it: a bucket, a view
+            continue
+        if present is None or present.dtype is not gradient.dtype:
+            param.grad = None
+            if gradient.dtype is not param.dtype:
+                set_grad_dtype(param, gradient.dtype)
+            if grad_dtype(param) not in (None, gradient.dtype):
+                keep_attached(param, gradient)
+                continue
+        # Memory of its own: results that travelled together share theirs.
+        param.grad = gradient.clone() if dense else gradient
+
+
+def is_distributed_tensor(x: object) -> bool:
+    """Whether it is a DTensor, whose gradient is reduced where it was sharded."""
+    return any(kind.__name__ == "DTensor" for kind in type(x).__mro__)
+
+
+def _listed(params: Parameters) -> list[Tensor]:
+    if isinstance(params, torch.nn.Module):
+        params = params.parameters()
+    elif isinstance(params, (set, frozenset)):
+        raise TypeError("params must have the same order on all ranks, found a set; use a list")
+    given = [params] if isinstance(params, (Tensor, MaskedTensor)) else list(params)
+    found: dict[int, Tensor] = {}
+    for one in given:
+        if not isinstance(one, (Tensor, MaskedTensor)):
+            raise TypeError(f"params must be tensors, found {type(one).__name__}")
+        param = one._values if isinstance(one, MaskedTensor) else one
+        if not (is_distributed_tensor(param) or is_sharded(param)):
+            found.setdefault(id(param), param)
+    return list(found.values())

@@ -11,6 +11,7 @@ from maskgrad.distributed.global_sums import global_sums
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
+from maskgrad.semantics.normalization import affine
 
 __all__ = ["SyncBatchNorm"]
 
@@ -95,7 +96,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             )
 
     def _standardized(self, values: Tensor, mask: Tensor | None) -> Tensor:
-        dims = [d for d in range(values.dim()) if d != 1]
+        dims, channels = [d for d in range(values.dim()) if d != 1], (-1, *(1,) * (values.dim() - 2))
         wide = values.to(torch.promote_types(values.dtype, torch.float32))
         if mask is None:
             mask = torch.ones((), dtype=torch.bool, device=values.device).expand(values.shape)
@@ -103,24 +104,18 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         count, total = self._added_up(mask.sum(dims), safe.sum(dims))
         number = count.clamp(min=1)
         mean = total / number
-        deviation = torch.where(mask, safe - _over(mean, values), 0)
+        deviation = torch.where(mask, safe - mean.view(channels), 0)
         (square,) = self._added_up((deviation * deviation).sum(dims))
         variance = square / number
         scale = torch.rsqrt(torch.where(count > 0, variance + self.eps, 1))
         self._follow(mean.detach(), variance.detach(), count)
-        out = deviation * _over(scale, values)
-        if self.weight is not None:
-            out = out * _over(self.weight.to(out.dtype), values)
-        if self.bias is not None:
-            out = out + _over(self.bias.to(out.dtype), values)
-        return torch.where(mask, out, 0).to(values.dtype)
+        scale = scale.view(channels)
+        out = affine(deviation * scale, scale, mask, self.weight, self.bias, channels, values.dtype)
+        return torch.where(mask, out.values, 0)
 
     def _added_up(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        if self.process_group is None and not (
-            torch.distributed.is_available() and torch.distributed.is_initialized()
-        ):
-            return parts
-        return global_sums(ProcessGroup(self.process_group, "SyncBatchNorm"), parts, "averaged")
+        ranks = ProcessGroup(self.process_group, "SyncBatchNorm", or_alone=True)
+        return parts if ranks.size == 1 else global_sums(ranks, parts, "averaged")
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
@@ -167,8 +162,3 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             if converted is not child:
                 module.add_module(name, converted)
         return module
-
-
-def _over(statistic: Tensor, values: Tensor) -> Tensor:
-    """One number for each channel (C,), in a shape that broadcasts to ``values`` (N, C, *)."""
-    return statistic.view(-1, *(1,) * (values.dim() - 2))

@@ -1,4 +1,4 @@
-"""Whether the ranks have what they believe to have in common: optimizers with their options, parameters bit for bit."""
+"""Whether optimizers with their options, and parameters bit for bit, are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from maskgrad.distributed.agreement import agree
-from maskgrad.distributed.gradients import is_distributed_tensor
+from maskgrad.distributed.agreement import Postponed, check_consistent
+from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes
-from maskgrad.distributed.sharding import is_sharded
+from maskgrad.distributed.sharding.shards import is_sharded
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["check_optimizer", "check_parameters"]
@@ -22,23 +22,18 @@ __all__ = ["check_optimizer", "check_parameters"]
 def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = True) -> None:
     """Raise on all ranks if their optimizers are not the same: class, options, parameters and, if wanted, states.
 
-    Ranks whose learning rates differ drift apart without a word. Call it once, before training or after loading.
+    Ranks with different learning rates drift apart silently. Call it once, before training or after loading.
 
     Args:
         optimizer: any optimizer of ``mg.optim`` or ``torch.optim``.
         group: a process group of any backend; None: the default one.
-        state: look at the states, too: names, shapes, dtypes, and the values of those that are one number. False for
+        state: compare the states, too: names, shapes, dtypes, and the values of those that are one number. False for
             optimizers whose state is divided among the ranks.
-
-    Gradient:
-        None.
 
     Raises:
         ValueError: something differs; the first difference is named. On all ranks.
-        TypeError: ``optimizer`` is none. On all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
-
-    Dense equivalent: none.
+        TypeError: ``optimizer`` is not an optimizer. On all ranks.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -49,11 +44,8 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
     """
     ranks = ProcessGroup(group, "check_optimizer")
     if not isinstance(optimizer, Optimizer):
-        agree(
-            ranks,
-            "",
-            TypeError(f"optimizer must be a torch.optim.Optimizer, found {type(optimizer).__name__}"),
-        )
+        error = TypeError(f"optimizer must be a torch.optim.Optimizer, found {type(optimizer).__name__}")
+        check_consistent(ranks, "", error)
     parts = [f"an optimizer of class {type(optimizer).__name__}"]
     for number, options in enumerate(optimizer.param_groups):
         names = sorted(set(options) - {"params"})
@@ -63,28 +55,23 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
             parts.append(f"{where} of shape {tuple(param.shape)} and {param.dtype}")
             known = optimizer.state.get(param, {}) if state and not is_sharded(param) else {}
             parts += [f"state {name!r} of {where}: {_shown(known[name])}" for name in sorted(known)]
-    agree(ranks, "; ".join(part.replace(";", ",") for part in parts))
+    check_consistent(ranks, "; ".join(part.replace(";", ",") for part in parts))
 
 
 def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], group: Any = None) -> None:
     """Raise on all ranks if their parameters (of a module: and buffers) are not equal, bit for bit.
 
-    Costs a pass over all of them, for use now and then. Parts of sharded tables and DTensors, which are different
-    on each rank, are left out.
+    Reads all of them: call it now and then. Parts of sharded tables and DTensors, which are different on each rank, are
+    left out.
 
     Args:
         module_or_params: a module, a parameter, or parameters in the same order on all ranks.
         group: a process group of any backend; None: the default one.
 
-    Gradient:
-        None.
-
     Raises:
-        ValueError: something differs; the first one is named. On all ranks.
-        TypeError: something among the parameters is no tensor. On all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
-
-    Dense equivalent: none.
+        ValueError: something differs; the first difference is named. On all ranks.
+        TypeError: something among the parameters is not a tensor. On all ranks.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -94,15 +81,12 @@ def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], gr
     Source: replicas that should be equal are compared by a digest, as files are.
     """
     ranks = ProcessGroup(group, "check_parameters")
-    refusal: Exception | None = None
     parts = []
-    try:
+    with Postponed() as postponed:
         for name, tensor in _named(module_or_params):
             digest = hashlib.blake2b(as_bytes(tensor).cpu().numpy().tobytes(), digest_size=12).hexdigest()
             parts.append(f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype} with digest {digest}")
-    except TypeError as error:  # the other ranks are told
-        refusal = error
-    agree(ranks, "; ".join(parts), refusal)
+    check_consistent(ranks, "; ".join(parts), postponed.error)
 
 
 def _named(given: nn.Module | Tensor | Iterable[Tensor]) -> Iterable[tuple[str, Tensor]]:

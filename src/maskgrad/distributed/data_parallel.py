@@ -14,9 +14,9 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
-from maskgrad.distributed.exchange import Way
+from maskgrad.distributed.exchange import Transport
 from maskgrad.distributed.overlap import OverlappedExchange
-from maskgrad.distributed.partition import ParameterPartition, refuse_sparse_gradient
+from maskgrad.distributed.preparation import ParameterPartition, check_gradient_is_dense
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches.data_parallel import memory_of
@@ -32,7 +32,7 @@ class DataParallel(nn.Module, Joinable):
         module: nn.Module,
         ranks: ProcessGroup,
         parts: ParameterPartition,
-        exchange: Way,
+        exchange: Transport,
         overlap: bool,
         init_sync: bool,
         timeout: datetime.timedelta | None,
@@ -42,20 +42,23 @@ class DataParallel(nn.Module, Joinable):
         nn.Module.__init__(self)
         Joinable.__init__(self)
         self.module = module
-        self._group, self._division = ranks.group, parts
+        self._group, self._partition = ranks.group, parts
         self._overlap, self.require_backward_grad_sync = overlap, True
-        self._notice: list[Any] = []
+        self._announced: list[Any] = []
         own = ProcessGroup(_new_group(ranks, timeout), "the exchange of gradients")
         # In a tuple: neither a second copy in state_dict() nor one more level of modules.
         self._dense: tuple[DistributedDataParallel, ...] = ()
         if parts.dense:
             flat = _PlainOutputs(module)
-            flat._ddp_params_and_buffers_to_ignore = _names_for_ddp(module, parts)  # type: ignore[assignment]
+            others = {id(p) for p in (*parts.exchanged.values(), *parts.local.values())}
+            named = module.named_parameters(remove_duplicate=False)
+            ignored = [f"module.{name}" for name, p in named if id(p) in others]
+            flat._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
             self._dense = (
                 DistributedDataParallel(flat, process_group=ranks.group, init_sync=init_sync, **ddp_options),
             )
             for name, param in parts.dense.items():
-                param.register_hook(lambda gradient, name=name: refuse_sparse_gradient(name, gradient))
+                param.register_hook(lambda gradient, name=name: check_gradient_is_dense(name, gradient))
         if init_sync:
             self._send_from(own, 0)
         self._exchange = OverlappedExchange(parts.exchanged, own, exchange, overlap, bucket_bytes)
@@ -75,11 +78,8 @@ class DataParallel(nn.Module, Joinable):
         if synchronize:
             for tensor in _tensors(output):
                 if tensor.requires_grad:
-                    tensor.register_hook(self._backward_begins)
+                    tensor.register_hook(lambda _: self._exchange.backward_begins())
         return output
-
-    def _backward_begins(self, _: Tensor) -> None:
-        self._exchange.backward_begins()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -131,16 +131,16 @@ class DataParallel(nn.Module, Joinable):
         """Tell ranks that have run out, who know nothing of this forward pass, whether an exchange follows."""
         # Those ranks are busy with what DistributedDataParallel does at its end of backward; so is ours.
         self._exchange.overlap = False
-        self._exchange.group.wait(self._notice)
-        self._told = torch.tensor([int(synchronize)], device=self._exchange.group.device)
-        self._exchange.group.largest(self._told, self._notice)
+        self._exchange.group.wait(self._announced)
+        self._follows = torch.tensor([int(synchronize)], device=self._exchange.group.device)
+        self._exchange.group.largest(self._follows, self._announced)
         return synchronize
 
     def _send_from(self, group: ProcessGroup, rank: int) -> None:
         """Give all ranks the parameters, and without DistributedDataParallel the buffers, of one."""
-        tensors: list[Tensor] = list(self._division.exchanged.values())
+        tensors: list[Tensor] = list(self._partition.exchanged.values())
         if not self._dense:
-            own = {id(p) for p in self._division.local.values()} | {id(p) for p in tensors}
+            own = {id(p) for p in self._partition.local.values()} | {id(p) for p in tensors}
             tensors += [p for p in self.module.parameters() if id(p) not in own]
             buffers = list(self.module.buffers())
             tensors += memory_of(
@@ -168,19 +168,17 @@ class _RunOut(JoinHook):
         """One iteration of the others."""
         model = self.model
         model._announce(False)
-        model._exchange.group.wait(model._notice)
-        if int(model._told):
+        model._exchange.group.wait(model._announced)
+        if int(model._follows):
             model._exchange.take_part()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All have run out: everyone gets the parameters of a rank that was among the last."""
         model, group = self.model, self.model._exchange.group
-        group.wait(model._notice)
+        group.wait(model._announced)
         model._exchange.overlap = model._overlap
-        works: list[Any] = []
         last = torch.tensor([group.rank if is_last_joiner else -1], device=group.device)
-        group.largest(last, works)
-        group.wait(works)
+        group.largest(last)
         model._send_from(group, int(last))
 
 
@@ -197,13 +195,6 @@ class _PlainOutputs(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """The leaves of the output, and its structure."""
         return pytree.tree_flatten(self.module(*args, **kwargs))
-
-
-def _names_for_ddp(module: nn.Module, parts: ParameterPartition) -> list[str]:
-    left_out = {id(p) for p in (*parts.exchanged.values(), *parts.local.values())}
-    return [
-        f"module.{name}" for name, p in module.named_parameters(remove_duplicate=False) if id(p) in left_out
-    ]
 
 
 def _new_group(ranks: ProcessGroup, timeout: datetime.timedelta | None) -> Any:

@@ -1,38 +1,48 @@
 """One exchange: all ranks bring gradients of any kind, and all leave with their sum, of one kind.
 
-Three steps, each of which starts collectives without waiting for them: every rank tells what it brings
+Three steps, each of which starts collectives without waiting for them: every rank says what it contributes
 (``__init__``), contributions are sent (:meth:`Exchange.send`), results are put together (:meth:`Exchange.finish`).
-What a rank does in a step follows from what all of them told, so that all start the same collectives in the same
-order. A rank that refuses its gradients says so in the first message, and all ranks raise.
+What a rank does in a step follows from what all of them said, so that all start the same collectives in the same
+order. A rank whose gradients have an error says so in the first message, and all ranks raise.
+
+Whatever the number of gradients, they travel in few messages: whole tensors that are added up in a ring, or lists of
+rows that go to everyone. Lists are merged in the order of the ranks, so that every rank has the same sums, bit for bit.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
-from maskgrad.distributed.agreement import raise_everywhere
-from maskgrad.distributed.local_gradients import Facts, local_gradient, nothing
-from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.distributed.reduction_plan import ReductionPlan, reduction_plan
-from maskgrad.distributed.transfers import DenseTransfer, Item, SparseTransfer
+from maskgrad import kernels
+from maskgrad.distributed.agreement import Postponed, check_consistent, digest
+from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
+from maskgrad.distributed.reduction_plan import (
+    Facts,
+    LocalGradient,
+    ReductionPlan,
+    local_gradient,
+    reduction_plan,
+)
 from maskgrad.gradients.attached import AnyGradient
+from maskgrad.sparse import prod
 
-__all__ = ["Exchange", "Op", "Slot", "Way"]
+__all__ = ["Exchange", "NamedGradient", "Op", "Transport"]
 
 Op = Literal["sum", "avg", "mean"]
-Way = Literal["auto", "dense", "sparse"]
+Transport = Literal["auto", "dense", "sparse"]
 
+_BUCKET_BYTES = 32 << 20
 _HEAD = 4
 _FIRST = 64
-"""Slots of which the first message tells, which must have the same length before anything is agreed."""
+"""Gradients of which the first message tells, which must have the same length before anything has been compared."""
 
 
-class Slot(NamedTuple):
-    """One of the places of an exchange."""
+class NamedGradient(NamedTuple):
+    """One gradient of an exchange; None where this rank has none."""
 
     name: str
     shape: torch.Size
@@ -42,107 +52,200 @@ class Slot(NamedTuple):
 
 
 class Exchange:
-    """The gradients of several slots, exchanged together.
+    """Several gradients, exchanged together; they have the same order on all ranks.
 
     Args:
-        slots: in the same order on all ranks.
+        gradients: those of this rank.
         group: the ranks.
-        op: what is made of the contributions to an entry: ``"sum"``; ``"avg"``, the sum divided by the number of
-            ranks; ``"mean"``, divided by the number of ranks on which the entry is specified.
-        way: how sparse gradients travel.
-        refusal: why this rank cannot go on.
-        away: this rank has run out of input, and takes part for the others' sake.
+        op: ``"sum"``; ``"avg"``, divided by the number of ranks; ``"mean"``, by that of ranks that specify the entry.
+        transport: how sparse gradients travel.
+        error: why this rank cannot go on.
+        away: this rank has run out of input, and takes part because the others wait for it.
         divide_by_present: whether ``"avg"`` leaves out ranks that are away.
     """
 
     def __init__(
         self,
-        slots: Sequence[Slot],
+        gradients: Sequence[NamedGradient],
         group: ProcessGroup,
         op: Op = "sum",
-        way: Way = "auto",
-        refusal: Exception | None = None,
+        transport: Transport = "auto",
+        error: Exception | None = None,
         away: bool = False,
         divide_by_present: bool = False,
     ) -> None:
-        self.slots, self.group, self.op, self.way = slots, group, op, way
+        self.gradients, self.group, self.op, self.transport = gradients, group, op, transport
         self._divide_by_present = divide_by_present
-        self._plan = f"{group.what} op={op!r} exchange={way!r} of {len(slots)} tensors: " + "; ".join(
-            f"{s.name} {tuple(s.shape)} {s.dtype} {s.device.type}" for s in slots
+        self._plan = (
+            f"{group.what} op={op!r} exchange={transport!r} of {len(gradients)} tensors: "
+            + "; ".join(f"{g.name} {tuple(g.shape)} {g.dtype} {g.device.type}" for g in gradients)
         )
-        self._refusal = refusal
-        self.parts = [nothing() for _ in slots]
-        if refusal is None:
-            try:
-                self.parts = [local_gradient(s.gradient, s.shape, s.name) for s in slots]
-            except Exception as error:  # raised on all ranks when they have heard of it
-                self._refusal = error
+        self._error = error
+        self.parts = [LocalGradient(g.shape) for g in gradients]
+        if error is None:
+            with Postponed() as postponed:
+                self.parts = [local_gradient(g.gradient, g.shape, g.name) for g in gradients]
+            self._error = postponed.error
         self._works: list[Any] = []
-        self._sent: list[DenseTransfer | SparseTransfer] = []
+        self._sent: list[_DenseTransfer | _SparseTransfer] = []
         numbers = [n for part in self.parts for n in part.facts]
         first = numbers[: _FIRST * len(Facts._fields)]
-        digest = hashlib.blake2b(self._plan.encode(), digest_size=7).digest()
-        head = [int(self._refusal is not None), int.from_bytes(digest, "big"), int(away), len(slots)]
+        head = [int(self._error is not None), digest(self._plan), int(away), len(gradients)]
         padding = [0] * (_FIRST * len(Facts._fields) - len(first))
         message = torch.tensor(head + first + padding, dtype=torch.int64, device=group.device)
         self._rest = numbers[len(first) :]
-        self._told = group.gather(message, self._works)
+        self._gathered = group.gather(message, self._works)
 
     def send(self) -> None:
-        """Learn what the others bring, and send what this rank brings.
-
-        Raises:
-            Exception: a rank refused its gradients, or the ranks do not mean the same exchange: on all of them.
-            RuntimeError: a rank has ended, or does not answer.
-        """
+        """Learn what the other ranks contribute, and send what this rank does; or raise on all ranks."""
         self.group.wait(self._works)
-        told = self._told.tolist()
-        if any(row[0] for row in told) or any(row[1] != told[0][1] for row in told):
-            raise_everywhere(self.group, self._plan, self._refusal)
-        numbers = [row[_HEAD:] for row in told]
+        gathered = self._gathered.tolist()
+        if any(row[0] or row[1] != gathered[0][1] for row in gathered):
+            check_consistent(self.group, self._plan, self._error)
+        numbers = [row[_HEAD:] for row in gathered]
         if self._rest:
-            rest = self.group.gather(
-                torch.tensor(self._rest, dtype=torch.int64, device=self.group.device), self._works
-            )
-            self.group.wait(self._works)
-            numbers = [row + more for row, more in zip(numbers, rest.tolist(), strict=True)]
-        width = len(Facts._fields)
-        present = (
-            self.group.size - sum(row[2] for row in told) if self._divide_by_present else self.group.size
-        )
-        self.reduction_plans: list[ReductionPlan | None] = [
+            rest = torch.tensor(self._rest, dtype=torch.int64, device=self.group.device)
+            numbers = [
+                row + more for row, more in zip(numbers, self.group.gather(rest).tolist(), strict=True)
+            ]
+        width, present = len(Facts._fields), self.group.size
+        if self._divide_by_present:
+            present -= sum(row[2] for row in gathered)
+        self.reduction_plans = [
             reduction_plan(
                 [Facts(*row[i * width : (i + 1) * width]) for row in numbers],
-                slot.shape,
+                gradient.shape,
                 self.op,
-                self.way,
+                self.transport,
                 present,
             )
-            for i, slot in enumerate(self.slots)
+            for i, gradient in enumerate(self.gradients)
         ]
-        self._send_by_device()
-
-    def _send_by_device(self) -> None:
-        devices = {self.group.transport(s.device) for s in self.slots}
-        for device in sorted(devices, key=str):
-            dense: list[Item] = []
-            sparse: list[Item] = []
-            for slot, part, plan in zip(self.slots, self.parts, self.reduction_plans, strict=True):
-                if plan is None or self.group.transport(slot.device) != device:
-                    continue
-                (sparse if plan.listed else dense).append((slot, part, plan))
-            if dense:
-                self._sent.append(DenseTransfer(self.group, device, dense))
-            if sparse:
-                self._sent.append(SparseTransfer(self.group, device, sparse))
+        items: dict[tuple[str, bool], list[_Item]] = {}
+        for number, (gradient, part, plan) in enumerate(
+            zip(self.gradients, self.parts, self.reduction_plans, strict=True)
+        ):
+            if plan is not None:
+                key = str(self.group.transport(gradient.device)), plan.listed
+                item = _Item(number, gradient.device, part.with_leading(plan.leading), plan)
+                items.setdefault(key, []).append(item)
+        for device, listed in sorted(items):
+            transfer = _SparseTransfer if listed else _DenseTransfer
+            self._sent.append(transfer(self.group, torch.device(device), items[device, listed]))
 
     def finish(self) -> list[AnyGradient | None]:
-        """What each slot gets, of one kind and equal bit for bit on all ranks; None where no rank had anything.
-
-        Raises:
-            RuntimeError: a rank has ended, or does not answer.
-        """
+        """The results, each of one kind and equal bit for bit on all ranks; None where no rank had anything."""
         found: dict[int, AnyGradient] = {}
         for transfer in self._sent:
             found.update(transfer.finish())
-        return [found.get(id(slot)) for slot in self.slots]
+        return [found.get(number) for number in range(len(self.gradients))]
+
+
+class _Item(NamedTuple):
+    """A gradient under way: its number in the exchange, and the device on which the result is wanted."""
+
+    number: int
+    device: torch.device
+    part: LocalGradient
+    plan: ReductionPlan
+
+
+class _DenseTransfer:
+    """Whole tensors, zero where a rank has nothing, added up in buckets; with counts of who specifies what."""
+
+    def __init__(self, group: ProcessGroup, device: torch.device, items: list[_Item]) -> None:
+        self._group = group
+        self._works: list[Any] = []
+        self._buckets: list[tuple[list[_Item], Tensor, Tensor]] = []
+        bucket: list[_Item] = []
+        filled = 0
+        for item in sorted(items, key=lambda one: str(one.plan.summed)):  # stable: the same on all ranks
+            size = prod(item.plan.shape) * item.plan.summed.itemsize
+            if bucket and (bucket[-1].plan.summed is not item.plan.summed or filled + size > _BUCKET_BYTES):
+                self._add_up(bucket, device)
+                bucket, filled = [], 0
+            bucket.append(item)
+            filled += size
+        self._add_up(bucket, device)
+
+    def _add_up(self, bucket: list[_Item], device: torch.device) -> None:
+        values = [part.whole_values(plan.summed, own).reshape(-1).to(device) for _, own, part, plan in bucket]
+        counts = [
+            part.specified(plan.leading, own).to(device) for _, own, part, plan in bucket if plan.partial
+        ]
+        # Concatenation copies, also one tensor: the gradient itself must not change before all have answered.
+        flat = torch.cat(values)
+        self._group.add(flat, self._works)
+        count = torch.cat(counts) if counts else torch.empty(0, dtype=torch.int32)
+        self._group.add(count, self._works)
+        self._buckets.append((bucket, flat, count))
+
+    def finish(self) -> dict[int, AnyGradient]:
+        """The results by number."""
+        self._group.wait(self._works)
+        found: dict[int, AnyGradient] = {}
+        for bucket, flat, count in self._buckets:
+            totals = flat.split([prod(item.plan.shape) for item in bucket])
+            counts = iter(count.split([item.plan.number_of_rows for item in bucket if item.plan.partial]))
+            for (number, device, _, plan), total in zip(bucket, totals, strict=True):
+                own_count = next(counts).to(device) if plan.partial else None
+                found[number] = plan.of_whole(total.to(device), own_count)
+        return found
+
+
+class _SparseTransfer:
+    """Lists of rows, all in one message from each rank to all."""
+
+    def __init__(self, group: ProcessGroup, device: torch.device, items: list[_Item]) -> None:
+        self._items, self._group = items, group
+        self._works: list[Any] = []
+        pieces = [piece.to(device) for item in items for piece in _packed(item.part, item.plan)]
+        message = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8, device=device)
+        lengths = [sum(_length(item.plan, rank) for item in items) for rank in range(group.size)]
+        longest = max(lengths)
+        if longest * group.size > 2 * sum(lengths):  # padding would be most of what travels
+            self._messages = [
+                message if rank == group.rank else message.new_empty(length)
+                for rank, length in enumerate(lengths)
+            ]
+            for rank, one in enumerate(self._messages):
+                group.send_from(rank, one, self._works)
+        else:
+            padded = torch.nn.functional.pad(message, (0, longest - len(message)))
+            self._messages = list(group.gather(padded, self._works).unbind(0))
+
+    def finish(self) -> dict[int, AnyGradient]:
+        """The results by number."""
+        self._group.wait(self._works)
+        found: dict[int, AnyGradient] = {}
+        for gradient, device, _, plan in self._items:
+            rows, values = [], []
+            for rank, number in enumerate(plan.counts):
+                listed, rest = from_bytes(self._messages[rank], _index_dtype(plan), (number,))
+                piece, self._messages[rank] = from_bytes(rest, plan.summed, (number, *plan.row_shape))
+                rows.append(listed)
+                values.append(piece)
+            listed, piece = torch.cat(rows).long().to(device), torch.cat(values).to(device)
+            distinct, total = kernels.merge_rows(listed, piece, plan.number_of_rows, "sum")
+            count = None
+            if plan.divisor == 0:
+                _, count = kernels.merge_rows(listed, torch.ones_like(listed), plan.number_of_rows, "sum")
+            found[gradient] = plan.of_rows(distinct, total, count)
+        return found
+
+
+def _index_dtype(plan: ReductionPlan) -> torch.dtype:
+    return torch.int32 if plan.number_of_rows < 2**31 else torch.int64
+
+
+def _packed(part: LocalGradient, plan: ReductionPlan) -> list[Tensor]:
+    if part.rows is None or part.values is None:
+        return []
+    return [as_bytes(part.rows.to(_index_dtype(plan))), as_bytes(part.values.to(plan.summed))]
+
+
+def _length(plan: ReductionPlan, rank: int) -> int:
+    """Bytes of the rows of ``rank`` as :func:`_packed` writes them."""
+    indices = plan.counts[rank] * _index_dtype(plan).itemsize
+    values = plan.counts[rank] * prod(plan.row_shape) * plan.summed.itemsize
+    return indices + -indices % 16 + values + -values % 16

@@ -7,61 +7,42 @@ what one process on the joint batch has.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import Sampler
 
-from maskgrad.distributed.agreement import raise_everywhere
+from maskgrad.distributed.agreement import check_choice, check_consistent, digest
 from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.semantics.losses import OPERATIONS
+from maskgrad.semantics.losses.adding_up import adding_up
 
-__all__ = ["Gradients", "global_sums"]
+__all__ = ["Gradients", "global_losses", "global_sums", "sampler_mask"]
 
 Gradients = Literal["averaged", "summed"]
 
 
-def _wanted_anywhere(ranks: ProcessGroup, plan: str, refusal: Exception | None, wanted: bool) -> bool:
-    """Whether any rank wants a gradient; raises on all ranks if one refuses, or their plans differ.
-
-    Args:
-        ranks: who takes part.
-        plan: a text that must be the same on all of them.
-        refusal: why this rank cannot go on.
-        wanted: whether this rank wants a gradient.
-    """
-    digest = int.from_bytes(hashlib.blake2b(plan.encode(), digest_size=7).digest(), "big")
-    works: list[Any] = []
-    told = ranks.gather(
-        torch.tensor([int(refusal is not None), digest, int(wanted)], device=ranks.device), works
-    )
-    ranks.wait(works)
-    rows = told.tolist()
-    if any(row[0] or row[1] != rows[0][1] for row in rows):
-        raise_everywhere(ranks, plan, refusal)
-    return any(row[2] for row in rows)
-
-
 def global_sums(
-    ranks: ProcessGroup,
-    parts: Sequence[Tensor],
-    gradients: Gradients,
-    refusal: Exception | None = None,
+    ranks: ProcessGroup, parts: Sequence[Tensor], gradients: Gradients, error: Exception | None = None
 ) -> tuple[Tensor, ...]:
-    """The sum over the ranks of each of ``parts``, strided, in dtypes in which sums can travel.
+    """The sum over the ranks of each of ``parts``, strided, of the same shapes and dtypes on all ranks.
 
     If a part needs a gradient on some rank, the result does on all of them, so that all take part in the backward pass.
-
-    Args:
-        ranks: who takes part.
-        parts: the same number, shapes and dtypes on all ranks.
-        gradients: what is done with the ranks' gradients afterwards; ``"summed"`` divides them by the number of ranks.
-        refusal: why this rank cannot go on; all of them raise.
+    ``gradients`` is what is done with the ranks' gradients afterwards; ``"summed"`` divides them by the number of
+    ranks.
     """
     plan = f"{ranks.what} of " + "; ".join(f"{tuple(p.shape)} {p.dtype}" for p in parts)
     wanted = torch.is_grad_enabled() and any(p.requires_grad for p in parts)
-    if _wanted_anywhere(ranks, plan, refusal, wanted):
+    own = torch.tensor([int(error is not None), digest(plan), int(wanted)], device=ranks.device)
+    rows = ranks.gather(own).tolist()
+    if any(row[0] or row[1] != rows[0][1] for row in rows):
+        check_consistent(ranks, plan, error)
+    if any(row[2] for row in rows):
         share = 1.0 if gradients == "averaged" else 1 / ranks.size
         # Where nothing needs a gradient, this makes sure that the backward pass comes by.
         witness = torch.zeros((), requires_grad=True)
@@ -89,16 +70,124 @@ class _SumOverRanks(torch.autograd.Function):
     def forward(ctx: Any, ranks: ProcessGroup, share: float, _: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
         ctx.ranks, ctx.share = ranks, share
         totals = _summed(ranks, parts)
-        ctx.mark_non_differentiable(*(t for t in totals if not (t.is_floating_point() or t.is_complex())))
+        ctx.mark_non_differentiable(*(t for t in totals if not _has_gradient(t)))
         return totals
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
-        chosen = [g for g in incoming if g is not None and (g.is_floating_point() or g.is_complex())]
-        witness = torch.zeros((), requires_grad=True)
-        summed = iter(_SumOverRanks.apply(ctx.ranks, 1.0, witness, *chosen) if chosen else ())  # type: ignore[no-untyped-call]
-        back = [
-            next(summed) * ctx.share if g is not None and (g.is_floating_point() or g.is_complex()) else None
-            for g in incoming
-        ]
+        back: list[Tensor | None] = [None] * len(incoming)
+        chosen = {i: g for i, g in enumerate(incoming) if g is not None and _has_gradient(g)}
+        if chosen:
+            witness = torch.zeros((), requires_grad=True)
+            summed = _SumOverRanks.apply(ctx.ranks, 1.0, witness, *chosen.values())  # type: ignore[no-untyped-call]
+            for i, total in zip(chosen, summed, strict=True):
+                back[i] = total * ctx.share
         return None, None, None, *back
+
+
+def _has_gradient(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+@contextlib.contextmanager
+def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> Iterator[None]:
+    r"""Within this context losses are reduced over all ranks: the sum of all losses, divided by their number.
+
+    .. math:: L = \frac{\sum_r \sum_i m^{(r)}_i \ell^{(r)}_i}{\sum_r \sum_i m^{(r)}_i}
+
+    Every loss of ``torch.nn.functional``, called directly or by a module, with masked or plain arguments, has the value
+    of one process on the joint batch, on every rank. Weighted means divide by the weights of all ranks, and
+    ``ignore_index`` is left out. The average of the ranks' own means would weigh a rank with few specified entries like
+    one with many.
+
+    All ranks call the same losses in the same order, and go through the backward pass; a rank without samples passes an
+    empty or fully masked batch.
+
+    Args:
+        group: a process group of any backend; None: the default one.
+        gradients: what happens to the ranks' gradients afterwards: ``"averaged"``, as by
+            :func:`maskgrad.distributed.prepare` and DistributedDataParallel; ``"summed"``, or nothing.
+
+    Gradient:
+        Averaged (or summed) over the ranks it is that of one process on the joint batch; exactly 0 at unspecified
+        entries. ``reduction="none"`` is left alone.
+
+    Raises:
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
+        ValueError: ``gradients`` is unknown; in a loss: the ranks do not compute the same kind of loss.
+
+    Dense equivalent: ``reduction="sum"``, and division by a number from ``torch.distributed.all_reduce``.
+
+    Example:
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> target = mg.from_nan(torch.tensor([2., float("nan")]))
+        >>> with mg.distributed.global_losses():
+        ...     torch.nn.functional.mse_loss(torch.zeros(2), target)
+        tensor(4.)
+        >>> torch.distributed.destroy_process_group()
+
+    Source: Ott et al., "fairseq", NAACL 2019; ``num_items_in_batch`` of Hugging Face's trainer.
+    """
+    check_choice("gradients", gradients, ("averaged", "summed"))
+    ranks = ProcessGroup(group, "a loss of all ranks")
+    with adding_up(lambda *parts: global_sums(ranks, parts, gradients)), _PlainLosses():
+        yield
+
+
+class _PlainLosses(TorchFunctionMode):
+    """Lets losses of plain tensors go the same way as masked ones, and gives plain tensors back."""
+
+    known = frozenset(function for operation in OPERATIONS for function in operation.functions)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = (*args, *kwargs.values())
+        if func not in self.known or any(isinstance(one, MaskedTensor) for one in given):
+            return func(*args, **kwargs)
+        if args:
+            result = func(masked(args[0]), *args[1:], **kwargs)
+        else:
+            name = next(name for name in kwargs if isinstance(kwargs[name], Tensor))
+            result = func(**{**kwargs, name: masked(kwargs[name])})
+        if not isinstance(result, MaskedTensor):
+            return result
+        # of each position: all are specified, and the dtype stays as it is
+        return result.filled(torch.nan if result.is_floating_point() else 0)
+
+
+def sampler_mask(sampler: Sampler[int]) -> Tensor:
+    r"""Which of this rank's samples count: not those that the sampler repeats so that all ranks have equally many.
+
+    .. math:: m_k = (k W + r < N)
+
+    for the k-th sample of rank r of W, of a dataset of N.
+
+    Args:
+        sampler: a ``torch.utils.data.DistributedSampler``.
+
+    Returns:
+        Boolean tensor (``len(sampler)``,), in the order in which the sampler gives indices, in every epoch. All True
+        with ``drop_last=True``. Over all ranks, as many are True as the dataset has samples. Gradient: none.
+
+    Raises:
+        TypeError: ``sampler`` is something else.
+
+    Dense equivalent: none; repeated samples count twice.
+
+    Example:
+        >>> sampler = torch.utils.data.DistributedSampler(range(5), num_replicas=2, rank=1)
+        >>> len(sampler), mg.distributed.sampler_mask(sampler)
+        (3, tensor([ True,  True, False]))
+
+    Source: ``torch.utils.data.DistributedSampler``, which pads with its first indices.
+    """
+    names = ("dataset", "num_replicas", "rank", "num_samples", "drop_last")
+    if not all(hasattr(sampler, name) for name in names):
+        raise TypeError(
+            f"sampler must be a torch.utils.data.DistributedSampler, found {type(sampler).__name__}"
+        )
+    number, ranks, rank = sampler.num_samples, sampler.num_replicas, sampler.rank  # type: ignore[attr-defined]
+    counted: Tensor = torch.arange(number) * ranks + rank < len(sampler.dataset)  # type: ignore[attr-defined]
+    return counted

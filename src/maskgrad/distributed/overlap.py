@@ -2,7 +2,7 @@
 
 Every bucket of parameters is one exchange. It starts when its parameters have their gradients, but always in the same
 order on all ranks: a bucket waits for those before it, and the end of backward starts what is left, so that a
-parameter without a gradient on some rank holds nobody up for good. Gradients are written when everything has arrived.
+parameter without a gradient on some rank does not block the others. Gradients are written when everything has arrived.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.exchange import Exchange, Way
-from maskgrad.distributed.gradients import slots_of, write_gradients
+from maskgrad.distributed.agreement import Postponed
+from maskgrad.distributed.all_reduction import named_gradients, write_gradients
+from maskgrad.distributed.exchange import Exchange, Transport
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.errors import LostRankError
 from maskgrad.gradients.attached import AnyGradient
 from maskgrad.sparse import prod
 
@@ -23,20 +23,21 @@ __all__ = ["OverlappedExchange"]
 
 
 class OverlappedExchange:
-    """Averages the gradients of some parameters whenever a backward pass has given them.
+    """Averages the gradients of ``params`` whenever a backward pass has computed them.
 
-    Args:
-        params: by name, in the same order on all ranks.
-        group: a group of ranks that nothing else talks in.
-        way: how sparse gradients travel.
-        overlap: start before the backward pass ends.
-        bucket_bytes: how large parameters may be together that travel in one exchange.
+    ``params`` have the same order on all ranks, and nothing else uses ``group``. With ``overlap`` an exchange starts
+    before the backward pass ends; parameters of ``bucket_bytes`` together travel in one exchange.
     """
 
     def __init__(
-        self, params: dict[str, Tensor], group: ProcessGroup, way: Way, overlap: bool, bucket_bytes: float
+        self,
+        params: dict[str, Tensor],
+        group: ProcessGroup,
+        transport: Transport,
+        overlap: bool,
+        bucket_bytes: float,
     ) -> None:
-        self.params, self.group, self.way, self.overlap = params, group, way, overlap
+        self.params, self.group, self.transport, self.overlap = params, group, transport, overlap
         self.divide_by_present = False
         self.armed = False
         self._buckets = _bucketed(params, bucket_bytes)
@@ -61,16 +62,19 @@ class OverlappedExchange:
         """Go through the same exchanges as the other ranks, with nothing: this rank has no input any more."""
         self._reset()
         self._received(away=True)
-        refusal = self._refusal
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        error = self._error
         self._reset()
-        if refusal is not None:
-            raise refusal
+        if error is not None:
+            raise error
 
     def _reset(self) -> None:
         self._queued = False
         self._waiting = [set(bucket) for bucket in self._buckets]
         self._started: list[Exchange] = []
-        self._refusal: Exception | None = None
+        self._error: Exception | None = None
 
     def _accumulated(self, name: str, _: Tensor) -> None:
         if not self.armed:
@@ -79,7 +83,7 @@ class OverlappedExchange:
         number = self._place[name]
         if number < len(self._started):
             raise RuntimeError(
-                f"parameter {name!r} got a second gradient in one backward pass, when the first had been sent "
+                f"parameter {name!r} got a second gradient in one backward pass, after the first had been sent "
                 "(reentrant checkpointing does this); use checkpoint(..., use_reentrant=False), or "
                 "mg.distributed.prepare(module, overlap=False)"
             )
@@ -88,35 +92,29 @@ class OverlappedExchange:
             self._start()
 
     def _more(self) -> bool:
-        return self._refusal is None and len(self._started) < len(self._buckets)
+        return self._error is None and len(self._started) < len(self._buckets)
 
     def _start(self, away: bool = False) -> None:
-        """Tell what the bucket brings; and send the bucket before, whose owners have had time to tell."""
+        """Say what the bucket contributes; and send the bucket before, of which the others have had time to say it."""
         number = len(self._started)
         names = self._buckets[number]
         params = [self.params[name] for name in names]
-        refusal, slots = None, slots_of(params, [repr(name) for name in names], present=False)
-        if not away:
-            try:
-                slots = slots_of(params, [f"parameter {name!r}" for name in names])
-            except ValueError as error:  # the other ranks are told
-                refusal = error
-        slots = [slot._replace(name=f"gradient of {name!r}") for slot, name in zip(slots, names, strict=True)]
+        called = [f"parameter {name!r}" for name in names]
+        found = named_gradients(params, called, present=False)
+        with Postponed() as postponed:
+            found = named_gradients(params, called, present=not away)
+        error = postponed.error
         with torch.no_grad():
             self._started.append(
-                Exchange(slots, self.group, "avg", self.way, refusal, away, self.divide_by_present)
+                Exchange(found, self.group, "avg", self.transport, error, away, self.divide_by_present)
             )
         if number:
             self._send(number - 1)
 
     def _send(self, number: int) -> None:
-        try:
-            with torch.no_grad():
-                self._started[number].send()
-        except LostRankError:
-            raise
-        except Exception as error:  # of all ranks, which start nothing more
-            self._refusal = error
+        with Postponed() as postponed, torch.no_grad():
+            self._started[number].send()
+        self._error = postponed.error  # an error of all ranks, which start nothing more
 
     def _finish(self) -> None:
         """At the end of backward: exchange what is left. DistributedDataParallel ends its own before we write."""
@@ -127,18 +125,15 @@ class OverlappedExchange:
         """The results of all buckets, once all have arrived."""
         while self._more():
             self._start(away)
-        if self._started and self._refusal is None:
+        if self._started and self._error is None:
             self._send(len(self._started) - 1)
-        if self._refusal is not None:
+        if self._error is not None:
             return []
         with torch.no_grad():
             return [started.finish() for started in self._started]
 
     def _write(self, found: list[list[AnyGradient | None]]) -> None:
-        refusal = self._refusal
-        self._reset()
-        if refusal is not None:
-            raise refusal
+        self._raise_error()
         with torch.no_grad():
             for names, gradients in zip(self._buckets, found, strict=True):
                 write_gradients([self.params[name] for name in names], gradients)

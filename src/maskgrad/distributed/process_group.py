@@ -1,14 +1,15 @@
 """The ranks that work together, as everything here sees them, and the plain collectives that everything is made of.
 
 Only collectives that every backend has are used: ``all_gather`` of equal sizes, ``all_reduce`` of sums and maxima in
-dtypes that all backends know, and ``broadcast``. Half precision never travels: gloo cannot add all of it, and a failed
-exchange would poison the group.
+dtypes that all backends know, ``broadcast``, and all-to-all, which is made of messages where it is absent. Half
+precision never travels: gloo cannot add all of it, and a failed exchange would poison the group.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,14 +18,16 @@ from torch import Tensor
 
 from maskgrad.errors import LostRankError
 
-__all__ = ["ProcessGroup", "as_bytes", "from_bytes", "require_distributed"]
+__all__ = ["ProcessGroup", "as_bytes", "from_bytes"]
 
 #: Dtypes that every backend can add up; others travel in a wider one.
 _SUMMABLE = (torch.int32, torch.int64, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
+#: Dtypes that every backend can send in an all-to-all; others travel as bytes.
+_SENT_BY_ALL = (torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
 
-def require_distributed(what: str) -> None:
-    """RuntimeError, in the words of ``what`` was called, where there is no process group to talk to."""
+
+def _require_distributed(what: str) -> None:
     if not torch.distributed.is_available():
         raise RuntimeError(
             f"{what} needs torch.distributed, which this build of PyTorch lacks (torch.distributed.is_available() is "
@@ -32,7 +35,7 @@ def require_distributed(what: str) -> None:
         )
     if not torch.distributed.is_initialized():
         raise RuntimeError(
-            f"{what} needs an initialised process group, and there is none; call "
+            f"{what} needs an initialized process group, and there is none; call "
             "torch.distributed.init_process_group(...) first, in a program started with torchrun, say"
         )
 
@@ -40,32 +43,50 @@ def require_distributed(what: str) -> None:
 class ProcessGroup:
     """The ranks of a ``torch.distributed`` group, seen from one of them.
 
+    A collective waits for its result, unless it is given a list ``works``, to which it is appended for :meth:`wait`.
+
     Args:
         group: a process group; None: the default one.
         what: who asks, for error messages.
+        or_alone: without an initialized default group there is one rank, instead of a RuntimeError.
 
     Attributes:
         size: how many ranks there are.
         rank: this one, counted in the group.
         device: where small messages live: a device that the backend can send from.
-
-    Raises:
-        RuntimeError: ``torch.distributed`` is absent or not initialised.
-        ValueError: this process is not in the group.
     """
 
-    def __init__(self, group: Any, what: str) -> None:
-        require_distributed(what)
-        self.group, self.what = group, what
+    def __init__(self, group: Any, what: str, *, or_alone: bool = False) -> None:
+        self.group, self.what, self.size, self.rank = group, what, 1, 0
+        self.device = torch.device("cpu")
+        self._kinds = {"cpu"}
+        self._meshes: dict[str, Any] = {}
+        self._point_to_point = False
+        available = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if or_alone and not available:
+            return
+        _require_distributed(what)
         self.size = torch.distributed.get_world_size(group)
         self.rank = torch.distributed.get_rank(group)
         if self.rank < 0:
             raise ValueError(
-                f"{what}: this process is not in group; call it on the members of the group only"
+                f"{what}: this process is not in the process group; call it on the members of the group only"
             )
         backends = str(torch.distributed.get_backend_config(group)).lower()
         self._kinds = {part.partition(":")[0] for part in backends.split(",")}
-        self.device = torch.device("cpu") if "cpu" in self._kinds else _accelerator(self._kinds)
+        if "cpu" not in self._kinds:
+            self.device = _accelerator(self._kinds)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProcessGroup:
+        return self  # a copied table lives on the same processes
+
+    def __reduce__(self) -> Any:
+        if self.group is not None:
+            raise TypeError(
+                "a table sharded over a process group of its own cannot be pickled: the group exists in these "
+                "processes only. Save its state_dict() with torch.distributed.checkpoint"
+            )
+        return _same_number_of_ranks, (self.what, self.size, self.rank)
 
     def timeout(self) -> datetime.timedelta | None:
         """For how long the group waits for a rank; None if this PyTorch does not say."""
@@ -89,9 +110,11 @@ class ProcessGroup:
             raise
         except RuntimeError as error:
             raise LostRankError(
-                f"{self.what}: the exchange failed on rank {self.rank} of {self.size}. Another rank has ended, has "
-                "not come within the group's timeout, or takes part in something else; what was to be exchanged is "
-                f"unchanged here. The group cannot be used any more: start all ranks again. It says: {error}"
+                f"{self.what}: the exchange failed on rank {self.rank} of {self.size}. Another rank has ended, did "
+                "not answer within the group's timeout, or takes part in another exchange: all ranks call the same "
+                "functions in the same order, and an empty batch takes part like any other. What was to be exchanged "
+                "is unchanged on this rank. The group cannot be used any more: start all ranks again. The process "
+                f"group says: {error}"
             ) from error
 
     def wait(self, works: list[Any]) -> None:
@@ -102,37 +125,82 @@ class ProcessGroup:
                     work.wait()
         works.clear()
 
-    def gather(self, part: Tensor, works: list[Any]) -> Tensor:
-        """``part``, of the same shape and dtype on all ranks, of each of them: (W, *shape), once ``works`` are done."""
+    def _start(self, works: list[Any] | None, collective: Any, *arguments: Any) -> None:
+        with self.explained():
+            work = collective(*arguments, group=self.group, async_op=True)
+        if works is None:
+            self.wait([work])
+        else:
+            works.append(work)
+
+    def gather(self, part: Tensor, works: list[Any] | None = None) -> Tensor:
+        """(W, *shape): ``part``, of the same shape and dtype on all ranks, of each of them."""
         part = part.contiguous()
         gathered = torch.empty((self.size, *part.shape), dtype=part.dtype, device=part.device)
         if self.size == 1 or not part.numel():
             gathered[...] = part
-            return gathered
-        with self.explained():
-            rows = list(gathered.unbind(0))
-            works.append(torch.distributed.all_gather(rows, part, group=self.group, async_op=True))
+        else:
+            self._start(works, torch.distributed.all_gather, list(gathered.unbind(0)), part)
         return gathered
 
-    def add(self, values: Tensor, works: list[Any]) -> None:
+    def add(self, values: Tensor, works: list[Any] | None = None) -> None:
         """Put the sum over the ranks in the place of ``values``, of a dtype that :meth:`summable` gave."""
-        self._reduce(values, torch.distributed.ReduceOp.SUM, works)
-
-    def largest(self, values: Tensor, works: list[Any]) -> None:
-        """Put the maximum over the ranks in the place of ``values`` (integers)."""
-        self._reduce(values, torch.distributed.ReduceOp.MAX, works)
-
-    def _reduce(self, values: Tensor, op: Any, works: list[Any]) -> None:
         if self.size > 1 and values.numel():
-            with self.explained():
-                works.append(torch.distributed.all_reduce(values, op, group=self.group, async_op=True))
+            self._start(works, torch.distributed.all_reduce, values, torch.distributed.ReduceOp.SUM)
 
-    def send_from(self, rank: int, values: Tensor, works: list[Any]) -> None:
+    def largest(self, values: Tensor, works: list[Any] | None = None) -> None:
+        """Put the maximum over the ranks in the place of ``values`` (integers)."""
+        if self.size > 1 and values.numel():
+            self._start(works, torch.distributed.all_reduce, values, torch.distributed.ReduceOp.MAX)
+
+    def send_from(self, rank: int, values: Tensor, works: list[Any] | None = None) -> None:
         """Put what ``rank`` has in the place of ``values``, which are contiguous, on every other rank."""
         if self.size > 1 and values.numel():
             root = torch.distributed.get_global_rank(self.group, rank) if self.group is not None else rank
-            with self.explained():
-                works.append(torch.distributed.broadcast(values, root, group=self.group, async_op=True))
+            self._start(works, torch.distributed.broadcast, values, root)
+
+    def all_to_all(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        """(sum(received), *row), by rank: the first ``sent[0]`` of ``rows`` (n, *row) go to rank 0, and so on."""
+        if self.size == 1:
+            return rows
+        if rows.dtype not in _SENT_BY_ALL:
+            as_bytes = rows.contiguous().unsqueeze(-1).view(torch.uint8)
+            return self.all_to_all(as_bytes, sent, received).view(rows.dtype).squeeze(-1)
+        arrived = rows.new_empty((sum(received), *rows.shape[1:]))
+        with self.explained():
+            self._all_to_all(arrived, rows.contiguous(), sent, received)
+        return arrived
+
+    def _all_to_all(self, arrived: Tensor, rows: Tensor, sent: list[int], received: list[int]) -> None:
+        if not self._point_to_point:
+            try:
+                torch.distributed.all_to_all_single(arrived, rows, received, sent, group=self.group)
+            except (RuntimeError, NotImplementedError) as error:
+                # A backend without all-to-all says so at once, on every rank.
+                if not any(phrase in str(error).lower() for phrase in ("not support", "not implemented")):
+                    raise
+                self._point_to_point = True
+            else:
+                return
+        wanted, offered = arrived.split(received), rows.split(sent)
+        wanted[self.rank].copy_(offered[self.rank])
+        operations = [
+            torch.distributed.P2POp(operation, parts[peer], group=self.group, group_peer=peer)
+            for peer in range(self.size)
+            for operation, parts in ((torch.distributed.isend, offered), (torch.distributed.irecv, wanted))
+            if peer != self.rank and len(parts[peer])
+        ]
+        for work in torch.distributed.batch_isend_irecv(operations) if operations else ():
+            work.wait()
+
+    def mesh(self, device: torch.device) -> Any:
+        """The ranks as a DeviceMesh, which DTensor asks for."""
+        from torch.distributed.device_mesh import DeviceMesh
+
+        if device.type not in self._meshes:
+            group: Any = self.group if self.group is not None else torch.distributed.group.WORLD
+            self._meshes[device.type] = DeviceMesh.from_group(group, device.type)
+        return self._meshes[device.type]
 
     @staticmethod
     def summable(dtype: torch.dtype) -> torch.dtype:
@@ -144,18 +212,22 @@ class ProcessGroup:
         return torch.int64
 
     def gather_texts(self, text: str) -> list[str]:
-        """What each rank says. Waits."""
+        """The text of each rank."""
         message = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
-        works: list[Any] = []
-        lengths = self.gather(torch.tensor([len(message)], device=self.device), works)
-        self.wait(works)
-        longest = torch.zeros(int(lengths.max()), dtype=torch.uint8, device=self.device)
-        longest[: len(message)] = message
-        told = self.gather(longest, works)
-        self.wait(works)
-        return [
-            bytes(row[: int(length)].tolist()).decode() for row, length in zip(told, lengths, strict=True)
-        ]
+        lengths = self.gather(torch.tensor(len(message), device=self.device)).tolist()
+        padded = torch.nn.functional.pad(message, (0, max(lengths) - len(message)))
+        rows = self.gather(padded).tolist()
+        return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
+
+
+def _same_number_of_ranks(what: str, size: int, rank: int) -> ProcessGroup:
+    ranks = ProcessGroup(None, what, or_alone=True)
+    if (ranks.size, ranks.rank) != (size, rank):
+        raise ValueError(
+            f"a table pickled on rank {rank} of {size} is unpickled on rank {ranks.rank} of {ranks.size}; load its "
+            "state_dict() with torch.distributed.checkpoint, which fits any number of ranks"
+        )
+    return ranks
 
 
 def _accelerator(kinds: set[str]) -> torch.device:
@@ -177,10 +249,7 @@ def as_bytes(values: Tensor) -> Tensor:
 
 def from_bytes(data: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The tensor that :func:`as_bytes` turned into the beginning of ``data``, and the rest of ``data``."""
-    number = 1
-    for size in shape:
-        number *= size
-    length = number * dtype.itemsize
+    length = math.prod(shape) * dtype.itemsize
     if not length:
         return torch.empty(shape, dtype=dtype, device=data.device), data
     return data[:length].view(dtype).view(shape), data[length + -length % 16 :]

@@ -1,30 +1,144 @@
-"""What kind of result the contributions of all ranks have, and on which way it is cheaper: the ranks' common decision.
+"""What each rank contributes to an exchange, and what kind of result the contributions of all ranks have.
 
-Every rank computes it from the same numbers. The gradients decide, not what was declared: one dense contribution makes
-the result dense, a Boolean mask makes it masked, and sparse ones stay sparse.
+=====================  =======================================================  ===========================
+kind of gradient       how a rank holds it                                      entries that are specified
+=====================  =======================================================  ===========================
+None                   nothing                                                  none
+strided tensor         ``values`` of the whole shape                            all
+Boolean MaskedTensor   ``values`` of the whole shape, 0 where unspecified       those under ``mask``
+anything sparse        ``rows`` (n,), ascending, each once, ``values`` (n, *)   those of the rows listed
+=====================  =======================================================  ===========================
+
+Rows are counted in the product of the first ``leading`` sizes. Values are in the dtype in which they are added up:
+halves are added up in float32, also those that one rank has for the same entry.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.local_gradients import DTYPES, LAYOUTS, Facts
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.gradients.added import of_distinct_rows
-from maskgrad.gradients.attached import AnyGradient
+from maskgrad.gradients.gradient import AnyGradient, read
 from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.tensor import of_entries, stored_of
+from maskgrad.patterns.conversion import BLOCKED, LAYOUTS
 from maskgrad.sparse import prod
 
-__all__ = ["ReductionPlan", "reduction_plan"]
+__all__ = ["Facts", "LocalGradient", "ReductionPlan", "local_gradient", "reduction_plan"]
+
+_DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.complex32,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+)  # fmt: skip
+
+
+class Facts(NamedTuple):
+    """What the other ranks have to know of a gradient before they can receive it: plain integers."""
+
+    present: int = 0
+    masked: int = 0
+    """0 for a tensor, 1 for a MaskedTensor, 2 for PaddedRows."""
+    layout: int = 0
+    """Index into ``LAYOUTS``."""
+    dtype: int = 0
+    """Index into ``_DTYPES``, of the gradient as it was."""
+    leading: int = 0
+    rows: int = 0
+    """How many are listed."""
+    height: int = 0
+    """Of a block; 0 without blocks."""
+    width: int = 0
+    capacity: int = 0
+    """Of PaddedRows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalGradient:
+    """The gradient of one rank; see the table above for what is None when."""
+
+    shape: torch.Size
+    facts: Facts = Facts()  # noqa: RUF009  (a tuple never changes)
+    values: Tensor | None = None
+    mask: Tensor | None = None
+    rows: Tensor | None = None
+
+    def with_leading(self, leading: int) -> LocalGradient:
+        """The same, listing rows of the first ``leading`` dimensions, which are not fewer."""
+        before = self.facts.leading
+        if self.rows is None or before == leading:
+            return self
+        assert self.values is not None
+        parts = prod(self.shape[before:leading])
+        finer = self.rows.unsqueeze(1) * parts + torch.arange(parts, device=self.rows.device)
+        facts = self.facts._replace(leading=leading)
+        return replace(
+            self, facts=facts, rows=finer.view(-1), values=self.values.reshape(-1, *self.shape[leading:])
+        )
+
+    def whole_values(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Values of the whole shape, 0 where nothing is specified."""
+        if self.values is not None and self.rows is None:
+            return self.values.to(dtype)
+        whole = torch.zeros(self.shape, dtype=dtype, device=device)
+        if self.values is not None and self.rows is not None:
+            rows = whole.view(prod(self.shape[: self.facts.leading]), *self.values.shape[1:])
+            rows.index_copy_(0, self.rows, self.values.to(dtype))
+        return whole
+
+    def specified(self, leading: int, device: torch.device) -> Tensor:
+        """int32 (n,): 1 for the rows of the first ``leading`` dimensions that are specified."""
+        if self.mask is not None:
+            return self.mask.to(torch.int32).reshape(-1)
+        number = prod(self.shape[:leading])
+        if self.rows is None:
+            return torch.full((number,), self.facts.present, dtype=torch.int32, device=device)
+        return torch.zeros(number, dtype=torch.int32, device=device).index_fill_(0, self.rows, 1)
+
+
+def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -> LocalGradient:
+    """Read a gradient of any kind, after a look at everything that can be wrong with it.
+
+    ``shape`` is what it must have, ``name`` what to call it in an error: TypeError for no tensor, or an unknown layout
+    or dtype; ValueError for another shape, or indices that contradict each other; IndexError for one outside the shape.
+    """
+    if gradient is None:
+        return LocalGradient(shape)
+    if not isinstance(gradient, (Tensor, MaskedTensor, PaddedRows)):
+        raise TypeError(f"{name} must be a tensor or a MaskedTensor, found {type(gradient).__name__}")
+    if gradient.shape != shape:
+        raise ValueError(f"{name} must have shape {tuple(shape)}, found {tuple(gradient.shape)}")
+    if gradient.dtype not in _DTYPES:
+        raise TypeError(f"{name} has dtype {gradient.dtype}, which cannot be added up; convert it first")
+    found = read(gradient, name)
+    found = found.with_values(found.values.to(ProcessGroup.summable(gradient.dtype))).merged(ascending=True)
+    rows, dtype = 0 if found.rows is None else len(found.rows), _DTYPES.index(gradient.dtype)
+    facts = Facts(present=1, dtype=dtype, leading=found.leading, rows=rows)
+    if isinstance(gradient, PaddedRows):
+        sparse = LAYOUTS.index(torch.sparse_coo)
+        facts = facts._replace(masked=2, layout=sparse, capacity=gradient.capacity)
+        return LocalGradient(shape, facts, found.values, found.mask, found.rows)
+    # rows are exchanged: in these a jagged gradient does not differ from a list of coordinates
+    layout = torch.sparse_coo if gradient.layout == torch.jagged else gradient.layout
+    facts = facts._replace(masked=int(isinstance(gradient, MaskedTensor)), layout=LAYOUTS.index(layout))
+    if gradient.layout in BLOCKED:
+        stored = stored_of(gradient) if isinstance(gradient, MaskedTensor) else None
+        values = gradient.values() if stored is None else stored.values
+        height, width = values.shape[found.leading - 1 : found.leading + 1]
+        facts = facts._replace(height=height, width=width)
+    return LocalGradient(shape, facts, found.values, found.mask, found.rows)
 
 
 class ReductionPlan(NamedTuple):
-    """What is to become of one slot."""
+    """What is made of the contributions of all ranks; every rank computes it from the same numbers."""
 
+    shape: torch.Size
     layout: torch.layout
     masked: bool
     blocksize: tuple[int, int] | None
@@ -37,7 +151,7 @@ class ReductionPlan(NamedTuple):
     """Whether lists of rows travel; otherwise values of the whole shape do."""
     divisor: int
     """By what the sum is divided; 0: each entry by the number of ranks that specify it."""
-    slots: int | None
+    capacity: int | None
     """Of a result that is PaddedRows; None: it is not."""
     partial: bool
     """Whether it has to be found out where the result is specified, and by how many ranks."""
@@ -47,8 +161,39 @@ class ReductionPlan(NamedTuple):
         """The dtype of what is added up."""
         return ProcessGroup.summable(self.dtype)
 
-    def divided(self, total: Tensor, count: Tensor | None) -> Tensor:
-        """The result of what was added up, rounded once; ``count`` broadcasts to it."""
+    @property
+    def number_of_rows(self) -> int:
+        """How many there are in the whole shape."""
+        return prod(self.shape[: self.leading])
+
+    @property
+    def row_shape(self) -> torch.Size:
+        """Of one row."""
+        return self.shape[self.leading :]
+
+    def of_whole(self, total: Tensor, count: Tensor | None) -> AnyGradient:
+        """The result, of sums of the whole shape, and of the number of ranks that specify each row."""
+        if self.layout is torch.strided:
+            count = None if count is None else count.view(self.shape)
+            values = self._divided(total.view(self.shape), count)
+            return of_entries(values, count > 0) if self.masked and count is not None else values
+        assert count is not None
+        rows = count.nonzero().view(-1)
+        return self.of_rows(rows, total.view(len(count), *self.row_shape)[rows], count[rows])
+
+    def of_rows(self, rows: Tensor, total: Tensor, count: Tensor | None) -> AnyGradient:
+        """The result, of distinct ascending ``rows`` (m,) with sums (m, *row), by ``count`` (m,) ranks each."""
+        if count is not None:
+            count = count.view(-1, *(1,) * (total.dim() - 1))
+        values = self._divided(total, count)
+        if self.capacity is not None:
+            return PaddedRows(rows, values, self.shape).resized(self.capacity)
+        return of_distinct_rows(
+            rows, values, self.shape, self.leading, self.layout, self.blocksize, self.masked
+        )
+
+    def _divided(self, total: Tensor, count: Tensor | None) -> Tensor:
+        """``total`` divided, and rounded once; ``count`` broadcasts to it."""
         if self.divisor == 0:
             assert count is not None
             total = total / count.clamp(min=1)
@@ -56,50 +201,43 @@ class ReductionPlan(NamedTuple):
             total = total / self.divisor
         return total.to(self.dtype)
 
-    def of_rows(self, rows: Tensor, values: Tensor, shape: torch.Size) -> AnyGradient:
-        """A result that lists distinct ascending ``rows`` (m,) with ``values`` (m, *row)."""
-        if self.slots is not None:
-            return PaddedRows(rows, values, shape).resized(self.slots)
-        return of_distinct_rows(rows, values, shape, self.leading, self.layout, self.blocksize, self.masked)
-
 
 def reduction_plan(
-    facts: list[Facts], shape: torch.Size, op: str, way: str, present: int
+    facts: list[Facts], shape: torch.Size, op: str, transport: str, present: int
 ) -> ReductionPlan | None:
-    """The decision for one slot, of which each rank told its :class:`Facts`; None if no rank has anything.
+    """The plan for one gradient, of which each rank sent its :class:`Facts`; None if no rank has any.
 
-    Args:
-        facts: one per rank.
-        shape: of the slot.
-        op: ``"sum"``, ``"avg"`` or ``"mean"``.
-        way: ``"dense"`` and ``"sparse"`` prescribe how rows travel; ``"auto"``: as fewer bytes.
-        present: by what ``"avg"`` divides.
+    The gradients decide, not what was declared: one dense contribution makes the result dense, a Boolean mask makes it
+    masked, and sparse ones stay sparse. ``present`` is the divisor of ``"avg"``; ``"auto"`` transports fewer bytes.
     """
     kinds = {(bool(f.masked), LAYOUTS[f.layout], f.height, f.width) for f in facts if f.present}
     if not kinds:
         return None
-    dtype = functools.reduce(torch.promote_types, [DTYPES[f.dtype] for f in facts if f.present])
+    dtype = functools.reduce(torch.promote_types, [_DTYPES[f.dtype] for f in facts if f.present])
     if dtype is torch.bool:
         dtype = torch.int64
     masked = any(kind[0] for kind in kinds)
-    whole = any(kind[1] is torch.strided for kind in kinds)
     dense = (False, torch.strided, 0, 0) in kinds
     leading = max(f.leading for f in facts)
     counts = tuple(f.rows * prod(shape[f.leading : leading]) for f in facts)
     divisor = {"sum": 1, "avg": present, "mean": 0}[op]
-    if whole:  # then every entry is a row by itself
+    if any(kind[1] is torch.strided for kind in kinds):  # then every entry is a row by itself
         none, partial = (0,) * len(facts), not dense or not divisor
         return ReductionPlan(
-            torch.strided, not dense, None, dtype, len(shape), none, False, divisor, None, partial
+            shape, torch.strided, not dense, None, dtype, len(shape), none, False, divisor, None, partial
         )
     layouts = {kind[1:] for kind in kinds}
     layout, height, width = layouts.pop() if len(layouts) == 1 else (torch.sparse_coo, 0, 0)
-    listed = way == "sparse" or (way == "auto" and _lists_are_shorter(counts, shape, leading, dtype))
+    listed = transport == "sparse" or (
+        transport == "auto" and _lists_are_shorter(counts, shape, leading, dtype)
+    )
     blocksize = (height, width) if height else None
     padded = all(f.masked == 2 for f in facts if f.present)
-    # Sizes that do not depend on the numbers, here as in the look-up.
-    slots = min(sum(f.slots for f in facts), shape[0]) if padded else None
-    return ReductionPlan(layout, masked, blocksize, dtype, leading, counts, listed, divisor, slots, True)
+    # A size that does not depend on the numbers, here as in the look-up.
+    capacity = min(sum(f.capacity for f in facts), shape[0]) if padded else None
+    return ReductionPlan(
+        shape, layout, masked, blocksize, dtype, leading, counts, listed, divisor, capacity, True
+    )
 
 
 def _lists_are_shorter(counts: tuple[int, ...], shape: torch.Size, leading: int, dtype: torch.dtype) -> bool:

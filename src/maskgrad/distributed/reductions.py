@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.all_reduction import checked_choice
+from maskgrad.distributed.agreement import Postponed, check_choice
 from maskgrad.distributed.global_sums import Gradients, global_sums
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
@@ -35,7 +35,7 @@ def sum(
     r"""Sum of the specified entries of all ranks, :math:`\sum_r \sum_{i: m^{(r)}_i} x^{(r)}_i`.
 
     Args:
-        x: MaskedTensor of any layout, or strided tensor (fully specified). A rank may have none: size 0, or all masked.
+        x: MaskedTensor of any layout, or strided tensor (fully specified); on some ranks perhaps empty, or all masked.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
         dtype: of the result; None: as in ``torch.sum``.
@@ -44,18 +44,18 @@ def sum(
             DistributedDataParallel do; ``"summed"``, or nothing.
 
     Returns:
-        The same on all ranks; along dimensions masked if ``x`` is, unspecified where no rank specifies anything; one
-        plain number without ``dim``. Halves are added up in float32.
+        The same on all ranks: a plain number without ``dim``; with it masked if ``x`` is, and unspecified where no rank
+        specifies anything. Halves are added up in float32.
 
     Gradient:
-        The sum over the ranks of what arrives, at specified entries, exactly 0 elsewhere: if every rank goes on to
-        the same loss, W times that of one process, which averaging turns into that of one process. ``"summed"``
-        divides by W beforehand. Every rank must go through the backward pass.
+        The sum over the ranks of what arrives, at specified entries, exactly 0 elsewhere: if every rank computes the
+        same loss, W times that of one process, which averaging corrects. ``"summed"`` divides by W beforehand. Every
+        rank must go through the backward pass.
 
     Raises:
-        TypeError: ``x`` is no strided tensor or MaskedTensor. On all ranks.
-        ValueError: what is left after the reduction differs in shape or dtype between the ranks. On all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not come within the group's timeout.
+        TypeError: ``x`` is not a strided tensor or MaskedTensor. On all ranks, as the next one.
+        ValueError: the reduced tensors differ in shape or dtype between the ranks.
+        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
 
     Dense equivalent: ``torch.where(mask, x, 0).sum(dim)`` and ``torch.distributed.all_reduce``.
 
@@ -82,10 +82,10 @@ def mean(
 ) -> Any:
     r"""Mean of the specified entries of all ranks, each counted once: :math:`\sum_r \sum_i x^{(r)}_i / \sum_r n^{(r)}`.
 
-    The mean of the ranks' means is something else as soon as they have different numbers of entries.
+    The mean of the ranks' means differs where they have different numbers of entries.
 
     Args:
-        x: MaskedTensor of any layout, or strided tensor (fully specified). A rank may have none: size 0, or all masked.
+        x: as in :func:`maskgrad.distributed.sum`.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
         dtype: of the result; None: that of ``x``.
@@ -93,8 +93,8 @@ def mean(
         gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
 
     Returns:
-        The same on all ranks; along dimensions masked if ``x`` is, unspecified where no rank specifies anything; one
-        plain number without ``dim``, NaN (with a gradient of zero) if no rank specifies anything.
+        As :func:`maskgrad.distributed.sum`; without ``dim`` NaN (with a gradient of zero) if no rank specifies
+        anything.
 
     Gradient:
         That of :func:`maskgrad.distributed.sum`, divided by the number of entries of all ranks.
@@ -110,7 +110,7 @@ def mean(
         tensor(2.)
         >>> torch.distributed.destroy_process_group()
 
-    Source: Ott et al., "fairseq", NAACL 2019: gradients are normalised by the number of tokens on all workers.
+    Source: Ott et al., "fairseq", NAACL 2019: gradients are normalized by the number of tokens on all workers.
     """
     total, number, wanted = _totals(x, dim, keepdim, dtype, group, gradients, "mean")
     divisor = number.clamp(min=1) if isinstance(x, MaskedTensor) else number
@@ -129,7 +129,7 @@ def var(
     r"""Variance of the specified entries of all ranks, :math:`\sum (x - \bar x)^2 / (n - c)`, of n entries together.
 
     Args:
-        x: MaskedTensor of any layout, or strided tensor (fully specified). A rank may have none: size 0, or all masked.
+        x: as in :func:`maskgrad.distributed.sum`.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
         correction: the c above.
@@ -137,8 +137,8 @@ def var(
         gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
 
     Returns:
-        As :func:`maskgrad.distributed.mean`; of no more entries than ``correction`` there is no variance: along
-        dimensions it is unspecified, a number is NaN. Two passes, the second over deviations from the common mean.
+        As :func:`maskgrad.distributed.mean`; where there are no more entries than ``correction``, unspecified, or NaN
+        for a number. Two passes, the second over deviations from the common mean.
 
     Gradient:
         :math:`2 (x_i - \bar x) / (n - c)` times that of :func:`maskgrad.distributed.sum`.
@@ -230,39 +230,28 @@ def count(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = Non
     Source: arithmetic.
     """
     ranks = ProcessGroup(group, "count")
-    number, refusal = torch.zeros((), dtype=torch.int64), None
-    try:
+    number = torch.zeros((), dtype=torch.int64)
+    with Postponed() as postponed:
         _check(x, "count", "averaged")
         number = _number(x, dim, keepdim)
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:  # the other ranks are told
-        refusal = error
-    return global_sums(ranks, [number], "averaged", refusal)[0]
+    return global_sums(ranks, [number], "averaged", postponed.error)[0]
 
 
 def _totals(
-    x: Masked,
-    dim: Dim,
-    keepdim: bool,
-    dtype: torch.dtype | None,
-    group: Any,
-    gradients: Gradients,
-    what: str,
+    x: Masked, dim: Dim, keepdim: bool, dtype: torch.dtype | None, group: Any, gradients: Gradients, what: str
 ) -> tuple[Tensor, Tensor, torch.dtype]:
     """The sum of the entries of all ranks, their number, and the dtype that the result is to have."""
     ranks = ProcessGroup(group, what)
-    refusal: Exception | None = None
     total = number = torch.zeros(())
     wanted = torch.float32
-    try:
+    with Postponed() as postponed:
         _check(x, what, gradients)
         wide = _wide(x, dtype)
         wanted = dtype or (x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else wide)
         added = x.sum(dim, keepdim, dtype=wide)
         total = added.filled(0) if isinstance(added, MaskedTensor) else added
         number = _number(x, dim, keepdim)
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:  # the other ranks are told
-        refusal = error
-    total, number = global_sums(ranks, [total, number], gradients, refusal)
+    total, number = global_sums(ranks, [total, number], gradients, postponed.error)
     return total, number, wanted
 
 
@@ -294,7 +283,7 @@ def _check(x: object, what: str, gradients: str) -> None:
         )
     if what in ("mean", "var") and not (x.dtype.is_floating_point or x.dtype.is_complex):
         raise TypeError(f"{what}: x has dtype {x.dtype}; convert it to a floating-point or complex one")
-    checked_choice("gradients", gradients, ("averaged", "summed"))
+    check_choice("gradients", gradients, ("averaged", "summed"))
 
 
 def _wide(x: Masked, dtype: torch.dtype | None) -> torch.dtype:

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from maskgrad.distributed.silence import imported, replicating, sharding
+from maskgrad.distributed.accumulation import imported, replicating, sharding
 from maskgrad.errors import ExaminationError
 
 __all__ = ["alone", "is_replicated", "is_sharded", "refuse_coupled", "to_nobody"]

@@ -1,4 +1,4 @@
-"""Running a model once with placeholders: its graph on plain tensors, as a program of torch.export."""
+"""Tracing a model with torch.export, as a function of plain tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError
 from maskgrad.export.ports import Ports, pack, unpack
-from maskgrad.export.traced_shapes import right_shapes
+from maskgrad.export.translation import causes, right_shapes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
 
@@ -35,16 +35,12 @@ REMEDY = (
 
 
 class Plain(nn.Module):
-    """A model as a function of plain tensors, in the order of its ports, to a tuple of plain tensors.
-
-    Attributes:
-        results: how the latest results were taken apart.
-    """
+    """A model as a function of plain tensors to a tuple of them; ``results``: how the latest were taken apart."""
 
     def __init__(self, model: Callable[..., Any], ports: Ports) -> None:
         super().__init__()
         self.model: Any = model
-        # what a function brings along are parameters of the graph, too
+        # modules that a function closes over have parameters of the graph, too
         if not isinstance(model, nn.Module):
             self.behind = nn.ModuleList(modules_behind(model))
         self.ports = ports
@@ -67,20 +63,21 @@ class Plain(nn.Module):
 def captured(
     plain: Plain, tensors: Sequence[Tensor], dimensions: Sequence[dict[int, Any]], *, oblivious: bool
 ) -> torch.export.ExportedProgram:
-    """Trace ``plain``.
+    """Trace ``plain`` on examples of its inputs, of which some ``dimensions`` may vary.
 
-    Args:
-        plain: what is traced.
-        tensors: examples of its inputs.
-        dimensions: for each of them, which dimensions may vary.
-        oblivious: sizes of 0 and 1 are examples like any other; without it they are part of the graph.
+    ``oblivious``: sizes of 0 and 1 are examples like any other; without it they become part of the graph.
 
     Raises:
-        DependsOnNumbersError: the course of the computation depends on numbers that are known in a run only.
+        DependsOnNumbersError: control flow depends on values that are known in a run only.
     """
+    from torch.fx.experimental import _config
+
     shapes = tuple([dict(d) or None for d in dimensions]) if any(dimensions) else None
+    sizes: Any = contextlib.nullcontext()
+    if oblivious and shapes is not None:
+        sizes = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
     try:
-        with torch.no_grad(), right_shapes(), _sizes_are_examples(oblivious and shapes is not None):
+        with torch.no_grad(), right_shapes(), sizes:
             return torch.export.export(
                 plain, (tuple(tensors),), dynamic_shapes=(shapes,) if shapes else None, strict=False
             )
@@ -88,17 +85,11 @@ def captured(
         if _depends_on_numbers(error):
             operation, where = _blamed(error)
             raise DependsOnNumbersError(
-                operation, f"what comes next{where} depends on the numbers that a run will have", REMEDY
+                operation,
+                f"control flow{where} depends on values that are known only when the file runs",
+                REMEDY,
             ) from error
         raise
-
-
-def _sizes_are_examples(wanted: bool) -> contextlib.AbstractContextManager[Any]:
-    from torch.fx.experimental import _config
-
-    if wanted:
-        return _config.patch(backed_size_oblivious=True)  # type: ignore[no-any-return, attr-defined]
-    return contextlib.nullcontext()
 
 
 def _depends_on_numbers(error: BaseException) -> bool:
@@ -106,12 +97,7 @@ def _depends_on_numbers(error: BaseException) -> bool:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     kinds = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, kinds):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    return any(isinstance(cause, kinds) for cause in causes(error))
 
 
 def _blamed(error: BaseException) -> tuple[str, str]:
@@ -124,7 +110,7 @@ def _blamed(error: BaseException) -> tuple[str, str]:
             operation = ""
         elif not operation:
             operation = _operation(frame, code)
-    return operation or "a value of a tensor, read in Python,", where
+    return operation or "reading a value of a tensor in Python", where
 
 
 def _operation(frame: FrameType, code: CodeType) -> str:

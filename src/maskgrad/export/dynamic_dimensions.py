@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.export.names import Arguments
-from maskgrad.export.ports import Place, Ports
+from maskgrad.export.ports import Arguments, Place, Ports
 
 __all__ = ["axis_names", "batch_dimensions", "counted_in_a_run", "given_dimensions", "varying_sizes"]
 
@@ -32,14 +31,10 @@ def batch_dimensions(ports: Ports, tensors: Sequence[Tensor]) -> list[Dimensions
 def given_dimensions(
     given: Any, ports: Ports, tensors: Sequence[Tensor], arguments: Arguments
 ) -> list[Dimensions]:
-    """What ``given`` says, in the form of ``torch.export.export``, of arguments; for their plain tensors.
+    """What ``given`` says about arguments, in the form of ``torch.export.export``, for their plain tensors.
 
-    Args:
-        given: one entry for each positional argument in order, or by name for any of them: for a tensor or MaskedTensor
-            None, or which of its dimensions (by number, or in order) is called how; for containers the same structure.
-        ports: the arguments (args, kwargs).
-        tensors: their plain tensors.
-        arguments: their names.
+    One entry for each positional argument in order, or by name for any of them: for a tensor or MaskedTensor None, or
+    names for its dimensions (by number, or in order); for containers the same structure.
     """
     specs = _by_argument(given, arguments)
     dims: dict[str, Any] = {}
@@ -66,7 +61,7 @@ def _by_argument(given: Any, arguments: Arguments) -> dict[tuple[str, str], Any]
         unknown = [key for key in given if key not in names]
         if unknown:
             raise ValueError(
-                f"dynamic_shapes names {unknown[0]!r}, which is no argument; expected some of {sorted(names)}"
+                f"dynamic_shapes names {unknown[0]!r}, which is not an argument; expected some of {sorted(names)}"
             )
         return {names[key]: spec for key, spec in given.items()}
     positional = [key for key in arguments if key[0] == "0"]
@@ -158,7 +153,7 @@ def axis_names(
     names: Sequence[str],
     dimensions: Sequence[Dimensions],
 ) -> dict[str, str]:
-    """Telling names for sizes that vary, by their symbols in the program.
+    """Readable names for sizes that vary, by their symbols in the program.
 
     Those that the caller chose; else ``batch`` if there is one size, ``x_entries`` on sparse layouts, ``x_dim_0``.
     """
@@ -203,7 +198,7 @@ def _symbol(size: Any) -> str | None:
 
 
 def counted_in_a_run(outputs: Iterable[Any]) -> dict[str, str]:
-    """Telling names for sizes that depend on numbers, such as how many entries a sparse result has."""
+    """Readable names for sizes that depend on values, such as how many entries a sparse result has."""
     found: dict[str, str] = {}
     for value in outputs:
         for at, size in enumerate(value.shape or ()):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,24 +15,61 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError, NotExportableError
+from maskgrad.export import dynamic_dimensions
 from maskgrad.export.capture import Plain, captured, evaluating, quiet
-from maskgrad.export.dynamic_dimensions import (
-    axis_names,
-    batch_dimensions,
-    counted_in_a_run,
-    given_dimensions,
-    varying_sizes,
+from maskgrad.export.ports import (
+    Arguments,
+    Given,
+    Ports,
+    argument_names,
+    input_names_of,
+    output_names_of,
+    unpack,
 )
-from maskgrad.export.files import checked_path, replaced_when_complete
-from maskgrad.export.names import Arguments, Given, argument_names, input_names_of, output_names_of
-from maskgrad.export.onnx_runtime import Session
-from maskgrad.export.packages import require
-from maskgrad.export.ports import Ports, unpack
 from maskgrad.export.translation import translated
-from maskgrad.export.verification import Tolerance, compared_with
+from maskgrad.export.verification import Session, Tolerance, compared_with
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.optional_packages import require
 
 __all__ = ["ExportedFile", "Port", "export"]
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """The path, if something can be written there."""
+    if not isinstance(path, (str, os.PathLike)) or not str(os.fspath(path)):
+        raise TypeError(
+            f"path must be a string or a path, found {path!r}; write the name of a file, 'model.onnx'"
+        )
+    target = Path(os.fspath(path)).absolute()
+    if target.is_dir():
+        raise IsADirectoryError(
+            f"path must name a file, but {str(path)!r} is a folder; append a name, 'model.onnx'"
+        )
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"path must lie in a folder that exists; there is no {str(target.parent)!r}: create it"
+        )
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"path must lie in a folder that can be written to, {str(target.parent)!r} cannot"
+        )
+    return target
+
+
+@contextlib.contextmanager
+def replaced_when_complete(target: Path) -> Iterator[Path]:
+    """A path of the same name elsewhere; what is there in the end, and beside it, takes the place of ``target``.
+
+    If the block is left by an exception, everything is as before.
+    """
+    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    try:
+        yield folder / target.name
+        # weights in a file of their own come first, so that the model is never without them
+        for part in sorted(folder.iterdir(), key=lambda part: part.name == target.name):
+            os.replace(part, target.parent / part.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -89,7 +129,7 @@ def export(
     Args:
         model: ``nn.Module``, method of one, or function. It is exported in evaluation mode, and left in its own.
         args: positional arguments, or the only one: tensors, MaskedTensors, numbers, strings, None, and lists, tuples
-            and dicts of these. What is no tensor becomes part of the file.
+            and dicts of these. What is not a tensor becomes part of the file.
         path: where to write.
         kwargs: keyword arguments.
         dynamic_shapes: ``"batch"``: the first dimension of everything may vary, unless the model ties it down (see
@@ -125,7 +165,8 @@ def export(
 
     Source: https://docs.pytorch.org/docs/stable/onnx_export.html, https://onnx.ai/onnx/
     """
-    require("writing an ONNX file", with_runtime=verify)
+    for package in ("onnx", "onnxscript", *(["onnxruntime"] if verify else [])):
+        require(package, "writing an ONNX file")
     target = checked_path(path)
     args, kwargs = _checked_call(model, args, kwargs)
     forward = model.forward if isinstance(model, nn.Module) else model
@@ -133,7 +174,7 @@ def export(
     ports, tensors = unpack((args, kwargs), "args")
     if not tensors:
         raise TypeError(
-            "args must hold a tensor or a MaskedTensor: a file without inputs always gives the same"
+            "args must hold a tensor or a MaskedTensor: a file without inputs always gives the same results"
         )
     names = input_names_of(ports, arguments, input_names)
     tensors = [t.detach() for t in tensors]
@@ -142,29 +183,14 @@ def export(
         with torch.no_grad():
             plain([t.clone() for t in tensors])  # what is wrong with the model itself is said here
         assert plain.results is not None
-        job = _Job(
-            plain=plain,
-            tensors=tensors,
-            names=names,
-            results=output_names_of(plain.results, output_names, names),
-            opset_version=opset_version,
-            tolerance=(rtol, atol) if verify else None,
-            draft=draft,
-        )
-        return replace(_first_that_works(job, _plans(dynamic_shapes, ports, tensors, arguments)), path=target)
+        results = output_names_of(plain.results, output_names, names)
+        tolerance = (rtol, atol) if verify else None
 
+        def attempt(plan: _Plan) -> ExportedFile:
+            return _attempt(plan, plain, tensors, names, results, opset_version, tolerance, draft)
 
-@dataclass(frozen=True)
-class _Job:
-    """What all attempts have in common; a tolerance of None stands for no comparison."""
-
-    plain: Plain
-    tensors: list[Tensor]
-    names: tuple[str, ...]
-    results: tuple[str, ...]
-    opset_version: int | None
-    tolerance: Tolerance | None
-    draft: Path
+        found = _first_that_works(attempt, _plans(dynamic_shapes, ports, tensors, arguments))
+        return replace(found, path=target)
 
 
 #: For each tensor which dimensions may vary, and whether sizes of 0 and 1 are examples like any other.
@@ -181,62 +207,61 @@ def _plans(dynamic_shapes: Any, ports: Ports, tensors: Sequence[Tensor], argumen
             raise ValueError(
                 f'dynamic_shapes must be "batch", None, a dict or a tuple, found {dynamic_shapes!r}'
             )
-        free = batch_dimensions(ports, tensors)
+        free = dynamic_dimensions.batch_dimensions(ports, tensors)
         return [(free, True), (free, False), (fixed, False)]
-    return [(given_dimensions(dynamic_shapes, ports, tensors, arguments), True)]
+    return [(dynamic_dimensions.given_dimensions(dynamic_shapes, ports, tensors, arguments), True)]
 
 
-def _first_that_works(job: _Job, plans: Sequence[_Plan]) -> ExportedFile:
-    plan, *others = plans
-    if not others:
-        return _attempt(job, plan)
+def _first_that_works(attempt: Callable[[_Plan], ExportedFile], plans: Sequence[_Plan]) -> ExportedFile:
+    if len(plans) == 1:
+        return attempt(plans[0])
     try:
-        return _attempt(job, plan)
+        return attempt(plans[0])
     except DependsOnNumbersError:
         raise
     except Exception:  # noqa: S110  (whatever it is, the last attempt asks for less, and reports)
         pass
-    return _first_that_works(job, others)
+    return _first_that_works(attempt, plans[1:])
 
 
-def _attempt(job: _Job, plan: _Plan) -> ExportedFile:
+def _attempt(
+    plan: _Plan,
+    plain: Plain,
+    tensors: list[Tensor],
+    names: tuple[str, ...],
+    results: tuple[str, ...],
+    opset_version: int | None,
+    tolerance: Tolerance | None,
+    draft: Path,
+) -> ExportedFile:
+    """Write the file, check it, and compare it with the model, unless ``tolerance`` is None."""
     import onnx
 
     dimensions, oblivious = plan
-    program = captured(job.plain, job.tensors, dimensions, oblivious=oblivious)
-    varying = varying_sizes(program, job.plain.ports)
-    written = translated(program, job.names, job.results, job.opset_version)
-    written.rename_axes(axis_names(program, job.plain.ports, job.names, dimensions))
-    written.rename_axes(counted_in_a_run(written.model.graph.outputs))
-    for value in (*written.model.graph.inputs, *written.model.graph.outputs):
-        _write_known_sizes(value)
-    written.save(job.draft)
+    program = captured(plain, tensors, dimensions, oblivious=oblivious)
+    varying = dynamic_dimensions.varying_sizes(program, plain.ports)
+    written = translated(program, names, results, opset_version)
+    graph = written.model.graph
+    written.rename_axes(dynamic_dimensions.axis_names(program, plain.ports, names, dimensions))
+    written.rename_axes(dynamic_dimensions.counted_in_a_run(graph.outputs))
+    for value in (*graph.inputs, *graph.outputs):
+        for at, size in enumerate(value.shape or ()):  # a size that turned out to be one number
+            if not isinstance(size, int) and str(size).isdigit():
+                value.shape[at] = int(str(size))
+    written.save(draft)
     try:
-        onnx.checker.check_model(str(job.draft), full_check=True)
+        onnx.checker.check_model(str(draft), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise NotExportableError(
             "the model",
-            f"PyTorch's exporter makes a file of it that breaks the rules of ONNX ({error})",
+            f"PyTorch's exporter writes an invalid ONNX file for it ({error})",
             "Compute the part that is named there outside the exported model",
         ) from error
     compared: tuple[str, ...] = ()
-    if job.tolerance is not None:
-        compared = compared_with(job.plain, Session(job.draft), job.tensors, varying, job.tolerance)
-    graph = written.model.graph
-    return ExportedFile(
-        path=job.draft,
-        inputs=tuple([_port(value) for value in graph.inputs]),
-        outputs=tuple([_port(value) for value in graph.outputs]),
-        opset_version=written.model.opset_imports[""],
-        compared=compared,
-    )
-
-
-def _write_known_sizes(value: Any) -> None:
-    """A size that might have varied, and turned out to be one number, is written as if that were its name."""
-    for at, size in enumerate(value.shape or ()):
-        if not isinstance(size, int) and str(size).isdigit():
-            value.shape[at] = int(str(size))
+    if tolerance is not None:
+        compared = compared_with(plain, Session(draft), tensors, varying, tolerance)
+    inputs, outputs = (tuple([_port(value) for value in values]) for values in (graph.inputs, graph.outputs))
+    return ExportedFile(draft, inputs, outputs, written.model.opset_imports[""], compared)
 
 
 def _port(value: Any) -> Port:

@@ -2,20 +2,157 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from maskgrad.errors import NotExportableError
 from maskgrad.export.decompositions import decomposed
-from maskgrad.export.graph_names import ports_named
-from maskgrad.export.runtime_repairs import repaired
-from maskgrad.export.traced_shapes import right_shapes
-from maskgrad.export.translations import translations
+from maskgrad.export.decompositions.layers import lstm_layer
+from maskgrad.export.ports import ports_named
 
-__all__ = ["translated"]
+__all__ = ["causes", "right_shapes", "translated"]
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """The body of each operation, for the ``custom_translation_table`` of ``torch.onnx.export``."""
+    import onnx_ir
+    from onnxscript import opset18, opset20
+
+    volumes: Any = opset20
+    op: Any = opset18  # operators that exist in a later opset under the same name are written for that one
+
+    boolean = onnx_ir.DataType.BOOL
+
+    #: What ONNX Runtime selects; other numbers make a detour.
+    selected = {onnx_ir.DataType[name] for name in ("FLOAT", "DOUBLE", "FLOAT16", "INT32", "INT64", "UINT8")}
+
+    def where(condition: Any, self: Any, other: Any) -> Any:
+        dtype = next((operand.dtype for operand in (self, other) if hasattr(operand, "dtype")), None)
+        if dtype == boolean:
+            return op.Or(op.And(condition, self), op.And(op.Not(condition), other))
+        if dtype is None or dtype in selected:
+            return op.Where(condition, self, other)
+        wide = onnx_ir.DataType.FLOAT if dtype == onnx_ir.DataType.BFLOAT16 else onnx_ir.DataType.INT64
+        return op.Cast(op.Where(condition, op.Cast(self, to=wide), op.Cast(other, to=wide)), to=dtype)
+
+    def masked_fill(self: Any, mask: Any, value: Any) -> Any:
+        return where(mask, op.CastLike(value, self), self)
+
+    def masked_select(self: Any, mask: Any) -> Any:
+        wide = op.Expand(self, op.Shape(mask))
+        chosen = op.Expand(mask, op.Shape(wide))
+        return op.Compress(wide, op.Reshape(chosen, op.Constant(value_ints=[-1])))
+
+    def channel_shuffle(self: Any, groups: Any) -> Any:
+        batch_and_groups = op.Reshape(self, op.Constant(value_ints=[0, groups, self.shape[1] // groups, -1]))
+        return op.Reshape(op.Transpose(batch_and_groups, perm=[0, 2, 1, 3]), op.Shape(self))
+
+    def grid_sampler_3d(
+        input: Any, grid: Any, interpolation_mode: Any, padding_mode: Any, align_corners: Any
+    ) -> Any:
+        return volumes.GridSample(
+            input,
+            grid,
+            mode=("linear", "nearest", "cubic")[interpolation_mode],
+            padding_mode=("zeros", "border", "reflection")[padding_mode],
+            align_corners=int(align_corners),
+        )
+
+    aten = torch.ops.aten
+    scalars = ("Scalar", "ScalarOther", "ScalarSelf")
+    return {
+        **dict.fromkeys((getattr(aten.where, overload) for overload in ("self", *scalars)), where),
+        aten.native_channel_shuffle.default: channel_shuffle,
+        aten.masked_fill.Scalar: masked_fill,
+        aten.masked_fill.Tensor: masked_fill,
+        aten.masked_select.default: masked_select,
+        aten.grid_sampler_3d.default: grid_sampler_3d,
+    }
+
+
+@contextlib.contextmanager
+def right_shapes() -> Iterator[None]:
+    """The final states of an LSTM are (layers, N, H): while it traces, PyTorch 2.12 finds (layers, 1, N, H)."""
+    if not _adds_a_dimension():
+        yield
+        return
+    from torch._decomp import decompositions
+
+    layers: Any = decompositions
+    before = layers.one_layer_lstm
+    layers.one_layer_lstm = lstm_layer
+    try:
+        yield
+    finally:
+        layers.one_layer_lstm = before
+
+
+@functools.cache
+def _adds_a_dimension() -> bool:
+    from torch._decomp import decompositions
+
+    layer = getattr(decompositions, "one_layer_lstm", None)
+    if layer is None:  # a version of PyTorch that traces in another way
+        return False
+    states = (torch.zeros(2, 1), torch.zeros(2, 1))
+    _, (_, cell) = layer(torch.zeros(1, 2, 1), states, [torch.zeros(4, 1), torch.zeros(4, 1)], False)
+    return bool(cell.ndim != 2)
+
+
+def repaired(model: Any) -> Any:
+    """Make reductions count their axes from the front, in an ``onnx_ir.Model``, which is changed.
+
+    Of a tensor without entries ONNX Runtime (1.31) reduces no axis that is counted from the back: (0, 5, 4) by axis −1
+    stays (0, 5, 4), and an empty batch fails somewhere later.
+    """
+    import onnx_ir
+
+    axes: dict[tuple[int, ...], Any] = {}
+    for node in model.graph:
+        rank, axis = node.inputs[0].shape if node.inputs else None, node.attributes.get("axis")
+        if (
+            node.op_type in ("ArgMax", "ArgMin")
+            and axis is not None
+            and rank is not None
+            and axis.as_int() < 0
+        ):
+            node.attributes["axis"] = onnx_ir.AttrInt64("axis", axis.as_int() % len(rank))
+        if not node.op_type.startswith("Reduce") or len(node.inputs) < 2 or node.inputs[1] is None:
+            continue
+        given = node.inputs[1].const_value
+        if given is None or rank is None:
+            continue
+        numbers = [int(axis) for axis in given.numpy().reshape(-1)]
+        if any(axis < 0 for axis in numbers):
+            counted = tuple([axis % len(rank) for axis in numbers])
+            if counted not in axes:
+                axes[counted] = _initializer(model, counted)
+            before = node.inputs[1]
+            node.replace_input_with(1, axes[counted])
+            if before.name in model.graph.initializers and not before.uses():
+                del model.graph.initializers[before.name]
+    return model
+
+
+def _initializer(model: Any, numbers: tuple[int, ...]) -> Any:
+    import onnx_ir
+
+    name = "axes_" + "_".join(map(str, numbers))
+    tensor = onnx_ir.tensor(list(numbers), dtype=onnx_ir.DataType.INT64, name=name)
+    value = onnx_ir.Value(
+        name=name,
+        const_value=tensor,
+        type=onnx_ir.TensorType(onnx_ir.DataType.INT64),
+        shape=onnx_ir.Shape([len(numbers)]),
+    )
+    model.graph.register_initializer(value)
+    return value
+
 
 #: The first in which volumes can be sampled on a grid.
 OPSET = 20
@@ -46,7 +183,7 @@ def translated(
     except torch.onnx.errors.OnnxExporterError as error:
         raise NotExportableError(
             _operation(error),
-            "it cannot be written with operators of ONNX",
+            "ONNX has no operators for it",
             "Compute it outside the exported model, or with other operations of the same value",
         ) from error
     ports_named(written.model, input_names, output_names)
@@ -54,7 +191,7 @@ def translated(
     found = written.model.opset_imports[""]
     if opset_version is not None and found != opset_version:
         raise ValueError(
-            f"opset_version {opset_version} has no room for this model, which was written for {found}; "
+            f"opset_version must be {found} or higher for this model, found {opset_version}; "
             f"pass opset_version={found}, or None for {OPSET}"
         )
     return written
@@ -62,12 +199,18 @@ def translated(
 
 def _operation(error: BaseException) -> str:
     """The operation that the exporter names, in its words or in those of a cause."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes(error):
         named = re.search(r"OpOverload\(op='([\w.:]+)', overload='(\w+)'\)", str(cause)) or re.search(
             r"target=(aten\.\w+)\.(\w+)", str(cause)
         )
         if named:
             return f"torch.ops.{named[1].replace('::', '.')}"
-        cause = cause.__cause__ or cause.__context__
     return "an operation of the model"
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """``error``, and what led to it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -2,19 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.errors import ExportMismatchError
+from maskgrad.errors import ExportMismatchError, NotExportableError
 from maskgrad.export.capture import Plain
-from maskgrad.export.onnx_runtime import first_line
 from maskgrad.export.ports import Ports
-from maskgrad.export.variations import variations
 
-__all__ = ["Tolerance", "compared_with"]
+__all__ = ["Session", "Tolerance", "compared_with", "variations"]
+
+
+class Session:
+    """A file, loaded by ONNX Runtime; on the CPU, whatever the device of the tensors."""
+
+    def __init__(self, path: str | Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised
+        options.intra_op_num_threads = torch.get_num_threads()
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise NotExportableError(
+                "the model",
+                f"ONNX Runtime cannot load it: {first_line(error)}",
+                "Use another dtype or other operations, or pass verify=False if it is made for another runtime",
+            ) from error
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """What the file gives for these inputs, in order."""
+        import onnxruntime
+
+        given = {}
+        for port, tensor in zip(self._session.get_inputs(), tensors, strict=True):
+            plain = tensor.detach().cpu().contiguous()
+            if plain.dtype == torch.bfloat16:  # numpy has no such numbers
+                given[port.name] = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                    plain.view(torch.uint16).numpy(), BFLOAT16
+                )
+            else:
+                given[port.name] = onnxruntime.OrtValue.ortvalue_from_numpy(plain.resolve_neg().numpy())
+        results = self._session.run_with_ort_values(None, given)
+        return [_tensor(value) for value in results]
+
+
+#: ``onnx.TensorProto.BFLOAT16``
+BFLOAT16 = 16
+
+
+def _tensor(value: Any) -> Tensor:
+    if value.element_type() == BFLOAT16:
+        return torch.from_dlpack(value._get_c_value().to_dlpack())  # type: ignore[attr-defined]
+    return torch.from_numpy(value.numpy().copy())
+
+
+def first_line(error: BaseException) -> str:
+    """The beginning of a long message."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:297]}…"
+
+
+Tensors = tuple[Tensor, ...]
+
+
+def variations(
+    ports: Ports, tensors: Sequence[Tensor], varying: Sequence[Mapping[int, int]]
+) -> Iterator[tuple[str, Tensors]]:
+    """Other inputs, in words and as plain tensors.
+
+    ``varying`` is, for each size that may vary, which tensors have it, and along which dimension.
+    """
+    given = tuple(tensors)
+    yield "as given, with garbage under the masks", _with_masks(ports, given)
+    if any(t.dtype == torch.bool for t in given):
+        yield "with nothing specified", _with_masks(ports, given, torch.zeros_like)
+        yield "with everything specified", _with_masks(ports, given, torch.ones_like)
+        yield "with the masks inverted", _with_masks(ports, given, torch.logical_not)
+    stored = [place.kind == "stored" for place in ports.places for _ in place.roles]
+    for places in varying:
+        tensor, dimension = next(iter(places.items()))
+        size = given[tensor].shape[dimension]
+        if not any(stored[i] for i in places):
+            for number in {1, size + 1} - {size} if size else ():
+                words = f"with size {number} instead of {size} in a dynamic dimension"
+                yield words, _with_masks(ports, _resized(given, places, number))
+    if any(stored[i] for places in varying for i in places):
+        yield "with one stored entry less", _with_masks(ports, _with_one_entry_less(ports, given))
+
+
+def _with_one_entry_less(ports: Ports, tensors: Tensors) -> Tensors:
+    """Coordinates say nothing about each other; of the other layouts the pointers would have to change as well."""
+    changed: list[Tensor] = []
+    for place, group in zip(ports.places, ports.groups(tensors), strict=True):
+        if place.kind == "stored" and place.facts is not None and place.facts.layout == "sparse_coo":
+            values, indices = group
+            changed += [values[:-1], indices[:, :-1]]
+        else:
+            changed += group
+    return tuple(changed)
+
+
+def _with_masks(
+    ports: Ports, tensors: Tensors, change: Callable[[Tensor], Tensor] = lambda mask: mask
+) -> Tensors:
+    """Other masks, those that are plain Boolean arguments among them; garbage under the new ones."""
+    changed: list[Tensor] = []
+    for place, group in zip(ports.places, ports.groups(tensors), strict=True):
+        if place.kind == "masked":
+            values, mask = group
+            new = change(mask)
+            specified = values[mask]
+            ordinary = specified[0] if len(specified) else values.new_ones(())
+            kept = torch.where(mask, values, ordinary)  # for an entry that is specified only now
+            garbage: float = True
+            if values.dtype != torch.bool:
+                garbage = math.nan if values.is_floating_point() else torch.iinfo(values.dtype).max
+            changed += [torch.where(new, kept, values.new_full((), garbage)), new]
+        else:
+            changed += [change(t) if t.dtype == torch.bool else t for t in group]
+    return tuple(changed)
+
+
+def _resized(tensors: Tensors, places: Mapping[int, int], number: int) -> Tensors:
+    """Each with ``number`` samples, the first ones again if there are too few."""
+    resized = list(tensors)
+    for i, at in places.items():
+        chosen = torch.arange(number, device=tensors[i].device) % tensors[i].shape[at]
+        resized[i] = tensors[i].index_select(at, chosen)
+    return tuple(resized)
+
 
 #: rtol and atol; what is None follows the dtype.
 Tolerance = tuple[float | None, float | None]
@@ -34,35 +158,32 @@ def compared_with(
     varying: Sequence[Mapping[int, int]],
     tolerance: Tolerance,
 ) -> tuple[str, ...]:
-    """Compare results on the given inputs and on variations of them; returns which, in words.
+    """Compare results on the given inputs and on variations of them; return which, in words.
 
-    A variation that the model itself refuses (another number of rows, where an argument stays as it is) is left out.
-
-    Raises:
-        ExportMismatchError: they differ, or the file cannot be run on what the model accepts.
+    A variation for which the model itself raises (another number of rows, where an argument stays as it is) is left
+    out.
     """
     agreed: list[str] = []
     for words, inputs in variations(plain.ports, tensors, varying):
         try:
-            with torch.no_grad():
-                expected = plain([t.clone() for t in inputs])  # a model may write into its arguments
+            expected = _results(plain, inputs)
         except Exception:
             if not agreed:
                 raise
             continue
-        assert plain.results is not None
         _compare(run, plain, inputs, expected, words, tolerance)
         agreed.append(words)
     return tuple(agreed)
 
 
+def _results(plain: Plain, inputs: Sequence[Tensor]) -> list[Tensor]:
+    own = [t.clone() for t in inputs]  # a model may write into its arguments
+    with torch.no_grad():
+        return [t.detach().cpu() for t in plain(own)]
+
+
 def _compare(
-    run: Any,
-    plain: Plain,
-    inputs: Sequence[Tensor],
-    expected: Sequence[Tensor],
-    words: str,
-    tolerance: Tolerance,
+    run: Any, plain: Plain, inputs: Sequence[Tensor], expected: list[Tensor], words: str, tolerance: Tolerance
 ) -> None:
     assert plain.results is not None
     ports = plain.results
@@ -72,15 +193,13 @@ def _compare(
         raise ExportMismatchError(
             f"the file cannot be run {words}, where the model can: {first_line(error)}"
         ) from error
-    difference = _difference(ports, found, [t.detach().cpu() for t in expected], tolerance)
+    difference = _difference(ports, found, expected, tolerance)
     if difference is None:
         return
-    with torch.no_grad():
-        again = plain([t.clone() for t in inputs])
-    if _difference(ports, [t.detach().cpu() for t in again], [t.detach().cpu() for t in expected], tolerance):
+    if _difference(ports, _results(plain, inputs), expected, tolerance):
         raise ExportMismatchError(
-            "the model gives other results each time it is called, so that no file can be compared with it; take out "
-            "what draws random numbers, or pass verify=False"
+            "the model returns other results each time it is called, so no file can be compared with it; remove "
+            "random operations, or pass verify=False"
         )
     raise ExportMismatchError(
         f"the file disagrees with the model {words}: {difference}. Nothing was written; pass rtol and atol if that is "
@@ -92,21 +211,16 @@ def _difference(
     ports: Ports, found: list[Tensor], expected: list[Tensor], tolerance: Tolerance
 ) -> str | None:
     """What differs first, in words; masks before values, values where they are specified."""
-    names = ["/".join(place.path) or "output" for place in ports.places if place.roles]
-    groups = [
-        (place, f, e)
-        for place, f, e in zip(ports.places, ports.groups(found), ports.groups(expected), strict=True)
-        if place.roles
-    ]
-    for name, (place, got, want) in zip(names, groups, strict=True):
-        for role, g, w in zip(place.roles, got, want, strict=True):
-            label = f"the {role} of {name}" if role else name
+    for place, got, want in zip(ports.places, ports.groups(found), ports.groups(expected), strict=True):
+        name = "/".join(place.path) or "output"
+        labels = [f"the {role} of {name}" if role else name for role in place.roles]
+        parts = list(zip(labels, got, want, strict=True))
+        for label, g, w in parts:
             if g.shape != w.shape:
                 return f"{label} has shape {tuple(g.shape)} instead of {tuple(w.shape)}"
             if g.dtype != w.dtype:
                 return f"{label} has dtype {g.dtype} instead of {w.dtype}"
-        for role, g, w in reversed(list(zip(place.roles, got, want, strict=True))):
-            label = f"the {role} of {name}" if role else name
+        for label, g, w in reversed(parts):
             wrong = _wrong(g, w, tolerance)
             if bool(wrong.any()):
                 at = tuple(wrong.nonzero()[0].tolist())

@@ -2,34 +2,28 @@
 
 A missing value stays missing and a NaN stays a NaN: nothing goes through NaN on the way. The packages are
 optional (``pip install 'maskgrad[interop]'``) and are imported by the functions that need them. No function
-here unpickles or runs anything that it reads. Those that are written daily are in ``maskgrad`` itself: ``from_arrow``,
+here unpickles or executes what it reads. The most common ones are in ``maskgrad`` itself: ``from_arrow``,
 ``from_nested``, ``from_pandas``, ``from_polars``, ``from_scipy`` and ``from_torch_masked``.
 """
 
 from maskgrad.deprecation import moved as _moved
-from maskgrad.interop import arrow_capsules
 from maskgrad.interop.arrow_arrays import from_arrow as _from_arrow
 from maskgrad.interop.arrow_arrays import to_arrow
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
 from maskgrad.interop.collation import collate_jagged
-from maskgrad.interop.dlpack import Exported, from_dlpack, to_dlpack
-from maskgrad.interop.named_tensors import from_tensors, to_tensors
+from maskgrad.interop.named_tensors import Exported, from_dlpack, from_tensors, to_dlpack, to_tensors
 from maskgrad.interop.nested_tensors import from_nested as _from_nested
-from maskgrad.interop.nested_tensors import to_nested
-from maskgrad.interop.packed_sequences import CuSeqlens, from_packed, to_cu_seqlens, to_packed
+from maskgrad.interop.nested_tensors import from_torch_masked as _from_torch_masked
+from maskgrad.interop.nested_tensors import to_nested, to_torch_masked
 from maskgrad.interop.pandas_frames import from_pandas as _from_pandas
 from maskgrad.interop.pandas_frames import to_pandas
 from maskgrad.interop.polars_frames import from_polars as _from_polars
 from maskgrad.interop.polars_frames import to_polars
 from maskgrad.interop.scipy_matrices import from_scipy as _from_scipy
 from maskgrad.interop.scipy_matrices import to_scipy
-from maskgrad.interop.sequence_lengths import lengths
+from maskgrad.interop.sequences import CuSeqlens, from_packed, lengths, to_cu_seqlens, to_packed
 from maskgrad.interop.token_budget import TokenBudgetSampler
 from maskgrad.interop.tokenizers import from_tokenizer
-from maskgrad.interop.torch_masked import from_torch_masked as _from_torch_masked
-from maskgrad.interop.torch_masked import to_torch_masked
-
-arrow_capsules.install()
 
 __all__ = [
     "CuSeqlens",

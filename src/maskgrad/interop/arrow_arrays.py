@@ -8,18 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from maskgrad.interop.arrow_lists import has_lengths, list_array, parts_of_lists, sequences_of_lists
-from maskgrad.interop.columns import (
-    Column,
-    check_columns,
-    check_dtype,
-    check_no_names,
-    one_column,
-    side_by_side,
-)
-from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
-from maskgrad.masked_tensor.sequences import check_layout
-from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.errors import UnsupportedOperationError
+from maskgrad.interop import columns
+from maskgrad.interop.sequences import sequences_of
+from maskgrad.masked_tensor.sequences import check_layout, from_offsets
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
@@ -29,20 +22,72 @@ if TYPE_CHECKING:
 
 __all__ = ["check_lists", "check_type", "from_arrow", "read", "read_lists", "to_arrow"]
 
+
+def has_lengths(type_: pa.DataType) -> bool:
+    """Whether an Arrow type is one of lists, each of its own length."""
+    import pyarrow.types as kinds
+
+    names = ("is_list", "is_large_list", "is_list_view", "is_large_list_view")
+    return any(getattr(kinds, name)(type_) for name in names)
+
+
+def read_lists(
+    array: pa.Array | pa.ChunkedArray, place: str, dtype: torch.dtype | None, layout: torch.layout, cast: str
+) -> MaskedTensor:
+    """A batch of the lists of an array, jagged or with a Boolean mask, in memory of its own; a null list is empty."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    check_type(array.type.value_type, f"{place}, inside its lists,", cast)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # without a chunk it stays one
+            array = pa.array([], array.type)
+    nullable = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+    lengths = torch.from_numpy(nullable.to_numpy(zero_copy_only=False).copy())
+    elements = read(array.flatten(), place)
+    values = columns.owned(elements, dtype)
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    batch = from_offsets(values, offsets)
+    if layout == torch.jagged:
+        if not bool(elements.mask.all()):
+            row = int((~elements.mask).reshape(len(values), -1).any(1).nonzero()[0])
+            sequence = int(torch.searchsorted(offsets, row, right=True)) - 1
+            raise ValueError(
+                f"{elements.place} has a null at position {row - int(offsets[sequence])} of list {sequence}, and a "
+                "jagged tensor has no gaps; layout=torch.strided keeps them, under a Boolean mask"
+            )
+        return batch
+    known = MaskedTensor(elements.mask.contiguous(), batch._pattern).filled(False)
+    return of_entries(batch.to_dense()._values, known)
+
+
+def _list_array(x: MaskedTensor, function: str) -> pa.Array:
+    """A jagged tensor as Arrow lists."""
+    import numpy as np
+    import pyarrow as pa
+
+    values, pattern = sequences_of(x, function, None)
+    columns.check_real(values.dtype, function)
+    # Arrow's memory never changes: a copy
+    elements = pa.array(np.array(columns.in_numpy(values, (torch.bfloat16,))).reshape(-1), from_pandas=False)
+    for size in reversed(values.shape[1:]):
+        if not size:
+            raise ValueError(f"{function}: x of shape {tuple(x.shape)} has no features to store")
+        elements = pa.FixedSizeListArray.from_arrays(elements, size)
+    offsets = pattern.offsets.cpu().numpy()
+    if values.shape[0] < 2**31:
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements)
+    return pa.LargeListArray.from_arrays(pa.array(offsets.copy()), elements)
+
+
 _DTYPES = {
-    "bool": torch.bool,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "uint8": torch.uint8,
-    "uint16": torch.uint16,
-    "uint32": torch.uint32,
-    "uint64": torch.uint64,
-    "halffloat": torch.float16,
-    "float": torch.float32,
-    "double": torch.float64,
-}
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.bool, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32,
+        torch.uint64,
+    )
+} | {"halffloat": torch.float16, "float": torch.float32, "double": torch.float64}  # fmt: skip
 
 
 def from_arrow(
@@ -73,7 +118,7 @@ def from_arrow(
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
-        TypeError: ``obj`` is no Arrow data, or has a type without numbers; the message names the column and the remedy.
+        TypeError: ``obj`` is not Arrow data, or has a type without numbers; the message names the column.
         ValueError: ``layout`` is jagged and a list holds a null, or it is jagged for what has no lists.
 
     Example:
@@ -88,7 +133,7 @@ def from_arrow(
     require("pyarrow", "mg.from_arrow")
     import pyarrow as pa
 
-    check_dtype(dtype, "mg.from_arrow")
+    columns.check_dtype(dtype, "mg.from_arrow")
     check_layout(layout)
     if isinstance(obj, (pa.Array, pa.ChunkedArray)) and has_lengths(obj.type):
         return read_lists(obj, "obj", dtype, layout, CAST)
@@ -96,15 +141,15 @@ def from_arrow(
     if isinstance(obj, (pa.Table, pa.RecordBatch)):
         for field in obj.schema:
             check_type(field.type, f"column {field.name!r}", CAST, lists=False)
-        columns = [read(obj.column(i), f"column {name!r}") for i, name in enumerate(obj.schema.names)]
-        return side_by_side(columns, obj.num_rows, dtype)
+        found = [read(obj.column(i), f"column {name!r}") for i, name in enumerate(obj.schema.names)]
+        return columns.side_by_side(found, obj.num_rows, dtype)
     if not isinstance(obj, (pa.Array, pa.ChunkedArray)):
         raise TypeError(
             "mg.from_arrow: obj must be a pyarrow Array, ChunkedArray, RecordBatch or Table, found "
             f"{type(obj).__name__}; convert it with pa.array(obj) or pa.table(obj)"
         )
     check_type(obj.type, "obj", CAST)
-    return one_column(read(obj, "obj"), dtype)
+    return columns.one_column(read(obj, "obj"), dtype)
 
 
 #: How to turn another type into numbers, in Arrow's words.
@@ -112,7 +157,7 @@ CAST = "cast it, as in array.cast(pa.float64())"
 
 
 def check_lists(layout: torch.layout, function: str, found: str) -> None:
-    """Refuse the jagged layout for what has no lists."""
+    """ValueError for the jagged layout where there are no lists."""
     if layout == torch.jagged:
         raise ValueError(
             f"{function}: layout=torch.jagged is for one array of lists of different lengths, found {found} without "
@@ -120,17 +165,9 @@ def check_lists(layout: torch.layout, function: str, found: str) -> None:
         )
 
 
-def read_lists(
-    array: pa.Array | pa.ChunkedArray, place: str, dtype: torch.dtype | None, layout: torch.layout, cast: str
-) -> MaskedTensor:
-    """A batch of the lists of an array, each of its own length."""
-    check_type(array.type.value_type, f"{place}, inside its lists,", cast)
-    elements, lengths = parts_of_lists(array)
-    return sequences_of_lists(read(elements, place), lengths, dtype, layout)
-
-
 def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) -> None:
-    """Refuse what holds no numbers: which column, what it holds, what to do."""
+    """Raise TypeError for a type without numbers: which column, what it holds, what to do."""
+    import pyarrow as pa
     import pyarrow.types as kinds
 
     if str(type_) in _DTYPES:
@@ -145,12 +182,12 @@ def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) ->
     elif has_lengths(type_):
         remedy = "lists of different lengths are converted alone, not as a column among others"
     elif kinds.is_null(type_):
-        remedy = f"it holds nothing but nulls and does not say of what: {cast}"
+        remedy = f"it contains only nulls, and its type is unknown: {cast}"
     elif kinds.is_dictionary(type_):
         remedy = "use array.dictionary_decode() for its values, or array.indices for their numbers"
     elif kinds.is_temporal(type_):
         remedy = "express it as a number since some origin: array.cast(pa.int64()) counts its own unit"
-    elif isinstance(type_, _extension_type()):
+    elif isinstance(type_, pa.BaseExtensionType):
         remedy = "use array.storage, if that holds numbers"
     elif kinds.is_decimal(type_):
         remedy = cast
@@ -161,13 +198,7 @@ def check_type(type_: pa.DataType, place: str, cast: str, lists: bool = True) ->
     )
 
 
-def _extension_type() -> Any:
-    import pyarrow as pa
-
-    return pa.BaseExtensionType
-
-
-def read(array: pa.Array | pa.ChunkedArray, place: str) -> Column:
+def read(array: pa.Array | pa.ChunkedArray, place: str) -> columns.Column:
     """Values and mask of an array whose type was checked."""
     import pyarrow as pa
 
@@ -175,10 +206,10 @@ def read(array: pa.Array | pa.ChunkedArray, place: str) -> Column:
         if array.num_chunks != 1:
             chunks = [_read_array(chunk) for chunk in array.chunks] or [_read_array(pa.array([], array.type))]
             values, masks = zip(*chunks, strict=True)
-            return Column(place, torch.cat(values), torch.cat(masks))
+            return columns.Column(place, torch.cat(values), torch.cat(masks))
         array = array.chunk(0)
     numbers, known = _read_array(array)
-    return Column(place, numbers, known, is_lent=numbers.dtype != torch.bool)
+    return columns.Column(place, numbers, known, is_lent=numbers.dtype != torch.bool)
 
 
 def _read_array(array: pa.Array) -> tuple[Tensor, Tensor]:
@@ -235,7 +266,7 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
-        TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
+        TypeError: ``x`` is not a MaskedTensor, has a sparse layout, or is complex.
         ValueError: it has no dimension or more than two (jagged: several batch dimensions, or features of size 0), or
             ``names`` do not fit.
 
@@ -248,19 +279,20 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
     import pyarrow as pa
 
     if isinstance(x, MaskedTensor) and x.layout == torch.jagged:
-        check_no_names(names, function)
-        return list_array(x, function)
-    x = check_masked_tensor(x, function)
-    check_columns(x, names, function)
-    values, missing = entries_in_numpy(x, function)
+        if names is not None:
+            raise ValueError(
+                f"{function}: names must be left out for a jagged tensor, whose sequences are one column"
+            )
+        return _list_array(x, function)
+    x = columns.check_masked_tensor(x, function)
+    columns.check_columns(x, names, function)
+    values, missing = columns.entries_in_numpy(x, function)
     if values.ndim == 1:
         return _array(values, missing)
-    columns = [_array(values[:, i], missing[:, i]) for i in range(values.shape[1])]
-    if (
-        not columns
-    ):  # a table without columns forgets how many rows it has, unless it is cut from one that had some
+    arrays = [_array(values[:, i], missing[:, i]) for i in range(values.shape[1])]
+    if not arrays:  # only a table that is cut from one with columns knows how many rows it has
         return pa.table({"": pa.nulls(len(values), pa.int8())}).select([])
-    return pa.Table.from_arrays(columns, names=list(names or map(str, range(len(columns)))))
+    return pa.Table.from_arrays(arrays, names=list(names or map(str, range(len(arrays)))))
 
 
 def _array(values: Any, missing: Any) -> pa.Array:
@@ -269,3 +301,17 @@ def _array(values: Any, missing: Any) -> pa.Array:
 
     # a contiguous column, and from_pandas=False: NaN is not null
     return pa.array(np.ascontiguousarray(values), mask=missing, from_pandas=False)
+
+
+def _arrow_c_array(self: MaskedTensor, requested_schema: Any = None) -> Any:
+    """A vector with nulls where it is unspecified, ``__arrow_c_array__`` of the Arrow PyCapsule interface."""
+    if len(self.shape) != 1:
+        raise UnsupportedOperationError(
+            "MaskedTensor.__arrow_c_array__",
+            f"an Arrow array is a vector, and this has shape {tuple(self.shape)}",
+            "Use mg.interop.to_arrow(x), a table of a matrix, or mg.interop.to_polars(x).",
+        )
+    return to_arrow(self).__arrow_c_array__(requested_schema)
+
+
+MaskedTensor.__arrow_c_array__ = _arrow_c_array  # type: ignore[attr-defined]

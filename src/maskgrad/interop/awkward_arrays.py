@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.interop.outgoing import EXACT_WIDER
-from maskgrad.interop.sequence_lengths import sequences_of
+from maskgrad.interop.columns import in_numpy
+from maskgrad.interop.sequences import sequences_of
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
 from maskgrad.masked_tensor.storage import to_dense
@@ -39,7 +39,7 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
 
     Raises:
         MissingDependencyError: awkward is not installed.
-        TypeError: ``array`` is no awkward array of lists of numbers.
+        TypeError: ``array`` is not an awkward array of lists of numbers.
         ValueError: a number is missing (None), lists differ in length in a second dimension, or ``layout`` is another
             one.
 
@@ -102,7 +102,7 @@ def to_awkward(x: MaskedTensor) -> ak.Array:
 
     Raises:
         MissingDependencyError: awkward is not installed.
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
         ValueError: its mask is not one of padded sequences, or it has several batch dimensions.
 
     Example:
@@ -117,9 +117,6 @@ def to_awkward(x: MaskedTensor) -> ak.Array:
     import awkward as ak
 
     values, pattern = sequences_of(x, function, None)
-    plain = values.detach().cpu().resolve_conj().resolve_neg()
-    if plain.dtype in (torch.bfloat16, torch.complex32):
-        plain = plain.to(EXACT_WIDER[plain.dtype])
-    content: Any = ak.contents.NumpyArray(plain.numpy())
+    content: Any = ak.contents.NumpyArray(in_numpy(values, (torch.bfloat16, torch.complex32)))
     offsets = ak.index.Index64(pattern.offsets.cpu().numpy())
     return ak.Array(ak.contents.ListOffsetArray(offsets, content))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from numbers import Number
 from typing import Any
@@ -19,7 +20,7 @@ __all__ = ["collate_jagged"]
 
 FUNCTION = "mg.interop.collate_jagged"
 
-#: The name of a field of a mapping, or its place in a tuple; None for a sample that is no collection.
+#: The name of a field of a mapping, or its place in a tuple; None for a sample that is not a collection.
 Name = str | int | None
 
 
@@ -114,7 +115,12 @@ class _Fields:
         if is_named or (self.sequences is None and all(map(_is_sequence, parts))):
             return self.batch(parts, name)
         if isinstance(first, Mapping):
-            return {key: self.collate([self.field(p, key, name) for p in parts], key) for key in first}
+            for key in first:
+                if any(not isinstance(p, Mapping) or key not in p for p in parts):
+                    raise ValueError(
+                        f"{FUNCTION}: {_called(name)} must have the field {key!r} in each sample"
+                    )
+            return {key: self.collate([p[key] for p in parts], key) for key in first}
         if isinstance(first, tuple) or (isinstance(first, list) and not _is_numbers(first)):
             if any(not isinstance(p, (tuple, list)) or len(p) != len(first) for p in parts):
                 raise ValueError(f"{FUNCTION}: {_called(name)} must have {len(first)} parts in each sample")
@@ -123,11 +129,6 @@ class _Fields:
                 return found
             return type(first)(*found) if hasattr(first, "_fields") else tuple(found)
         return default_collate(parts)
-
-    def field(self, sample: Any, key: Any, name: Name) -> Any:
-        if not isinstance(sample, Mapping) or key not in sample:
-            raise ValueError(f"{FUNCTION}: {_called(name)} must have the field {key!r} in each sample")
-        return sample[key]
 
     def batch(self, parts: list[Any], name: Name) -> MaskedTensor:
         """Sequences one behind the other."""
@@ -165,19 +166,11 @@ def _is_sequence(part: Any) -> bool:
 
 def _tensors(parts: list[Any]) -> list[Tensor]:
     """All of them as tensors; lists in one dtype, to which those without numbers say nothing."""
-    tensors = [
-        part
-        if isinstance(part, Tensor)
-        else torch.tensor(part)
-        if isinstance(part, list)
-        else tensor_of(part)
-        for part in parts
-    ]
+    tensors = [torch.tensor(p) if isinstance(p, list) else p for p in parts]
+    tensors = [t if isinstance(t, Tensor) else tensor_of(t) for t in tensors]
     if not isinstance(parts[0], list):
         return tensors
     telling = [t for t in tensors if t.numel()]
-    dtype = telling[0].dtype if telling else torch.int64
-    for tensor in telling[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
+    dtype = functools.reduce(torch.promote_types, [t.dtype for t in telling]) if telling else torch.int64
     features = telling[0].shape[1:] if telling else ()
     return [t.to(dtype) if t.numel() else t.new_empty(0, *features, dtype=dtype) for t in tensors]

@@ -1,18 +1,20 @@
-"""MaskedTensors as plain tensors under names, for files and containers that hold nothing else."""
+"""MaskedTensors as plain tensors: under names for files, side by side for libraries that speak DLPack."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack as read
 
+from maskgrad.interop.columns import check_masked_tensor
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import rebuild_stored, stored_of
 
-__all__ = ["from_tensors", "to_tensors"]
+__all__ = ["Exported", "from_dlpack", "from_tensors", "to_dlpack", "to_tensors"]
 
 #: Between the name and what a part is; names of modules and parameters have dots.
 MARK = "::"
@@ -37,7 +39,7 @@ def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
         Passes to the specified entries.
 
     Raises:
-        TypeError: ``named`` is no mapping, a name is no string, or something is no tensor.
+        TypeError: ``named`` is not a mapping, a name is not a string, or something is not a tensor.
         ValueError: a name has the mark ``::`` in it already.
 
     Dense equivalent: ``dict(named)``.
@@ -80,7 +82,7 @@ def from_tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor | MaskedTensor
         Passes to ``x::values`` at the specified entries.
 
     Raises:
-        TypeError: ``named`` is no mapping, or a part is no tensor or has a wrong dtype.
+        TypeError: ``named`` is not a mapping, or a part is not a tensor or has a wrong dtype.
         ValueError: a part is missing, unknown, or contradicts the others; nothing in a file is trusted.
 
     Dense equivalent: ``dict(named)``.
@@ -133,14 +135,10 @@ def _parts(x: MaskedTensor) -> dict[str, Tensor]:
             "mask": x.mask.clone(memory_format=torch.contiguous_format),
         }
     layout, sizes, blocksize = stored.pattern.facts()
-    named = {
-        "values": stored.values.contiguous(),
-        **{
-            str(i): t.clone(memory_format=torch.contiguous_format)
-            for i, t in enumerate(stored.pattern.tensors())
-        },
-        "sizes": torch.tensor([*sizes, *(blocksize or ())]),
-    }
+    named = {"values": stored.values.contiguous()}
+    for i, tensor in enumerate(stored.pattern.tensors()):
+        named[str(i)] = tensor.clone(memory_format=torch.contiguous_format)
+    named["sizes"] = torch.tensor([*sizes, *(blocksize or ())])
     return {f"{layout}.{part}": tensor for part, tensor in named.items()}
 
 
@@ -167,3 +165,71 @@ def _together(name: str, parts: dict[str, Tensor]) -> MaskedTensor:
     blocksize = sizes[-2:] if layout in ("sparse_bsr", "sparse_bsc") else None
     facts = (layout, sizes[:-2] if blocksize else sizes, blocksize)
     return rebuild_stored(inner["values"], facts, tuple(inner[number] for number in numbers))
+
+
+class Exported(NamedTuple):
+    """What :func:`to_dlpack` returns: two plain tensors of the same shape."""
+
+    #: anything may lie where it is unspecified
+    values: Tensor
+    #: Boolean, True = specified
+    mask: Tensor
+
+
+def to_dlpack(x: MaskedTensor) -> Exported:
+    """Values and mask as two tensors that the other library reads with its ``from_dlpack``.
+
+    Args:
+        x: MaskedTensor of strided layout.
+
+    Returns:
+        ``(values, mask)``, both without gradient. The mask is True where an entry is specified: invert it for
+        ``numpy.ma``. What lies under it is anything, NaN included; ``x.filled(value)`` is the tensor to hand over if
+        the other side takes no mask.
+
+    Zero copy:
+        The values are shared, so a write on the other side is seen here. An expanded mask is copied, because many
+        readers raise an error for strides of 0.
+
+    Raises:
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout.
+
+    Example:
+        >>> import numpy as np
+        >>> values, mask = mg.interop.to_dlpack(mg.from_nan(torch.tensor([1., float("nan")])))
+        >>> np.from_dlpack(values).sum(where=np.from_dlpack(mask)).item()
+        1.0
+    """
+    x = check_masked_tensor(x, "mg.interop.to_dlpack")
+    return Exported(x._values.detach().resolve_conj().resolve_neg(), x.mask.contiguous())
+
+
+def from_dlpack(values: Any, mask: Any) -> MaskedTensor:
+    """Values and mask of another library as a MaskedTensor.
+
+    Args:
+        values: array of any library with DLPack.
+        mask: Boolean array, True = specified, broadcastable to ``values``, on the same device.
+
+    Returns:
+        MaskedTensor of the shape and dtype of ``values``.
+
+    Zero copy:
+        Values and mask are shared with the other library.
+
+    Raises:
+        TypeError: one of them has no ``__dlpack__``, or ``mask`` is not Boolean.
+        ValueError: ``mask`` does not broadcast, or lives on another device.
+
+    Example:
+        >>> import numpy as np
+        >>> mg.interop.from_dlpack(np.array([1., 2.]), np.array([True, False]))
+        masked([1., --], dtype=torch.float64)
+    """
+    for name, argument in (("values", values), ("mask", mask)):
+        if not hasattr(argument, "__dlpack__"):
+            raise TypeError(
+                f"mg.interop.from_dlpack: {name} must be an array with __dlpack__, found {type(argument).__name__}; "
+                "use mg.masked for tensors"
+            )
+    return masked(read(values), read(mask))

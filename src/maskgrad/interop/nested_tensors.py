@@ -1,19 +1,25 @@
-"""PyTorch's nested tensors of jagged layout: sequences of different lengths, one after the other in memory."""
+"""PyTorch's own: nested tensors of jagged layout, and the prototype torch.masked, whose True means specified, too."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from maskgrad.interop.sequence_lengths import sequences_of
+from maskgrad.interop.columns import check_masked_tensor
+from maskgrad.interop.sequences import sequences_of
 from maskgrad.masked_tensor.creation import from_lengths
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
-from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.patterns import JaggedPattern
 
-__all__ = ["from_nested", "to_nested"]
+if TYPE_CHECKING:
+    from torch.masked import MaskedTensor as TorchMasked
+
+    from maskgrad.masked_tensor.tensor import MaskedTensor
+
+__all__ = ["from_nested", "from_torch_masked", "to_nested", "to_torch_masked"]
 
 
 def from_nested(
@@ -38,7 +44,7 @@ def from_nested(
         the sequences). To ``torch.strided`` none; the padding has to be put between the sequences.
 
     Raises:
-        TypeError: ``jagged`` is no nested tensor of jagged layout.
+        TypeError: ``jagged`` is not a nested tensor of jagged layout.
         ValueError: ``size`` is smaller than the longest sequence, or ``layout`` is another one.
 
     Dense equivalent: ``torch.nested.to_padded_tensor(jagged, 0.)``, with its mask.
@@ -110,7 +116,7 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
         Values and offsets of a jagged tensor are shared. Of a padded batch none; the padding has to be left out.
 
     Raises:
-        TypeError: ``x`` is no MaskedTensor, or has a sparse layout such as COO.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
         ValueError: as for :func:`lengths`, if the mask is not one of padded sequences; or ``x`` has several batch
             dimensions.
 
@@ -131,3 +137,91 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
     return torch.nested.nested_tensor_from_jagged(
         values.movedim(0, place - 1), pattern.offsets, jagged_dim=place
     )
+
+
+def from_torch_masked(mt: TorchMasked) -> MaskedTensor:
+    """A ``torch.masked.MaskedTensor`` as one of maskgrad.
+
+    Args:
+        mt: masked tensor of strided layout.
+
+    Returns:
+        MaskedTensor with the same values and mask. Gradient: reaches ``mt``, as the masked gradient that
+        ``torch.masked`` expects.
+
+    Zero copy:
+        The values are shared; PyTorch copies the mask.
+
+    Raises:
+        TypeError: ``mt`` is not a ``torch.masked.MaskedTensor``, or has a sparse layout.
+
+    Example:
+        >>> import warnings; warnings.simplefilter("ignore")  # PyTorch warns that its class is a prototype
+        >>> mt = torch.masked.masked_tensor(torch.tensor([1., 2.]), torch.tensor([True, False]))
+        >>> mg.from_torch_masked(mt)
+        masked([1., --])
+    """
+    from torch.masked import MaskedTensor as TorchMasked
+
+    if not isinstance(mt, TorchMasked):
+        raise TypeError(
+            f"mg.from_torch_masked: mt must be a torch.masked.MaskedTensor, found {type(mt).__name__}; "
+            "mg.masked(data, mask) takes plain tensors"
+        )
+    if mt.layout != torch.strided:
+        raise TypeError(
+            f"mg.from_torch_masked: mt must have a strided layout, found {mt.layout}; use mt.to_dense(), or "
+            "mg.from_sparse(mt.get_data()) to keep the layout"
+        )
+    return of_entries(mt.get_data(), mt.get_mask())
+
+
+def to_torch_masked(x: MaskedTensor) -> TorchMasked:
+    """A ``torch.masked.MaskedTensor`` with the values and the mask of ``x``.
+
+    Args:
+        x: MaskedTensor of strided layout and any dtype that ``torch.masked`` takes (Boolean, integer or floating
+            point; no halves of complex numbers).
+
+    Returns:
+        ``torch.masked.MaskedTensor``. Gradient: a plain one reaches what ``x`` was made of, exactly 0 at unspecified
+        entries. (``torch.masked.as_masked_tensor`` would hand a masked one to the plain tensor.)
+
+    Zero copy:
+        None; PyTorch's constructor copies both.
+
+    Raises:
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout, or a dtype that ``torch.masked`` does not take.
+
+    Warns:
+        UserWarning: PyTorch's own, that its class is a prototype.
+
+    Example:
+        >>> import warnings; warnings.simplefilter("ignore")
+        >>> mg.interop.to_torch_masked(mg.from_nan(torch.tensor([1., float("nan")])))
+        MaskedTensor(
+          [  1.0000,       --]
+        )
+    """
+    x = check_masked_tensor(x, "mg.interop.to_torch_masked")
+    return cast("TorchMasked", _ToTorchMasked.apply(x._values, x.mask.contiguous()))  # type: ignore[no-untyped-call]
+
+
+class _ToTorchMasked(torch.autograd.Function):
+    """Wraps; what comes back is unwrapped, so that plain tensors receive plain gradients."""
+
+    @staticmethod
+    def forward(values: Tensor, mask: Tensor) -> TorchMasked:
+        from torch.masked import MaskedTensor as TorchMasked
+
+        return TorchMasked(values, mask)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: TorchMasked) -> None:
+        """The gradient brings its own mask."""
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Any) -> tuple[Tensor, None]:
+        from torch.masked import MaskedTensor as TorchMasked
+
+        return gradient.to_tensor(0) if isinstance(gradient, TorchMasked) else gradient, None

@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from maskgrad.interop import arrow_arrays
-from maskgrad.interop.category_codes import categories_of_columns, codes_of, has_categories
-from maskgrad.interop.columns import Column, check_columns, check_dtype, one_column, side_by_side
-from maskgrad.interop.outgoing import check_masked_tensor, entries_in_numpy
+from maskgrad.interop import arrow_arrays, columns
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.optional_packages import require
 
@@ -38,10 +35,12 @@ def from_pandas(
       ``nan_is_missing=False``.
     - Ordinary Boolean and integer columns: all specified. Sparse columns are read as the ordinary ones they stand for.
     - Columns of categories or text: int64 codes 0, 1, … in the order of the categories, of text in sorted order, as
-      ``nn.Embedding`` takes them. A missing value is unspecified, never -1.
+      ``nn.Embedding`` takes them. A missing value is unspecified, never -1. Text is never parsed: dates and numbers
+      that are stored as text (``"2024-01-05"``) become codes too. Convert them first, with ``pd.to_datetime(column)``
+      and a difference, or ``pd.to_numeric(column)``.
 
-    Codes of text depend on the words that are there: in two tables the same word may have two codes. Where they must
-    agree, as in training and test, give ``categories``.
+    Codes of text depend on the words in the column: in two tables the same word may have two codes. Where they must
+    be equal, as in training and test, pass ``categories``.
 
     Args:
         obj: DataFrame, Series, Index or extension array of numbers, Booleans, categories or text.
@@ -76,16 +75,15 @@ def from_pandas(
     require("pandas", function)
     import pandas as pd
 
-    check_dtype(dtype, function)
+    columns.check_dtype(dtype, function)
     if isinstance(obj, pd.DataFrame):
         # by position: names may occur twice
-        named = categories_of_columns(categories, list(obj.columns), function)
-        arrays = [(f"column {name!r}", obj.iloc[:, i].array, named[i]) for i, name in enumerate(obj.columns)]
-        for place, array, values in arrays:
-            if values is None:
-                _check(array, place)
-        columns = [_read(array, place, nan_is_missing, values) for place, array, values in arrays]
-        return side_by_side(columns, len(obj), dtype)
+        named = columns.categories_of_columns(categories, list(obj.columns), function)
+        arrays = [(obj.iloc[:, i].array, f"column {name!r}", named[i]) for i, name in enumerate(obj.columns)]
+        for array, place, values in arrays:
+            _check(array, place, values)
+        read = [_read(*column, nan_is_missing) for column in arrays]
+        return columns.side_by_side(read, len(obj), dtype)
     if isinstance(obj, (pd.Series, pd.Index)) and not isinstance(obj, pd.MultiIndex):
         place = "obj" if obj.name is None else f"{type(obj).__name__.lower()} {obj.name!r}"
         array = obj.array
@@ -96,18 +94,17 @@ def from_pandas(
             f"{function}: obj must be a DataFrame, Series, Index or extension array of pandas, found "
             f"{type(obj).__name__}; convert it with pd.DataFrame(obj), or use mg.from_numpy for numpy.ma arrays"
         )
-    (values,) = categories_of_columns(categories, None, function)
-    if values is None:
-        _check(array, place)
-    return one_column(_read(array, place, nan_is_missing, values), dtype)
+    (values,) = columns.categories_of_columns(categories, None, function)
+    _check(array, place, values)
+    return columns.one_column(_read(array, place, values, nan_is_missing), dtype)
 
 
-def _check(array: Any, place: str) -> None:
-    """Refuse a column that is neither numbers nor categories: which, what it holds, what to do."""
+def _check(array: Any, place: str, categories: Sequence[Any] | None) -> None:
+    """Raise TypeError for a column of neither numbers nor categories: which, what it holds, what to do."""
     import numpy as np
     import pandas as pd
 
-    if has_categories(array):
+    if categories is not None or columns.has_categories(array):
         return
     dtype = array.dtype
     if isinstance(dtype, pd.ArrowDtype):
@@ -138,23 +135,23 @@ def _is_nullable(array: Any) -> bool:
     return isinstance(array, (pd.arrays.IntegerArray, pd.arrays.FloatingArray, pd.arrays.BooleanArray))
 
 
-def _read(array: Any, place: str, nan_is_missing: bool, categories: Sequence[Any] | None) -> Column:
+def _read(array: Any, place: str, categories: Sequence[Any] | None, nan_is_missing: bool) -> columns.Column:
     """Values and mask of a column that was checked."""
     import numpy as np
     import pandas as pd
 
-    if categories is not None or has_categories(array):
-        return codes_of(array, place, categories)
+    if categories is not None or columns.has_categories(array):
+        return columns.codes_of(array, place, categories)
     if isinstance(array.dtype, pd.ArrowDtype):
         return arrow_arrays.read(array.__arrow_array__(), place)
     if _is_nullable(array):
         # na_value fills what pandas' own mask says is NA, and nothing else: NaN stays where it is
         values = tensor_of(array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0, copy=True))
-        return Column(place, values, ~torch.from_numpy(array.isna().astype(np.bool_)))
+        return columns.Column(place, values, ~torch.from_numpy(array.isna().astype(np.bool_)))
     values = tensor_of(np.array(array))
     if nan_is_missing and (values.is_floating_point() or values.is_complex()):
-        return Column(place, values, ~torch.isnan(values))
-    return Column(place, values, torch.ones((), dtype=torch.bool).expand(values.shape))
+        return columns.Column(place, values, ~torch.isnan(values))
+    return columns.Column(place, values, torch.ones((), dtype=torch.bool).expand(values.shape))
 
 
 def to_pandas(
@@ -178,7 +175,7 @@ def to_pandas(
 
     Raises:
         MissingDependencyError: pandas is not installed.
-        TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
+        TypeError: ``x`` is not a MaskedTensor, has a sparse layout, or is complex.
         ValueError: it has no dimension or more than two, or ``names`` or ``index`` do not fit.
 
     Example:
@@ -191,9 +188,9 @@ def to_pandas(
     require("pandas", function)
     import pandas as pd
 
-    x = check_masked_tensor(x, function)
-    check_columns(x, names, function)
-    values, missing = entries_in_numpy(x, function, widen=(torch.float16,))
+    x = columns.check_masked_tensor(x, function)
+    columns.check_columns(x, names, function)
+    values, missing = columns.entries_in_numpy(x, function, widen=(torch.float16,))
     if index is not None and len(index) != len(values):
         raise ValueError(
             f"{function}: index must have one label for each of {len(values)} rows, found {len(index)}"

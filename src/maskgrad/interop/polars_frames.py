@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad.interop.arrow_arrays import check_lists, read, read_lists, to_arrow
-from maskgrad.interop.columns import check_columns, check_dtype, one_column, side_by_side
-from maskgrad.interop.outgoing import check_masked_tensor
+from maskgrad.interop.columns import check_columns, check_dtype, check_masked_tensor, one_column, side_by_side
 from maskgrad.masked_tensor.sequences import check_layout
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.optional_packages import require
@@ -89,7 +88,7 @@ def from_polars(
 
 
 def _check(kind: Any, place: str) -> None:
-    """Refuse what holds no numbers that torch has: which column, what it holds, what to do."""
+    """TypeError for what holds no numbers that torch has: which column, what it holds, what to do."""
     import polars as pl
 
     if str(kind) in NUMBERS:
@@ -101,7 +100,7 @@ def _check(kind: Any, place: str) -> None:
     elif isinstance(kind, pl.List):
         remedy = "lists of different lengths are converted alone, not as a column among others"
     elif kind == pl.Null:
-        remedy = "it holds nothing but nulls and does not say of what: .cast(pl.Float64) says it"
+        remedy = "it contains only nulls, and its type is unknown: use .cast(pl.Float64)"
     elif kind.is_temporal():
         remedy = "express it as a number since some origin: .to_physical() counts its own unit"
     elif kind in (pl.Categorical, pl.Enum):
@@ -126,7 +125,7 @@ def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series 
 
     Raises:
         MissingDependencyError: polars or pyarrow is not installed.
-        TypeError: ``x`` is no MaskedTensor, has a sparse layout, or is complex.
+        TypeError: ``x`` is not a MaskedTensor, has a sparse layout, or is complex.
         ValueError: it has no dimension or more than two, or ``names`` do not fit.
 
     Example:
@@ -138,7 +137,6 @@ def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series 
     require("pyarrow", function)
     import polars as pl
 
-    if isinstance(x, MaskedTensor) and x.layout == torch.jagged:
-        return pl.from_arrow(to_arrow(x, names))
-    check_columns(check_masked_tensor(x, function), names, function)
+    if not (isinstance(x, MaskedTensor) and x.layout == torch.jagged):
+        check_columns(check_masked_tensor(x, function), names, function)
     return pl.from_arrow(to_arrow(x, names))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.interop.outgoing import EXACT_WIDER
+from maskgrad.interop.columns import in_numpy
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
 from maskgrad.optional_packages import require
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["from_scipy", "to_scipy"]
 
-_COMPRESSED = {
-    "csr": torch.sparse_csr_tensor,
-    "csc": torch.sparse_csc_tensor,
-    "bsr": torch.sparse_bsr_tensor,
-}
+_COMPRESSED = {"csr": torch.sparse_csr_tensor, "csc": torch.sparse_csc_tensor, "bsr": torch.sparse_bsr_tensor}
 
 
 def from_scipy(matrix: sp.sparray | sp.spmatrix) -> MaskedTensor:
@@ -139,7 +135,7 @@ def to_scipy(x: MaskedTensor) -> sp.sparray:
 
     Raises:
         MissingDependencyError: scipy is not installed.
-        TypeError: ``x`` is no MaskedTensor, or has the layout BSC, which SciPy lacks.
+        TypeError: ``x`` is not a MaskedTensor, or has the layout BSC, which SciPy lacks.
         ValueError: ``x`` has no dimension, or its sparse layout has batch or dense dimensions.
 
     Example:
@@ -191,5 +187,4 @@ def _coo(values: Tensor, indices: Tensor, shape: tuple[int, ...]) -> sp.coo_arra
 
 def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:
     """A copy in numpy's memory, in a dtype that SciPy has."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    return plain.to(EXACT_WIDER.get(plain.dtype, plain.dtype), copy=True).numpy()
+    return in_numpy(tensor).copy()

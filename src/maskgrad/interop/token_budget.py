@@ -29,11 +29,11 @@ class TokenBudgetSampler(Sampler[list[int]]):
         budget: how many tokens a batch may have; an empty sequence counts as one.
         shuffle: another order in each epoch (see :meth:`set_epoch`). False: the order of the data set, sorted by length
             within each bucket.
-        drop_last: leave out the last batch, which sequences ran out for, and batches that cannot be dealt to all ranks.
-            False: the first batches are repeated for the remaining ranks.
+        drop_last: leave out the last batch if it is not full, and batches that are too few for all ranks. False: the
+            first batches are repeated for the remaining ranks.
         seed: of the order; the same on all ranks.
-        bucket: among how many consecutive sequences similar lengths are put together. 1: none; None: all, which leaves
-            no chance to who meets whom but among equal lengths.
+        bucket: among how many consecutive sequences similar lengths are put together. 1: none; None: all, so that
+            only the order of equal lengths is random.
         num_replicas: number of ranks. None: that of ``torch.distributed``, 1 where that is not initialized.
         rank: this one. None: that of ``torch.distributed``.
 
@@ -93,12 +93,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return len(self._batches())
 
     def _batches(self) -> list[list[int]]:
-        if self._made is None or self._made[0] != self.epoch:
-            self._made = self.epoch, self._dealt()
-        return self._made[1]
-
-    def _dealt(self) -> list[list[int]]:
         """The batches of this rank."""
+        if self._made is not None and self._made[0] == self.epoch:
+            return self._made[1]
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order, ends = self._filled(generator)
         starts = [0, *ends[:-1]] if ends else []
@@ -114,13 +111,19 @@ class TokenBudgetSampler(Sampler[list[int]]):
         steps = len(batches) // self.num_replicas
         turns = torch.randperm(steps, generator=generator).tolist() if self.shuffle else range(steps)
         mine = [batches[turn * self.num_replicas + self.rank] for turn in turns]
-        return [order[start:end].tolist() for start, end in mine]
+        self._made = self.epoch, [order[start:end].tolist() for start, end in mine]
+        return self._made[1]
 
     def _filled(self, generator: torch.Generator) -> tuple[Tensor, list[int]]:
         """The sequences in the order in which batches are filled, and where each batch ends."""
         number = len(self._lengths)
         order = torch.randperm(number, generator=generator) if self.shuffle else torch.arange(number)
-        order = self._sorted(order)
+        # Sorted within each bucket, up and down in turn, so that neighbours are similar where buckets meet.
+        parts = [
+            part[self._lengths[part].argsort(stable=True, descending=bool(i % 2))]
+            for i, part in enumerate(order.split(self.bucket or max(number, 1)))
+        ]
+        order = torch.cat(parts)
         total = self._lengths[order].clamp(min=1).cumsum(0)
         ends: list[int] = []
         start, spent = 0, 0
@@ -133,38 +136,21 @@ class TokenBudgetSampler(Sampler[list[int]]):
             ends.pop()
         return order, ends
 
-    def _sorted(self, order: Tensor) -> Tensor:
-        """By length within each bucket, up and down in turn, so that neighbours are similar where buckets meet."""
-        if not len(order):
-            return order
-        parts = order.split(self.bucket or len(order))
-        return torch.cat(
-            [
-                part[self._lengths[part].argsort(stable=True, descending=bool(i % 2))]
-                for i, part in enumerate(parts)
-            ]
-        )
-
 
 def _checked(lengths: Any, budget: int) -> Tensor:
+    wrong = ""
     try:
         found = torch.as_tensor(lengths).cpu()
+        is_integer = not (
+            found.dtype.is_floating_point or found.dtype.is_complex or found.dtype == torch.bool
+        )
+        if found.ndim != 1 or not (is_integer or not found.numel()):
+            wrong = f"{found.dtype} of shape {tuple(found.shape)}"
     except (TypeError, ValueError, RuntimeError) as error:
+        wrong = f"{type(lengths).__name__} ({error})"
+    if wrong:
         raise TypeError(
-            f"{FUNCTION}: lengths must be integers (N,), found {type(lengths).__name__} ({error}); use "
-            "[len(sequence) for sequence in data]"
-        ) from None
-    if not found.numel() and found.ndim == 1:
-        return found.long()
-    if (
-        found.dtype.is_floating_point
-        or found.dtype.is_complex
-        or found.dtype == torch.bool
-        or found.ndim != 1
-    ):
-        raise TypeError(
-            f"{FUNCTION}: lengths must be integers (N,), found {found.dtype} of shape {tuple(found.shape)}; use "
-            "[len(sequence) for sequence in data]"
+            f"{FUNCTION}: lengths must be integers (N,), found {wrong}; use [len(sequence) for sequence in data]"
         )
     found = found.long()
     if bool((found < 0).any()):

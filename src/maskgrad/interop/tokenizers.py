@@ -11,7 +11,7 @@ from torch import Tensor
 from maskgrad.masked_tensor.sequences import check_layout
 from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
+from maskgrad.patterns.jagged import jagged_pattern
 
 __all__ = ["from_tokenizer"]
 
@@ -40,10 +40,10 @@ def from_tokenizer(
         as they were.
 
     Raises:
-        TypeError: ``encoding`` is no mapping, or holds one text instead of a list of texts.
+        TypeError: ``encoding`` is not a mapping, or holds one text instead of a list of texts.
         KeyError: ``input_ids`` or a field in ``sequences`` is absent.
         ValueError: ``attention_mask`` has gaps, other numbers than 0 and 1, or is absent beside a tensor; or a field
-            has not the shape of ``input_ids``.
+            does not have the shape of ``input_ids``.
 
     Dense equivalent: ``encoding`` itself, with its ``attention_mask``.
 
@@ -77,16 +77,11 @@ def from_tokenizer(
     offsets = torch.tensor([0, *lengths], device=device).cumsum(0)
     longest = known.shape[1] if known is not None else max(lengths, default=0)
     pattern = jagged_pattern(offsets, sum(lengths), (len(lengths), longest))
-    return {
-        name: _batch(rows[name], pattern, layout) if name in rows else part
-        for name, part in encoding.items()
-        if name != "attention_mask"
-    }
-
-
-def _batch(rows: Tensor, pattern: JaggedPattern, layout: torch.layout) -> MaskedTensor:
-    x = MaskedTensor(rows, pattern)
-    return x if layout == torch.jagged else to_dense(x)
+    found: dict[str, Any] = {name: part for name, part in encoding.items() if name != "attention_mask"}
+    for name in names:
+        batch = MaskedTensor(rows[name], pattern)
+        found[name] = batch if layout == torch.jagged else to_dense(batch)
+    return found
 
 
 def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
@@ -101,7 +96,7 @@ def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
     if mask is None:
         if not is_list:
             raise ValueError(
-                f"{FUNCTION}: encoding must have 'attention_mask' beside a tensor, whose padding cannot be told from "
+                f"{FUNCTION}: encoding must have 'attention_mask' beside a tensor, to distinguish padding from "
                 "tokens; call the tokenizer with return_attention_mask=True, or use mg.from_lengths(input_ids, lengths)"
             )
         return None, [len(part) for part in ids]
@@ -120,19 +115,19 @@ def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
                 f"{sorted(set(flat.tolist()))}; pad all texts to one length, or none"
             )
         return None, sizes
-    whole = mask if isinstance(mask, Tensor) else torch.as_tensor(_plain(mask)).reshape(len(sizes), sizes[0])
+    whole = _whole(mask).reshape(len(sizes), sizes[0])
     known = whole != 0
     if bool(((whole != 0) & (whole != 1)).any()):
         raise ValueError(
             f"{FUNCTION}: attention_mask must hold 0 and 1, found {sorted(set(whole.flatten().tolist()))}"
         )
     begins = known.long().diff(dim=1, prepend=known.new_zeros(len(known), 1).long()) == 1
-    broken = begins.sum(1) > 1
-    if bool(broken.any()):
-        text = int(broken.nonzero()[0])
+    has_gap = begins.sum(1) > 1
+    if bool(has_gap.any()):
+        text = int(has_gap.nonzero()[0])
         raise ValueError(
-            f"{FUNCTION}: attention_mask of text {text} has a gap; only padding before and behind a text can be left "
-            "out. For gaps inside use mg.masked(input_ids, attention_mask.bool())"
+            f"{FUNCTION}: attention_mask of text {text} has a gap; only padding before and after a text can be left "
+            "out; for gaps use mg.masked(input_ids, attention_mask.bool())"
         )
     return known, known.sum(1).tolist()
 
@@ -142,13 +137,11 @@ def _ndim(part: Any) -> int:
     return int(getattr(part, "ndim", 1))
 
 
-def _plain(part: Any) -> Any:
-    """Lists of tensors as lists of lists."""
-    return (
-        [p.tolist() if isinstance(p, Tensor) else p for p in part]
-        if isinstance(part, (list, tuple))
-        else part
-    )
+def _whole(part: Any) -> Tensor:
+    """A tensor, array or list (of tensors, perhaps) as a tensor."""
+    if isinstance(part, (list, tuple)):
+        part = [p.tolist() if isinstance(p, Tensor) else p for p in part]
+    return torch.as_tensor(part)
 
 
 def _rows(part: Any, known: Tensor | None, lengths: list[int], name: str) -> Tensor:
@@ -163,7 +156,7 @@ def _rows(part: Any, known: Tensor | None, lengths: list[int], name: str) -> Ten
     if known is None:
         pieces = [torch.as_tensor(p) for p in part if len(p)]
         return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
-    whole = part if isinstance(part, Tensor) else torch.as_tensor(_plain(part))
+    whole = _whole(part)
     if not whole.numel() and isinstance(part, (list, tuple)):
         whole = whole.long()  # empty lists are no floating-point numbers
     return whole[known.to(whole.device)]

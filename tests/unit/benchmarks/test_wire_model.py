@@ -21,7 +21,7 @@ from benchmarks.wire_model import (
     sparse_all_gather,
 )
 from maskgrad.distributed import ShardedEmbedding
-from maskgrad.distributed.sharding.ranks import Ranks
+from maskgrad.distributed.process_group import ProcessGroup
 from tests.ranks import run_on_ranks
 
 
@@ -77,18 +77,20 @@ def bytes_of_a_step(rank: int, world_size: int, placement: Any, dtype: torch.dty
     table = ShardedEmbedding(100, 8, placement=placement, dtype=dtype)
     index = torch.randint(100, (60,), generator=torch.Generator().manual_seed(rank))
     sent = 0
-    exchange = Ranks._exchange
+    exchange = ProcessGroup._all_to_all
 
-    def count(ranks: Ranks, arrived: Tensor, rows: Tensor, numbers: list[int], received: list[int]) -> None:
+    def count(
+        ranks: ProcessGroup, arrived: Tensor, rows: Tensor, numbers: list[int], received: list[int]
+    ) -> None:
         nonlocal sent
         sent += (sum(numbers) - numbers[rank]) * rows.shape[1:].numel() * rows.element_size()
         exchange(ranks, arrived, rows, numbers, received)
 
-    Ranks._exchange = count  # type: ignore[method-assign]
+    ProcessGroup._all_to_all = count  # type: ignore[method-assign]
     try:
         table(index).sum().backward()
     finally:
-        Ranks._exchange = exchange  # type: ignore[method-assign]
+        ProcessGroup._all_to_all = exchange  # type: ignore[method-assign]
     mine = torch.isin(index.unique(), table.placement.own_rows())
     all_indices = [
         torch.randint(100, (60,), generator=torch.Generator().manual_seed(r)) for r in range(world_size)

@@ -210,12 +210,12 @@ def _refusals(rank: int, world_size: int, name: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
-        ("index", "IndexError", ["rank 1 cannot go on", "index 9", "index 9"]),
-        ("kind", "TypeError", ["rank 1 cannot go on", "found list", "found list"]),
-        ("shape", "ValueError", ["do not mean the same", "(3,)", "(4,)"]),
-        ("dtype", "ValueError", ["do not mean the same", "torch.float32", "torch.float64"]),
-        ("op", "ValueError", ["rank 1 cannot go on", "'max'", "'max'"]),
-        ("ops", "ValueError", ["do not mean the same", "op='sum'", "op='avg'"]),
+        ("index", "IndexError", ["rank 1 raised an error", "index 9", "index 9"]),
+        ("kind", "TypeError", ["rank 1 raised an error", "found list", "found list"]),
+        ("shape", "ValueError", ["the ranks disagree", "(3,)", "(4,)"]),
+        ("dtype", "ValueError", ["the ranks disagree", "torch.float32", "torch.float64"]),
+        ("op", "ValueError", ["rank 1 raised an error", "'max'", "'max'"]),
+        ("ops", "ValueError", ["the ranks disagree", "op='sum'", "op='avg'"]),
         ("exchange", "ValueError", ["exchange must be one of", "'fast'", "'fast'"]),
         ("average", "TypeError", ["torch.int64", "convert x to a float", "convert x to a float"]),
     ],

@@ -132,7 +132,7 @@ def _broken_gradient(rank: int, world_size: int) -> tuple[str, str]:
 
 def test_a_broken_gradient_is_refused_on_all_ranks_and_training_goes_on() -> None:
     for text, layout in run_on_ranks(_broken_gradient, 2):
-        assert "gradient of 'seldom.weight'" in text
+        assert "gradient of parameter 'seldom.weight'" in text
         assert "99" in text
         assert layout == "torch.sparse_coo"
 

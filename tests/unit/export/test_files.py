@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from maskgrad.export.files import replaced_when_complete
+from maskgrad.export.onnx import replaced_when_complete
 
 
 def test_what_lies_beside_the_file_moves_with_it(tmp_path: Path) -> None:

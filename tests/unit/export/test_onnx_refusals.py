@@ -19,10 +19,10 @@ from tests.unit.export.holes import holey
     [
         (lambda x: x * x.amax().item(), "MaskedTensor.item"),
         (lambda x: x if x.amax() > 0 else -x, r"MaskedTensor.*\(in <lambda>, test_onnx_refusals.py:\d+\)"),
-        (lambda x: x if x.sum() > 0 else -x, r"read in Python.*\(in <lambda>, test_onnx_refusals.py:\d+\)"),
+        (lambda x: x if x.sum() > 0 else -x, r"reading a value.*\(in <lambda>, test_onnx_refusals.py:\d+\)"),
         (lambda x: x * len([1 for row in x.tolist() for v in row if v]), "MaskedTensor.tolist"),
         (lambda x: x * torch.equal(x, x), "torch.equal"),
-        (torch.special.bessel_j0, "bessel_j0.*operators of ONNX"),
+        (torch.special.bessel_j0, "bessel_j0.*ONNX has no operators"),
     ],
     ids=["item", "if", "if of a number", "tolist", "equal", "bessel"],
 )
@@ -54,7 +54,9 @@ def test_a_file_that_breaks_the_rules_is_refused(path: Path, monkeypatch: pytest
         raise onnx.shape_inference.InferenceError("Inferred shape and existing shape differ")
 
     monkeypatch.setattr(onnx.checker, "check_model", found)
-    with pytest.raises(mg.errors.NotExportableError, match=r"breaks the rules of ONNX \(Inferred shape"):
+    with pytest.raises(
+        mg.errors.NotExportableError, match=r"writes an invalid ONNX file for it \(Inferred shape"
+    ):
         mg.onnx.export(lambda x: x + 1, holey(3, 4), path)
     assert not list(path.parent.iterdir())
 
@@ -111,14 +113,14 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
             ValueError,
             "one name for each tensor or MaskedTensor, 1 here, found 2",
         ),
-        ({"input_names": [("a", "b")]}, ValueError, "a name, or 1 names, were expected"),
+        ({"input_names": [("a", "b")]}, ValueError, "expected a name, or 1 names, for tensor number 0"),
         ({"output_names": ["x"]}, ValueError, "output_names must be distinct.*'x' more than once"),
         ({"dynamic_shapes": "time"}, ValueError, 'dynamic_shapes must be "batch", None'),
         ({"dynamic_shapes": 3}, TypeError, "dynamic_shapes must be.*found 3"),
         (
             {"dynamic_shapes": {"y": None}},
             ValueError,
-            r"names 'y', which is no argument; expected some of \['x'\]",
+            r"names 'y', which is not an argument; expected some of \['x'\]",
         ),
         (
             {"dynamic_shapes": (None, None)},

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.export.names import argument_names, input_names_of, output_names_of
-from maskgrad.export.ports import pack, unpack
+from maskgrad.export.ports import argument_names, input_names_of, output_names_of, pack, unpack
 
 X = mg.masked(torch.tensor([[1.0, float("nan")], [3.0, 4.0]]), torch.tensor([[True, False], [True, True]]))
 

@@ -55,9 +55,9 @@ def test_a_masked_tensor_itself_is_refused(reader: object) -> None:
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(TypeError, match=r"values must be an array that speaks DLPack, found list"):
+    with pytest.raises(TypeError, match=r"values must be an array with __dlpack__, found list"):
         mg.interop.from_dlpack([1.0], np.array([True]))
-    with pytest.raises(TypeError, match=r"mask must be an array that speaks DLPack, found list"):
+    with pytest.raises(TypeError, match=r"mask must be an array with __dlpack__, found list"):
         mg.interop.from_dlpack(np.ones(1), [True])
     with pytest.raises(TypeError, match=r"mask must have dtype torch.bool"):
         mg.interop.from_dlpack(np.ones(1), np.ones(1, np.uint8))

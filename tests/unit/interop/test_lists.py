@@ -123,7 +123,7 @@ def test_what_has_no_lists_is_not_jagged() -> None:
         mg.from_arrow(pa.array([[1]]), layout=torch.sparse_coo)
     x = mg.from_arrow(pa.array([[1]]), layout=torch.jagged)
     for function in (mg.interop.to_arrow, mg.interop.to_polars):
-        with pytest.raises(ValueError, match=r"names must be none for the sequences of a jagged tensor"):
+        with pytest.raises(ValueError, match=r"names must be left out for a jagged tensor"):
             function(x, ["a"])
     with pytest.raises(TypeError, match=r"to_arrow: x must be real"):
         mg.interop.to_arrow(x.to(torch.complex64))

@@ -72,7 +72,7 @@ def test_what_holds_no_numbers_is_refused() -> None:
         (pl.Series("s", ["a"]), "found String; "),
         (pl.Series("s", ["a"], dtype=pl.Categorical), "found Categorical.*to_physical"),
         (pl.Series("s", [["a"]], dtype=pl.Array(pl.String, 1)), "found String"),
-        (pl.Series("s", [None]), "found Null; it holds nothing but nulls"),
+        (pl.Series("s", [None]), "found Null; it contains only nulls"),
         (pl.Series("s", [0], dtype=pl.Date), "found Date; .*since some origin"),
         (pl.Series("s", [1], dtype=pl.Int128), "found Int128; .*cast"),
         (pl.Series("s", [1]).cast(pl.Decimal(20, 2)), "found Decimal.*cast"),

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.sharding.embedding import ShardedEmbedding
-from maskgrad.distributed.sharding.embedding_bag import ShardedEmbeddingBag
+from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.distributed.sharding.embedding import ShardedEmbedding, ShardedEmbeddingBag
 from maskgrad.distributed.sharding.look_up import look_up
-from maskgrad.distributed.sharding.ranks import Ranks
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["ShardedTables", "spread_tables"]
@@ -76,47 +75,43 @@ class ShardedTables(torch.nn.Module):
         # One order on all ranks, whatever that of the dictionary.
         names = [name for name in self.tables if name in arguments]
         named: list[Any] = [self.tables[name] for name in names]
-        refusal = self._refusal(arguments, names)
-        if refusal is not None:
+        error = self._error(arguments, names)
+        if error is not None:
             named = named or [next(iter(self.tables.values()))]
         indices = [arguments[name][0] for name in names if arguments[name]]
-        found = look_up(
-            named,
-            indices,
-            repeated=[table.wants_repeated(index) for table, index in zip(named, indices, strict=False)],
-            refusal=refusal,
-            what=type(self).__name__,
-        )
+        found = look_up(named, indices, error=error, what=type(self).__name__)
         return {
             name: table.result(*answer, *arguments[name])
             for name, table, answer in zip(names, named, found, strict=True)
         }
 
-    def _refusal(self, arguments: Mapping[str, tuple[Any, ...]], names: list[str]) -> Exception | None:
+    def _error(self, arguments: Mapping[str, tuple[Any, ...]], names: list[str]) -> Exception | None:
         strangers = [name for name in arguments if name not in self.tables]
         if strangers or not names:
             given = repr(strangers[0]) if strangers else "no table"
-            return ValueError(f"inputs names {given}; there are {', '.join(map(repr, self.tables))}")
+            return ValueError(f"inputs names {given}; the tables are {', '.join(map(repr, self.tables))}")
         for name in names:
             table: Any = self.tables[name]
             most = 3 if isinstance(table, ShardedEmbeddingBag) else 1
-            if not 1 <= len(arguments[name]) <= most:
+            number = len(arguments[name])
+            if not 1 <= number <= most:
                 return TypeError(
-                    f"inputs[{name!r}] must be indices, or a tuple of 1 to {most} arguments; got {len(arguments[name])}"
+                    f"inputs[{name!r}] must be indices, or a tuple of at most {most} arguments; got {number}"
                 )
-            refusal: Exception | None = table.refusal(*arguments[name])
-            if refusal is not None:
-                return refusal
+            if most > 1:
+                error: Exception | None = table.error(*arguments[name])
+                if error is not None:
+                    return error
         return None
 
 
 def spread_tables(
     sizes: Mapping[str, int], process_group: torch.distributed.ProcessGroup | None = None
 ) -> dict[str, int]:
-    """Which rank is to keep which table, so that all have about as much: the largest first, to who has least.
+    """The rank for each table, such that all keep about as much: the largest first, to the rank that has least.
 
     Args:
-        sizes: name of each table, and its number of entries, or whatever is to be balanced.
+        sizes: the number of entries of each table, or whatever is to be balanced, by name.
         process_group: the ranks; None: all of them, or this process alone.
 
     Returns:
@@ -130,7 +125,7 @@ def spread_tables(
 
     Source: R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969: at most 4/3 of the best.
     """
-    burden = [0] * Ranks(process_group).size
+    burden = [0] * ProcessGroup(process_group, "spread_tables", or_alone=True).size
     found = {}
     for name in sorted(sizes, key=lambda name: -sizes[name]):
         found[name] = burden.index(min(burden))

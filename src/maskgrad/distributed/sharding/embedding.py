@@ -1,4 +1,4 @@
-"""Embedding whose table is larger than one machine."""
+"""Embedding and EmbeddingBag whose table is larger than the memory of one process."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.distributed.sharding.initialization import Initializer
+from maskgrad.distributed.agreement import Postponed
 from maskgrad.distributed.sharding.look_up import look_up
-from maskgrad.distributed.sharding.placement import Arrangement
+from maskgrad.distributed.sharding.placement import Arrangement, Initializer
 from maskgrad.distributed.sharding.table import Gradients, ShardedTable
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.nn.lookup import rows_and_columns
 
-__all__ = ["ShardedEmbedding"]
+__all__ = ["ShardedEmbedding", "ShardedEmbeddingBag"]
 
 
 class ShardedEmbedding(ShardedTable):
-    r"""An embedding whose rows are spread over the ranks of a process group.
+    r"""An embedding whose rows are divided among the ranks of a process group.
 
     .. math:: y_i = W_{x_i}, \qquad
               \frac{\partial L}{\partial W_r} =
               \frac{1}{W}\sum_{\text{ranks}}\ \sum_{i:\,x_i = r} \frac{\partial L}{\partial y_i}
 
-    Each rank keeps ``weight``, its own rows, as a plain parameter, and asks the others for the rest: a look-up sends
-    the distinct indices of the batch to the ranks that have the rows, and gets the rows; ``backward()`` sends back
-    one gradient for each of these rows. ``weight.grad`` is a sparse tensor, and ``mg.optim`` steps it like any other;
-    the optimizer's states lie with the rows.
+    Each rank keeps ``weight``, its own rows, as a plain parameter. A look-up sends the distinct indices of the batch to
+    the ranks that have the rows, and gets the rows; ``backward()`` sends back one gradient for each of these rows.
+    ``weight.grad`` is a sparse tensor for ``mg.optim``; the optimizer's states are kept with the rows.
 
     All ranks make the table, look up and call ``backward()`` the same number of times in the same order; a rank without
-    data passes an empty batch. ``mg.nn.Embedding`` tells about ``unspecified="zero"`` and ``flush()``.
+    data passes an empty batch. For ``unspecified="zero"`` and ``flush()`` see ``mg.nn.Embedding``.
 
     Args:
         num_embeddings: number of rows of the whole table.
@@ -39,13 +37,13 @@ class ShardedEmbedding(ShardedTable):
         padding_idx: a row that gets no gradient, and starts with zeros; may be negative.
         max_norm: rows are scaled down to this norm, in place, when they are looked up.
         norm_type: which norm.
-        scale_grad_by_freq: refused; there is no such sparse gradient.
+        scale_grad_by_freq: must be False; PyTorch has no such sparse gradient.
         sparse: None or True; the gradient is always sparse.
         placement: ``"block"``: rank r has the r-th part of the rows; ``"cyclic"``: neighbouring rows lie on different
             ranks, for indices that are sorted by how often they occur; a number: that rank has all rows.
         gradients: ``"average"``, the mean over ranks, as DistributedDataParallel does for other parameters: right if
-            the loss of each rank is the mean of as many samples. ``"sum"``: right if each rank's loss is already
-            divided by a global number, or is a sum.
+            the loss of each rank is the mean of equally many samples. ``"sum"``: right if each rank's loss is a sum, or
+            divided by a global number.
         init: ``init(rows, generator)`` fills rows (k, embedding_dim) in place; None: standard normal numbers. Called
             for 4,096 rows at a time: the values do not depend on the number of ranks, nor need the whole table.
         process_group: the ranks; None: all of them, or this process alone if there is no process group.
@@ -56,8 +54,8 @@ class ShardedEmbedding(ShardedTable):
     and gives an unspecified row. ``weight`` is (rows of this rank, embedding_dim).
 
     Gradient:
-        COO rows, each index once and in order; halves are added up in float32. Not twice: the second derivative with
-        respect to ``weight`` is refused.
+        COO rows, each index once and in order; halves are added up in float32. There is no second derivative with
+        respect to ``weight``.
 
     Raises:
         ValueError: ``sparse=False`` or ``scale_grad_by_freq=True``, or an argument outside its range.
@@ -77,57 +75,19 @@ class ShardedEmbedding(ShardedTable):
     Source: the row-wise tables of TorchRec, and the parameter servers before it.
     """
 
-    def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool | None = None,
-        *,
-        placement: Arrangement | int = "block",
-        gradients: Gradients = "average",
-        init: Initializer | None = None,
-        process_group: torch.distributed.ProcessGroup | None = None,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse,
-            placement=placement, gradients=gradients, init=init, process_group=process_group, device=device,
-            dtype=dtype,
-        )  # fmt: skip
-
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, input: Tensor | MaskedTensor) -> Tensor | MaskedTensor:
         """Look up; ``input`` holds indices. Every rank takes part."""
-        ((rows, places),) = look_up(
-            [self],
-            [input],
-            repeated=[self.wants_repeated(input)],
-            refusal=None,
-            what=type(self).__name__,
-        )
+        ((rows, places),) = look_up([self], [input], error=None, what=self.ranks.what)
         return self.result(rows, places, input)
-
-    def wants_repeated(self, input: Any) -> bool:
-        """Whether a look-up is to give a row for each index, rather than for each distinct one."""
-        return not isinstance(input, MaskedTensor)
-
-    def refusal(self, input: Any) -> Exception | None:  # noqa: ARG002
-        """Why PyTorch would refuse these arguments, apart from what the look-up finds."""
-        return None
 
     def result(self, rows: Tensor, places: Any, _: Any) -> Tensor | MaskedTensor:
         """The row of each index, from rows (m, D) that stand at ``places``."""
         if not isinstance(places, MaskedTensor):
             return rows.view(*places.shape, *rows.shape[1:])
-        # The index under the mask is 0, and there is a row 0 even if nothing was looked up. It leads backward() to the
-        # exchange, in which this rank takes part all the same.
-        found = rows if len(rows) else torch.cat([rows, rows.new_zeros((1, *rows.shape[1:]))])
-        return F.embedding(places, found)  # type: ignore[arg-type]
+        # The index under the mask is 0, and there is a row 0 even if nothing was looked up: through it backward()
+        # reaches the exchange, in which this rank takes part all the same.
+        return F.embedding(places, _with_a_row(rows))  # type: ignore[arg-type]
 
     @classmethod
     def from_pretrained(
@@ -145,29 +105,178 @@ class ShardedEmbedding(ShardedTable):
         process_group: torch.distributed.ProcessGroup | None = None,
         device: Any = None,
     ) -> ShardedEmbedding:
-        """A table with given rows, of which this rank copies its own; frozen unless told otherwise.
+        """A table with the rows of ``embeddings`` (N, D), of which each rank copies its own; frozen by default.
 
-        Args:
-            embeddings: (N, D), the whole table; each rank reads its part only, so it may be mapped from a file
-                (``torch.load(path, mmap=True)``).
-            freeze: whether it stays as it is.
-            padding_idx: as in the class, and so are the other arguments.
-            max_norm: rows are scaled down to this norm when they are looked up.
-            norm_type: which norm.
-            scale_grad_by_freq: refused.
-            sparse: None or True.
-            placement: which rank keeps which rows.
-            gradients: ``"average"`` or ``"sum"``.
-            process_group: the ranks.
-            device: where the rows go; None: where ``embeddings`` are.
+        Each rank reads its part only, so that the tensor may be mapped from a file (``torch.load(path, mmap=True)``).
+        ``device`` is where the rows go; None: where ``embeddings`` are. The other arguments are those of the class.
 
         Raises:
             ValueError: ``embeddings`` is not two-dimensional.
         """
-        rows, columns = rows_and_columns(embeddings)
-        table = cls(
-            rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, placement=placement,
-            gradients=gradients, process_group=process_group, device="meta", dtype=embeddings.dtype,
+        return cls._pretrained(
+            embeddings, freeze, device, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
+            scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, placement=placement, gradients=gradients,
+            process_group=process_group,
         )  # fmt: skip
-        table.take(embeddings, device, freeze)
-        return table
+
+
+_MODES = ("sum", "mean", "max")
+
+
+class ShardedEmbeddingBag(ShardedTable):
+    r"""Sums, means or maxima of bags of rows of a table whose rows are divided among the ranks of a process group.
+
+    .. math:: y_b = \sum_{i \in b} w_i\, W_{x_i}, \qquad \frac{1}{|b|} \sum_{i \in b} W_{x_i} \quad\text{or}\quad
+              \max_{i \in b} W_{x_i}
+
+    To ``torch.nn.EmbeddingBag`` as :class:`ShardedEmbedding` is to ``torch.nn.Embedding``. Bags are formed on the rank
+    that has their indices.
+
+    Args:
+        num_embeddings: number of rows of the whole table.
+        embedding_dim: size of a row.
+        max_norm: rows are scaled down to this norm, in place, when they are looked up.
+        norm_type: which norm.
+        scale_grad_by_freq: must be False; PyTorch has no such sparse gradient.
+        mode: ``"sum"``, ``"mean"`` or ``"max"``; the gradient is sparse for all three.
+        sparse: None or True; the gradient is always sparse.
+        include_last_offset: ``offsets`` ends with the number of indices.
+        padding_idx: a row that belongs to no bag, and starts with zeros; may be negative.
+        placement: which rank keeps which rows, as in :class:`ShardedEmbedding`.
+        gradients: ``"average"`` or ``"sum"`` over ranks, as there.
+        init: ``init(rows, generator)``, as there.
+        process_group: the ranks; None: all of them, or this process alone.
+        device: where this rank's rows are made.
+        dtype: floating-point.
+
+    Shapes: indices (B, N), or (N,) with ``offsets`` (B,), give (B, embedding_dim); ``per_sample_weights`` have the
+    shape of the indices. Masked indices belong to no bag.
+
+    Gradient:
+        COO rows with each index once, halves added up in float32; and for ``per_sample_weights``, which stays here.
+
+    Raises:
+        ValueError: as for ``torch.nn.EmbeddingBag``; on every rank, as all errors of a look-up.
+        IndexError, TypeError, RuntimeError: as for :class:`ShardedEmbedding`.
+
+    Dense equivalent: ``torch.nn.EmbeddingBag`` in one process, on the joint batch of all ranks.
+
+    Example:
+        >>> bag = mg.distributed.ShardedEmbeddingBag.from_pretrained(torch.tensor([[1.], [2.], [4.]]), mode="sum")
+        >>> bag(torch.tensor([0, 1, 2]), torch.tensor([0, 1])).view(-1)
+        tensor([1., 6.])
+
+    Source: ``torch.nn.EmbeddingBag``, and the row-wise tables of TorchRec.
+    """
+
+    repeats_rows = False
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool | None = None,
+        *,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        placement: Arrangement | int = "block",
+        gradients: Gradients = "average",
+        init: Initializer | None = None,
+        process_group: torch.distributed.ProcessGroup | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if mode not in _MODES:
+            raise ValueError(f'mode must be "sum", "mean" or "max"; got {mode!r}')
+        super().__init__(
+            num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse,
+            placement=placement, gradients=gradients, init=init, process_group=process_group, device=device,
+            dtype=dtype,
+        )  # fmt: skip
+        self.mode, self.include_last_offset = mode, include_last_offset
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input: Tensor | MaskedTensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | MaskedTensor | None = None,
+    ) -> Tensor | MaskedTensor:
+        """Look up and reduce; the arguments are those of ``torch.nn.EmbeddingBag``. Every rank takes part."""
+        error = self.error(input, offsets, per_sample_weights)
+        ((rows, places),) = look_up([self], [input], error=error, what=self.ranks.what)
+        return self.result(rows, places, input, offsets, per_sample_weights)  # type: ignore[no-any-return]
+
+    def error(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Exception | None:
+        """What PyTorch raises for these arguments; it is asked with a table of one zero, before anything is sent."""
+        if not isinstance(input, Tensor | MaskedTensor) or input.dtype not in (torch.int32, torch.int64):
+            return None  # the look-up says so
+        with Postponed() as postponed, torch.no_grad():
+            F.embedding_bag(
+                input * 0, self.weight.new_zeros(1, 1), offsets, mode=self.mode,  # type: ignore[arg-type]
+                per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset,
+            )  # fmt: skip
+        return postponed.error
+
+    def result(
+        self, rows: Tensor, places: Any, input: Any, offsets: Any = None, per_sample_weights: Any = None
+    ) -> Any:
+        """Bags of rows (m, D), which stand at ``places`` in the shape of ``input``."""
+        padding = None
+        if self.padding_idx is not None:
+            places, padding = _one_padding(places, input, self.padding_idx)
+        return F.embedding_bag(
+            places, _with_a_row(rows), offsets, mode=self.mode, per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset, padding_idx=padding,
+        )  # fmt: skip
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        *,
+        placement: Arrangement | int = "block",
+        gradients: Gradients = "average",
+        process_group: torch.distributed.ProcessGroup | None = None,
+        device: Any = None,
+    ) -> ShardedEmbeddingBag:
+        """As :meth:`ShardedEmbedding.from_pretrained`, with the arguments of this class.
+
+        Raises:
+            ValueError: ``embeddings`` is not two-dimensional.
+        """
+        return cls._pretrained(
+            embeddings, freeze, device, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq,
+            mode=mode, sparse=sparse, include_last_offset=include_last_offset, padding_idx=padding_idx,
+            placement=placement, gradients=gradients, process_group=process_group,
+        )  # fmt: skip
+
+
+def _with_a_row(rows: Tensor) -> Tensor:
+    """``rows``, or a row of zeros: PyTorch wants one even where nothing is looked up."""
+    return rows if len(rows) else torch.cat([rows, rows.new_zeros((1, *rows.shape[1:]))])
+
+
+def _one_padding(places: Any, input: Any, padding_idx: int) -> tuple[Any, int | None]:
+    """``places`` in which all indices ``padding_idx`` have the first one's place, and that place; None without any."""
+    is_padding = input == padding_idx
+    if isinstance(is_padding, MaskedTensor):
+        is_padding = is_padding.filled(False)
+    plain = places.filled(0) if isinstance(places, MaskedTensor) else places
+    found = plain[is_padding]
+    if not len(found):
+        return places, None
+    first = found[0]
+    return torch.where(is_padding, first, places), int(first)

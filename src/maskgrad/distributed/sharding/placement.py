@@ -1,37 +1,42 @@
-"""Which rank keeps which rows of a table.
-
-A table of N rows is seen as a grid of S slots with R places each, in row-major order ("physical" rows). Whole slots
-are dealt out to the ranks, ``ceil(S / W)`` to each, in order; this is how ``torch.chunk`` and DTensor's ``Shard(0)``
-cut, so a shard is a rectangle of a tensor whose shape does not depend on the number of ranks W.
-
-- ``"block"``: N slots with one place. Neighbouring rows are neighbours, and the grid is the table itself.
-- ``"cyclic"``: row i lies in slot ``i % S``, place ``i // S``. Neighbouring rows lie on different ranks, so that rows
-  sorted by how often they are needed burden all ranks alike. S is a power of two near the square root of N.
-- a rank: all rows lie there ("table-wise").
-"""
+"""Where each row of a table lies: on which rank, with which first values, and how a shard is saved."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-__all__ = ["Arrangement", "Placement"]
+from maskgrad.distributed.process_group import ProcessGroup
+
+__all__ = [
+    "Arrangement",
+    "Initializer",
+    "Placement",
+    "draw_seed",
+    "fill_shard",
+    "shard_of_loaded",
+    "shard_to_save",
+]
 
 Arrangement = Literal["block", "cyclic"]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the rows of one table are, seen from rank ``rank`` of ``world_size``.
+    """Where the N rows of a table are, seen from rank ``rank`` of ``world_size``.
 
-    Attributes:
-        rows: number of rows of the whole table.
-        world_size: number of ranks.
-        rank: this one.
-        arrangement: ``"block"``, ``"cyclic"``, or the number of the only rank that has rows.
+    The table is a grid of ``grid_rows`` times ``grid_columns`` rows, in row-major order ("physical" rows). The rows of
+    the grid are divided among the ranks in order, ``ceil(grid_rows / world_size)`` to each, as ``torch.chunk`` and
+    DTensor's ``Shard(0)`` divide: a shard is a part of a tensor whose shape does not depend on the number of ranks.
+
+    - ``"block"``: the grid is the table itself, with one column.
+    - ``"cyclic"``: row i lies in row ``i % grid_rows`` of the grid, so that neighbours lie on different ranks, and rows
+      that are sorted by how often they are needed burden all ranks alike. ``grid_rows`` is a power of two near the
+      square root of N; what the grid has beyond the table is never used.
+    - a number: all rows lie on that rank.
     """
 
     rows: int
@@ -61,28 +66,25 @@ class Placement:
         return not self.is_split and self.rank != self.arrangement
 
     @property
-    def slots(self) -> int:
-        """S, the length of the dimension that is dealt out."""
-        if self.arrangement == "cyclic":
-            return 1 << self.rows.bit_length() // 2
-        return self.rows
+    def grid_rows(self) -> int:
+        """The length of the dimension that is divided."""
+        return 1 << self.rows.bit_length() // 2 if self.arrangement == "cyclic" else self.rows
 
     @property
-    def places(self) -> int:
-        """R, the rows in a slot; those beyond the table are there, and never used."""
-        return -(-self.rows // self.slots) if self.arrangement == "cyclic" else 1
+    def grid_columns(self) -> int:
+        """How many rows of the table lie in a row of the grid."""
+        return -(-self.rows // self.grid_rows) if self.arrangement == "cyclic" else 1
 
     def grid(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the whole table as checkpoints have it; its first dimension is the one that is cut."""
-        return (
-            (self.slots, self.places, *row_shape) if self.arrangement == "cyclic" else (self.rows, *row_shape)
-        )
+        columns = (self.grid_columns,) if self.arrangement == "cyclic" else ()
+        return self.grid_rows, *columns, *row_shape
 
     def first_row(self, rank: int) -> int:
         """The first physical row of ``rank``; that of ``world_size`` is the end."""
         if isinstance(self.arrangement, int):
             return self.rows if rank > self.arrangement else 0
-        return min(rank * -(-self.slots // self.world_size), self.slots) * self.places
+        return min(rank * -(-self.grid_rows // self.world_size), self.grid_rows) * self.grid_columns
 
     @property
     def local_rows(self) -> int:
@@ -92,13 +94,13 @@ class Placement:
     @property
     def largest_shard(self) -> int:
         """The most rows that lie on one rank."""
-        return -(-self.slots // self.world_size) * self.places if self.is_split else self.rows
+        return -(-self.grid_rows // self.world_size) * self.grid_columns if self.is_split else self.rows
 
     def physical(self, rows: Tensor) -> Tensor:
         """The place of ``rows`` (*) in the grid; ascending with the rank that has them."""
         if self.arrangement != "cyclic":
             return rows
-        return (rows & (self.slots - 1)) * self.places + (rows >> self.slots.bit_length() - 1)
+        return (rows & (self.grid_rows - 1)) * self.grid_columns + (rows >> self.grid_rows.bit_length() - 1)
 
     def boundaries(self, device: torch.device) -> Tensor:
         """(W + 1,) first physical row of each rank, and the end."""
@@ -109,11 +111,92 @@ class Placement:
         physical = torch.arange(self.first_row(self.rank), self.first_row(self.rank + 1), device=device)
         if self.arrangement != "cyclic":
             return physical
-        rows = physical // self.places + physical % self.places * self.slots
+        rows = physical // self.grid_columns + physical % self.grid_columns * self.grid_rows
         return torch.where(rows < self.rows, rows, -1)
 
     def local_row(self, row: int) -> int | None:
         """Where ``row`` lies in this rank's shard; None if it lies elsewhere."""
-        physical = row if self.arrangement != "cyclic" else row % self.slots * self.places + row // self.slots
+        physical = (
+            row
+            if self.arrangement != "cyclic"
+            else row % self.grid_rows * self.grid_columns + row // self.grid_rows
+        )
         first = self.first_row(self.rank)
         return physical - first if first <= physical < self.first_row(self.rank + 1) else None
+
+
+Initializer = Callable[[Tensor, torch.Generator], Any]
+"""Fills a tensor (k, *row) in place with numbers of a generator."""
+
+_BLOCK = 4096
+_SEEDS = 1 << 32
+
+
+def draw_seed() -> int:
+    """A seed from PyTorch's default generator; takes the same from it whatever the table."""
+    return int(torch.randint(_SEEDS, ()).item())
+
+
+@torch.no_grad()
+def fill_shard(shard: Tensor, placement: Placement, seed: int, fill: Initializer | None) -> None:
+    """Fill ``shard`` (local_rows, *row) in place with its part of the table of ``seed``, whatever the number of ranks.
+
+    Block b of the rows has the numbers of the seed ``(seed + b) mod 2**32``; a rank draws the blocks it has rows of.
+    (PyTorch's generator on the CPU reads 32 bits of its seed.) A GPU gets what the CPU draws. Without ``fill`` the
+    numbers are standard normal, as in ``torch.nn.Embedding``.
+    """
+    first, end = placement.first_row(placement.rank), placement.first_row(placement.rank + 1)
+    total = placement.grid_rows * placement.grid_columns
+    generator = torch.Generator()
+    for start in range(first - first % _BLOCK, end, _BLOCK):
+        block = torch.empty((min(_BLOCK, total - start), *shard.shape[1:]), dtype=shard.dtype)
+        generator.manual_seed((seed + start // _BLOCK) % _SEEDS)
+        if fill is None:
+            block.normal_(generator=generator)
+        else:
+            fill(block, generator)
+        low, high = max(start, first), min(start + _BLOCK, end)
+        shard[low - first : high - first] = block[low - start : high - start]
+
+
+def shard_to_save(shard: Tensor, placement: Placement, ranks: ProcessGroup) -> Any:
+    """``shard`` (local_rows, *row) as part of the whole, sharing its memory; None where another rank has it all.
+
+    The first dimension of ``shard`` is that of the table: a parameter, or a state of its optimizer.
+    """
+    if not placement.is_split:
+        return None if placement.lies_elsewhere else shard
+    grid = placement.grid(tuple(shard.shape[1:]))
+    rows_here = shard.shape[0] // placement.grid_columns if placement.grid_columns else 0
+    local = shard.view(rows_here, *grid[1:])
+    if ranks.size == 1:
+        return local
+    from torch.distributed.tensor import DTensor, Shard
+
+    whole = torch.empty(grid, device="meta")
+    mesh = ranks.mesh(shard.device)
+    return DTensor.from_local(
+        local.detach(), mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
+def shard_of_loaded(loaded: Any, shard: Tensor, placement: Placement) -> Tensor | None:
+    """This rank's rows of ``loaded``, in the shape of ``shard``; None if its shape does not fit the table.
+
+    ``loaded`` is what :func:`shard_to_save` gives, or the whole table, as a grid or as rows (N, *row).
+    """
+    row_shape = tuple(shard.shape[1:])
+    grid = placement.grid(row_shape)
+    shape = tuple(loaded.shape)
+    if hasattr(loaded, "to_local"):  # a DTensor, whose module takes seconds to import
+        local: Tensor = loaded.to_local()
+        return local.reshape(shard.shape) if shape == grid else None
+    if shape == (placement.rows, *row_shape):
+        rows = placement.own_rows(loaded.device)
+        own: Tensor = loaded[rows.clamp_min(0)] if len(rows) else loaded[:0]
+        return own
+    if shape == grid:
+        first, end = placement.first_row(placement.rank), placement.first_row(placement.rank + 1)
+        columns = placement.grid_columns
+        return loaded[first // columns : end // columns].reshape(shard.shape)  # type: ignore[no-any-return]
+    return None

@@ -1,20 +1,29 @@
-"""A table whose rows are spread over ranks: what embeddings and bags share."""
+"""A table whose rows are divided among ranks: what embeddings and bags share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.sharding.agreement import announce, fingerprint
-from maskgrad.distributed.sharding.initialization import Initializer, draw_seed, fill_shard
-from maskgrad.distributed.sharding.placement import Arrangement, Placement
-from maskgrad.distributed.sharding.ranks import Ranks
+from maskgrad.distributed.agreement import Postponed, exchange_numbers
+from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.distributed.sharding.placement import (
+    Arrangement,
+    Initializer,
+    Placement,
+    draw_seed,
+    fill_shard,
+    shard_of_loaded,
+    shard_to_save,
+)
 from maskgrad.distributed.sharding.shards import mark_sharded
-from maskgrad.distributed.sharding.stored_shards import shard_of_loaded, shard_to_save
-from maskgrad.nn.lookup import LookupTable
+from maskgrad.nn.lookup import LookupTable, rows_and_columns
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Gradients", "ShardedTable"]
 
@@ -24,77 +33,87 @@ Gradients = Literal["average", "sum"]
 class ShardedTable(LookupTable):
     """The rows of a table that this rank keeps, ``weight``, a plain parameter; and where the others are."""
 
-    ranks: Ranks
+    ranks: ProcessGroup
     placement: Placement
+    repeats_rows = True
+    """Whether a look-up of plain indices gives a row for each, rather than for each distinct one."""
 
     def __init__(
         self,
         num_embeddings: int,
         embedding_dim: int,
-        padding_idx: int | None,
-        max_norm: float | None,
-        norm_type: float,
-        scale_grad_by_freq: bool,
-        sparse: bool | None,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool | None = None,
         *,
-        placement: Arrangement | int,
-        gradients: Gradients,
-        init: Initializer | None,
-        process_group: torch.distributed.ProcessGroup | None,
-        device: Any,
-        dtype: torch.dtype | None,
-        _ranks: Ranks | None = None,
+        placement: Arrangement | int = "block",
+        gradients: Gradients = "average",
+        init: Initializer | None = None,
+        process_group: torch.distributed.ProcessGroup | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         torch.nn.Module.__init__(self)
-        self.ranks = Ranks(process_group) if _ranks is None else _ranks
+        self.ranks = ProcessGroup(process_group, type(self).__name__, or_alone=True)
         dtype = dtype if dtype is not None else torch.get_default_dtype()
         device = torch.get_default_device() if device is None else torch.device(device)
-        refusal: Exception | None = None
-        try:
-            _check(num_embeddings, embedding_dim, norm_type, scale_grad_by_freq, sparse, gradients, dtype)
-            self.padding_idx = _inside(padding_idx, num_embeddings)
+        with Postponed() as postponed:
+            _check(num_embeddings, embedding_dim, padding_idx, scale_grad_by_freq, sparse, gradients, dtype)
+            self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
             self.placement = Placement(num_embeddings, self.ranks.size, self.ranks.rank, placement)
-        except (TypeError, ValueError) as error:
-            refusal = error
-        seed = draw_seed()
-        facts = (
-            num_embeddings,
-            embedding_dim,
-            padding_idx,
-            max_norm,
-            norm_type,
-            placement,
-            gradients,
-            str(dtype),
+        self._plan = (
+            f"{num_embeddings=}; {embedding_dim=}; {padding_idx=}; {max_norm=}; {norm_type=}; {placement=}; "
+            f"{gradients=}; {dtype=}"
         )
-        if device.type != "meta":
-            told = torch.full((self.ranks.size, 1), seed, device=device)
-            seed = int(announce(self.ranks, told, fingerprint(*facts), refusal, type(self).__name__)[0])
-        elif refusal is not None:
-            raise refusal
+        seed = self._common_seed(device, postponed.error)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = max_norm, norm_type, False, True
         self.gradients, self.init = gradients, init
-        self._plan = fingerprint(*facts)
         shard = torch.empty(self.placement.local_rows, embedding_dim, device=device, dtype=dtype)
         self._fill(shard, seed)
         self.weight = torch.nn.Parameter(shard)
         self._register()
 
+    def _common_seed(self, device: torch.device, error: Exception | None = None) -> int:
+        """The seed that rank 0 draws; where all ranks learn whether they make the same table."""
+        seed = draw_seed()
+        if device.type == "meta":
+            if error is not None:
+                raise error
+            return seed
+        seeds = torch.full((self.ranks.size, 1), seed, device=device)
+        return int(exchange_numbers(self.ranks, seeds, self._plan, error, self.ranks.what)[0])
+
+    @classmethod
+    def _pretrained(cls, embeddings: Tensor, freeze: bool, device: Any, **options: Any) -> Self:
+        """A table of which this rank copies its rows of ``embeddings`` (N, D), to ``device`` or where they are."""
+        table = cls(*rows_and_columns(embeddings), device="meta", dtype=embeddings.dtype, **options)
+        rows = table.placement.own_rows(embeddings.device)
+        if table.placement.arrangement == "cyclic":
+            own = embeddings[rows.clamp_min(0)]
+        else:
+            first = table.placement.first_row(table.ranks.rank)
+            own = embeddings[first : first + len(rows)].clone()
+        table.weight = torch.nn.Parameter(own.detach().to(device), requires_grad=not freeze)
+        table._register()
+        return table
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the table again, from a seed that rank 0 draws; all ranks call it."""
         self.flush()
-        told = torch.full((self.ranks.size, 1), draw_seed(), device=self.weight.device)
-        self._fill(self.weight, int(announce(self.ranks, told, self._plan, None, type(self).__name__)[0]))
+        self._fill(self.weight, self._common_seed(self.weight.device))
 
     def full_weight(self) -> Tensor:
         """(num_embeddings, embedding_dim): the whole table, on each rank; all ranks call it, and have memory for it."""
         self.flush()
-        place = self.placement
+        place, shard = self.placement, self.weight.detach()
         counts = [place.first_row(rank + 1) - place.first_row(rank) for rank in range(self.ranks.size)]
-        gathered = self.ranks.gather(self.weight.detach(), counts)
-        return gathered[place.physical(torch.arange(self.num_embeddings, device=gathered.device))]
+        padded = torch.nn.functional.pad(shard, (0, 0, 0, max(counts) - len(shard)))
+        parts = [part[:count] for part, count in zip(self.ranks.gather(padded), counts, strict=True)]
+        return torch.cat(parts)[place.physical(torch.arange(self.num_embeddings, device=shard.device))]
 
     def extra_repr(self) -> str:
         """For ``print``."""
@@ -114,17 +133,6 @@ class ShardedTable(LookupTable):
         if self._local_padding is not None:
             with torch.no_grad():
                 shard[self._local_padding] = 0
-
-    def take(self, embeddings: Tensor, device: Any, freeze: bool) -> None:
-        """Keep a copy of this rank's rows of a whole table (N, D), on ``device`` or where they are."""
-        rows = self.placement.own_rows(embeddings.device)
-        if self.placement.arrangement == "cyclic":
-            own = embeddings[rows.clamp_min(0)]
-        else:
-            first = self.placement.first_row(self.ranks.rank)
-            own = embeddings[first : first + len(rows)].clone()
-        self.weight = torch.nn.Parameter(own.detach().to(device), requires_grad=not freeze)
-        self._register()
 
     def _register(self) -> None:
         super()._register()
@@ -163,7 +171,7 @@ class ShardedTable(LookupTable):
 
 
 def _check(
-    rows: int, columns: int, norm_type: float, by_frequency: bool, sparse: bool | None, gradients: str,
+    rows: int, columns: int, padding_idx: int | None, by_frequency: bool, sparse: bool | None, gradients: str,
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     for name, value in (("num_embeddings", rows), ("embedding_dim", columns)):
@@ -171,8 +179,8 @@ def _check(
             raise ValueError(f"{name} must be a number of rows or columns, 0 or more; got {value!r}")
     if by_frequency:
         raise ValueError(
-            "scale_grad_by_freq=True is not available for a sharded table: its gradient is sparse, and PyTorch has no "
-            "such gradient; divide the loss of each sample by its frequency instead"
+            "scale_grad_by_freq=True is not available for a sharded table: its gradient is sparse, and PyTorch does "
+            "not support that; divide the loss of each sample by its frequency instead"
         )
     if sparse is False:
         raise ValueError(
@@ -183,11 +191,5 @@ def _check(
         raise ValueError(f'gradients must be "average" or "sum" (over the ranks); got {gradients!r}')
     if not (dtype.is_floating_point or dtype.is_complex):
         raise TypeError(f"dtype must be floating-point or complex; got {dtype}")
-
-
-def _inside(padding_idx: int | None, rows: int) -> int | None:
-    if padding_idx is None:
-        return None
-    if not -rows <= padding_idx < rows:
+    if padding_idx is not None and not -rows <= padding_idx < rows:
         raise ValueError(f"padding_idx must be one of the {rows} rows; got {padding_idx}")
-    return padding_idx % rows

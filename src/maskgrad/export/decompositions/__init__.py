@@ -10,47 +10,15 @@ from typing import Any
 
 import torch
 
-from maskgrad.export.decompositions import (
-    attention,
-    contractions,
-    elementwise,
-    equations,
-    extrema,
-    histograms,
-    indexing,
-    pooling,
-    promotion,
-    recurrence,
-    scans,
-    searching,
-    sorting,
-    views,
-)
+from maskgrad.export.decompositions import elementwise, layers, sorting, views
 
 __all__ = ["decomposed"]
-
-MODULES = (
-    attention,
-    contractions,
-    elementwise,
-    equations,
-    extrema,
-    histograms,
-    indexing,
-    pooling,
-    promotion,
-    recurrence,
-    scans,
-    searching,
-    sorting,
-    views,
-)
 
 
 def table() -> dict[Any, Callable[..., Any]]:
     """The body of each operation, by its overloads; those that this version of PyTorch does not have are left out."""
     found: dict[Any, Callable[..., Any]] = {}
-    for module in MODULES:
+    for module in (elementwise, layers, sorting, views):
         for names, body in module.BODIES.items():
             for name in names.split():
                 packet, _, overload = name.partition(".")

@@ -1,11 +1,15 @@
-"""Sorting, and what is read off a sorted line: NaN last, equals in the order in which they came."""
+"""Sorting, positions in sorted numbers, and histograms."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["BODIES", "sort"]
+__all__ = ["BODIES"]
 
 
 def sort(
@@ -16,23 +20,6 @@ def sort(
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     order = _order(x, dim, descending)
     return x.gather(dim, order), order
-
-
-def stably(
-    x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> tuple[Tensor, Tensor]:
-    """The same with arguments in another order."""
-    return sort(x, dim, descending)
-
-
-def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-    """The second result."""
-    return sort(x, dim, descending)[1]
-
-
-def argsort_stably(x: Tensor, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Tensor:
-    """The same with arguments in another order."""
-    return sort(x, dim, descending)[1]
 
 
 def _order(x: Tensor, dim: int, descending: bool) -> Tensor:
@@ -56,27 +43,8 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[T
     return (values, order) if keepdim else (values.squeeze(dim), order.squeeze(dim))
 
 
-def median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The lower one of the two in the middle; NaN if there is one."""
-    return _middle(x, dim, keepdim, ignore_nan=False)
-
-
-def nanmedian(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The same of what is not NaN."""
-    return _middle(x, dim, keepdim, ignore_nan=True)
-
-
-def median_of_all(x: Tensor) -> Tensor:
-    """The median of a flat tensor."""
-    return median(x.flatten(), 0)[0]
-
-
-def nanmedian_of_all(x: Tensor) -> Tensor:
-    """The same of what is not NaN."""
-    return nanmedian(x.flatten(), 0)[0]
-
-
-def _middle(x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> tuple[Tensor, Tensor]:
+def median(x: Tensor, dim: int, keepdim: bool = False, *, ignore_nan: bool = False) -> tuple[Tensor, Tensor]:
+    """The lower one of the two in the middle; NaN if there is one, unless NaN is ignored."""
     if not x.ndim:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     values, order = sort(x, dim)
@@ -92,15 +60,130 @@ def _middle(x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> tuple[Tenso
     return (values, order) if keepdim else (values.squeeze(dim), order.squeeze(dim))
 
 
+def searchsorted(
+    sorted_sequence: Tensor,
+    values: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """How many numbers are smaller, or not larger; each is compared with each."""
+    if sorter is not None:
+        sorted_sequence = sorted_sequence.gather(-1, sorter)
+    if not isinstance(values, Tensor):
+        values = torch.tensor(values, dtype=sorted_sequence.dtype, device=sorted_sequence.device)
+    right = right or side == "right"
+    line: Tensor = sorted_sequence[None, :] if sorted_sequence.ndim == 1 else sorted_sequence[..., None, :]
+    if not values.ndim:
+        line = line[0]
+    sought = values[..., None]
+    before = line <= sought if right else line < sought
+    if values.is_floating_point():  # NaN comes last
+        before = before | torch.isnan(sought)
+    found: Tensor = before.reshape(*values.shape, before.shape[-1]).sum(-1)
+    return found.to(torch.int32) if out_int32 else found
+
+
+def bucketize(values: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """The same with operands exchanged, one line of boundaries for all values."""
+    if not isinstance(values, Tensor):
+        values = torch.tensor(values, dtype=boundaries.dtype, device=boundaries.device)
+    flat = searchsorted(boundaries, values.flatten(), out_int32=out_int32, right=right)
+    return flat.reshape(values.shape)
+
+
+def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """The place of a number follows from its distance to the smallest; without a range it is that of the numbers."""
+    if not x.is_floating_point():
+        return NotImplemented
+    x = x.reshape(-1)
+    low, high = x.new_full((), min), x.new_full((), max)
+    if min == max and x.shape[0]:
+        low, high = x.amin(0), x.amax(0)
+    same = low == high
+    low, high = torch.where(same, low - 1, low), torch.where(same, high + 1, high)
+    inside = (x >= low) & (x <= high)
+    place = torch.where(inside, (x - low) * bins / (high - low), 0.0).to(torch.int64).clamp(0, bins - 1)
+    return x.new_zeros(bins).scatter_add(0, place, inside.to(x.dtype))
+
+
+def histogramdd(
+    x: Tensor, bins: Any, range: Any = None, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, list[Tensor]]:
+    """Points (n, dimensions): ``bins`` is one number of bins, a number for each dimension, or edges for each."""
+    edges = _edges(x, [bins] * x.shape[1] if isinstance(bins, int) else bins, range)
+    return _counts(x, edges, weight, density), edges
+
+
+def histogram(
+    x: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Numbers: ``bins`` is a number of bins, or edges."""
+    counts, (edges,) = histogramdd(x.reshape(-1, 1), [bins], range, weight, density)
+    return counts, edges
+
+
+def _edges(x: Tensor, bins: Sequence[Any], range: Any) -> list[Tensor]:
+    """From the smallest to the largest number, or over ``range``; if they are equal, half a unit to each side."""
+    edges = []
+    for at, number in enumerate(bins):
+        if isinstance(number, Tensor):
+            edges.append(number.clone())
+            continue
+        if range is None:
+            low, high = x[:, at].amin(0), x[:, at].amax(0)
+        else:
+            low, high = (x.new_full((), bound) for bound in range[2 * at : 2 * at + 2])
+        same = low == high
+        low, high = torch.where(same, low - 0.5, low), torch.where(same, high + 0.5, high)
+        steps = torch.arange(number + 1, device=x.device, dtype=x.dtype)
+        step = (high - low) / number
+        # from both ends, as torch.linspace does it: the last edge is exact
+        edges.append(
+            torch.where(steps < (number + 1) / 2, low + steps * step, high - (number - steps) * step)
+        )
+    return edges
+
+
+def _counts(x: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool) -> Tensor:
+    sizes = [line.shape[0] - 1 for line in edges]
+    flat = torch.zeros_like(x[:, 0], dtype=torch.int64)
+    inside = torch.ones_like(flat, dtype=torch.bool)
+    for at, (line, size) in enumerate(zip(edges, sizes, strict=True)):
+        column = x[:, at]
+        inside = inside & (column >= line[0]) & (column <= line[-1])
+        place = searchsorted(line, column, right=True) - 1
+        flat = flat * size + place.clamp(0, size - 1)
+    weights = torch.ones_like(x[:, 0]) if weight is None else weight.reshape(-1)
+    counts = torch.zeros(math.prod(sizes), dtype=x.dtype, device=x.device)
+    counts = counts.scatter_add(0, torch.where(inside, flat, 0), torch.where(inside, weights, 0.0))
+    counts = counts.reshape(sizes)
+    if density:
+        volume = torch.ones_like(counts)
+        for at, line in enumerate(edges):
+            volume = volume * (line[1:] - line[:-1]).reshape(-1, *[1] * (len(edges) - at - 1))
+        counts = counts / counts.sum() / volume
+    return counts
+
+
 BODIES = {
-    "sort": sort,
-    "sort.stable": stably,
-    "argsort": argsort,
-    "argsort.stable": argsort_stably,
+    "sort sort.stable": sort,
+    "argsort argsort.stable": lambda *args, **options: sort(*args, **options)[1],
     "msort": lambda x: sort(x, 0)[0],
     "kthvalue": kthvalue,
     "median.dim": median,
-    "nanmedian.dim": nanmedian,
-    "median": median_of_all,
-    "nanmedian": nanmedian_of_all,
+    "nanmedian.dim": lambda *args, **options: median(*args, **options, ignore_nan=True),
+    "median": lambda x: median(x.flatten(), 0)[0],
+    "nanmedian": lambda x: median(x.flatten(), 0, ignore_nan=True)[0],
+    "searchsorted.Tensor searchsorted.Scalar": searchsorted,
+    "bucketize.Tensor bucketize.Scalar": bucketize,
+    "histc": histc,
+    "histogram.bin_ct histogram.bins_tensor": histogram,
+    "histogramdd histogramdd.int_bins histogramdd.TensorList_bins": histogramdd,
+    "_histogramdd_bin_edges": lambda *args, **options: histogramdd(*args, **options)[1],
+    "_histogramdd_from_bin_cts _histogramdd_from_bin_tensors": (
+        lambda *args, **options: histogramdd(*args, **options)[0]
+    ),
 }

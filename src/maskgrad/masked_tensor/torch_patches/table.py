@@ -241,9 +241,9 @@ PATCHES: tuple[Patch, ...] = (
         reason="traces the final states of an LSTM with one dimension too many",
         without="maskgrad.onnx.export does not work; torch.export is absent",
         versions="2.12",
-        test="tests/unit/export/test_traced_shapes.py::test_pytorch_has_its_own_back",
+        test="tests/unit/export/test_translation.py::test_pytorch_has_its_own_back",
         needs={"torch.export.export": None},
-        # export/traced_shapes.py puts it there for as long as it traces, where it is needed
+        # export/translation.py puts it there for as long as it traces, where it is needed
         install=lambda: None,
     ),
     _dynamo(

@@ -96,12 +96,12 @@ def test_mistakes_are_told_on_every_rank() -> None:
     here, there = run_on_ranks(mistakes, 2)
     for text, (ours, theirs) in zip(
         (
-            "ValueError: inputs names 'usr'; there are 'user', 'film', 'word', 'short', 'idle'",
+            "ValueError: inputs names 'usr'; the tables are 'user', 'film', 'word', 'short', 'idle'",
             "ValueError: inputs names no table",
-            "TypeError: inputs['user'] must be indices, or a tuple of 1 to 1 arguments; got 2",
-            "TypeError: inputs['user'] must be indices, or a tuple of 1 to 1 arguments; got 0",
+            "TypeError: inputs['user'] must be indices, or a tuple of at most 1 arguments; got 2",
+            "TypeError: inputs['user'] must be indices, or a tuple of at most 1 arguments; got 0",
             "IndexError: ShardedTables, table 1: index 10 at position 0 is outside the table",
-            "RuntimeError: ShardedTables: the plans of the ranks are",
+            "RuntimeError: ShardedTables: the ranks disagree; nothing was changed. Rank 0 has embedding_dim=5",
         ),
         zip(here, there, strict=True),
         strict=True,

@@ -48,13 +48,13 @@ def test_neighbours_are_apart_where_that_is_wanted() -> None:
         place.physical(torch.arange(1024)), place.boundaries(torch.device("cpu"))[1:], right=True
     )
     assert torch.equal(owner.bincount(minlength=8), torch.full((8,), 128))
-    assert place.slots * place.places - 1_000_000 < place.slots
+    assert place.grid_rows * place.grid_columns - 1_000_000 < place.grid_rows
 
 
 def test_large_tables_are_not_counted_row_by_row() -> None:
     place = Placement(10**12, 1000, 999, "cyclic")
-    assert place.slots == 1 << 20
-    assert place.physical(torch.tensor([10**12 - 1])).item() < place.slots * place.places
+    assert place.grid_rows == 1 << 20
+    assert place.physical(torch.tensor([10**12 - 1])).item() < place.grid_rows * place.grid_columns
 
 
 @pytest.mark.parametrize("placement", ["rows", 2, -1, True, None])

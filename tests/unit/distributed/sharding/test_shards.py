@@ -37,7 +37,7 @@ def test_shards_are_told_from_other_parameters() -> None:
     assert is_sharded(table.weight)
     assert is_sharded(table.double().weight)
     assert not is_sharded(mg.nn.Embedding(3, 1).weight)
-    table.take(torch.ones(3, 1), None, freeze=True)
+    table = ShardedEmbedding.from_pretrained(torch.ones(3, 1))
     assert is_sharded(table.weight)
 
 

@@ -1,13 +1,18 @@
-"""What stands in for PyTorch's LSTM while shapes are traced gives what PyTorch gives, shapes among it."""
+"""What PyTorch traces, and what ONNX Runtime computes, with the wrong shape."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import onnx
 import pytest
 import torch
 from torch import nn
 
-from maskgrad.export import traced_shapes
-from maskgrad.export.decompositions.recurrence import lstm_layer
+import maskgrad as mg
+from maskgrad.export import translation
+from maskgrad.export.decompositions.layers import lstm_layer
+from maskgrad.export.verification import Session
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
@@ -31,8 +36,25 @@ def test_pytorch_has_its_own_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._decomp import decompositions
 
     before = decompositions.one_layer_lstm
-    monkeypatch.setattr(traced_shapes, "_adds_a_dimension", lambda: True)
-    with pytest.raises(KeyError), traced_shapes.right_shapes():  # noqa: PT012
+    monkeypatch.setattr(translation, "_adds_a_dimension", lambda: True)
+    with pytest.raises(KeyError), translation.right_shapes():  # noqa: PT012
         assert decompositions.one_layer_lstm is lstm_layer
         raise KeyError
     assert decompositions.one_layer_lstm is before
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_reductions_of_an_empty_batch_have_the_right_shape(rows: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(-1), x.amax((-1, -2)), x.argmax(-1), x.mean(-2, keepdim=True), torch.einsum("bij->bj", x)
+
+    mg.onnx.export(model, torch.randn(2, 4, 5), path)
+    x = torch.randn(rows, 4, 5)
+    for one, other in zip(Session(path)([x]), model(x), strict=True):
+        torch.testing.assert_close(one, other)
+    graph = onnx.load(path).graph
+    used = {name for node in graph.node for name in node.input} | {port.name for port in graph.output}
+    assert {tensor.name for tensor in graph.initializer} <= used
+    assert not [node for node in graph.node if node.op_type == "Einsum"]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import maskgrad as mg
-from maskgrad.distributed.partition import partition
+from maskgrad.distributed.preparation import partition
 
 
 class Own(nn.Module):

@@ -68,9 +68,7 @@ def test_an_unknown_word_is_refused_with_its_name() -> None:
 
 @pytest.mark.parametrize("categories", [["a", "a"], ["a", None]])
 def test_categories_must_differ_and_none_be_missing(categories: list[str | None]) -> None:
-    with pytest.raises(
-        ValueError, match=r"series 'w' must have categories that differ and of which none is missing"
-    ):
+    with pytest.raises(ValueError, match=r"series 'w' must have distinct categories, none of them missing"):
         mg.from_pandas(pd.Series(["a"], name="w"), categories=categories)
 
 
@@ -87,3 +85,11 @@ def test_categories_of_another_kind_are_refused() -> None:
     for wrong in ("a", {"word": ["a"]}):
         with pytest.raises(TypeError, match=r"must be a list of its values, found \w+; write categories="):
             mg.from_pandas(frame["word"], categories=wrong)
+
+
+def test_dates_and_numbers_stored_as_text_are_text() -> None:
+    dates = pd.Series(["2024-02-05", None, "2024-01-05"])
+    assert_entries(mg.from_pandas(dates), [1, None, 0], torch.int64)
+    days = (pd.to_datetime(dates) - pd.Timestamp("2024-01-01")) / pd.Timedelta("1D")
+    assert_entries(mg.from_pandas(days), [35.0, None, 4.0], torch.float64)
+    assert_entries(mg.from_pandas(pd.Series(["10", "9"])), [0, 1], torch.int64)

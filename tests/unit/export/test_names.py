@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir
 import pytest
 
-from maskgrad.export.graph_names import ports_named
+from maskgrad.export.ports import ports_named
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 
 import maskgrad as mg
 from maskgrad.export.ports import unpack
-from maskgrad.export.variations import variations
+from maskgrad.export.verification import variations
 
 
 def test_masks_change_and_garbage_lies_under_each() -> None:
@@ -19,7 +19,7 @@ def test_masks_change_and_garbage_lies_under_each() -> None:
         "as given, with garbage under the masks": "[[5.0, nan, 7.0], [True, False, True], [True, False]]",
         "with nothing specified": "[[nan, nan, nan], [False, False, False], [False, False]]",
         "with everything specified": "[[5.0, 5.0, 7.0], [True, True, True], [True, True]]",
-        "with what was not specified": "[[nan, 5.0, nan], [False, True, False], [False, True]]",
+        "with the masks inverted": "[[nan, 5.0, nan], [False, True, False], [False, True]]",
     }
 
 
@@ -35,7 +35,7 @@ def test_sizes_change_together() -> None:
     _, one, more = variations(ports, tensors, [{0: 0, 1: 1}])
     assert [t.tolist() for t in one[1]] == [[0], [[0], [2], [4]]]
     assert [t.tolist() for t in more[1]] == [[0, 1, 0], [[0, 1, 0], [2, 3, 2], [4, 5, 4]]]
-    assert more[0] == "with size 3 instead of 2 of what may vary"
+    assert more[0] == "with size 3 instead of 2 in a dynamic dimension"
 
 
 def test_a_sparse_layout_loses_an_entry() -> None:
