@@ -22,15 +22,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from maskgrad.doctor import randomness
 from maskgrad.doctor.operations import Facts
-from maskgrad.doctor.trees import exchanged, mapped, tensors_in
+from maskgrad.doctor.state import random_state, set_random_state
+from maskgrad.doctor.tensors import mapped, tensors_in
 
 __all__ = ["outside"]
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH, _MASKGRAD = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
 #: how the memory of a tensor is handed to somebody else
-_WAYS = ("numpy", "tolist", "data_ptr", "__dlpack__")
+_WAYS: list[tuple[Any, str]] = [(Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
+_WAYS += [(torch.UntypedStorage, "data_ptr"), (torch.TypedStorage, "data_ptr")]
 _PARTS = ("forward", "setup_context", "backward", "vjp")
 
 
@@ -41,10 +42,10 @@ def outside(mode: Any) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for kind in _launchers():
             stack.enter_context(mock.patch.object(kind, "run", boxes.launching(kind.run)))
-        for name in _WAYS:
-            way, own = getattr(Tensor, name), name in vars(Tensor)
-            setattr(Tensor, name, boxes.leaving(name, way))
-            stack.callback(*((setattr, Tensor, name, way) if own else (delattr, Tensor, name)))
+        for kind, name in _WAYS:
+            way, own = getattr(kind, name), name in vars(kind)
+            setattr(kind, name, boxes.leaving(f"{kind.__name__}.{name}", way))
+            stack.callback(*((setattr, kind, name, way) if own else (delattr, kind, name)))
         for kind, name, part in _functions(len(torch.autograd.Function.__subclasses__())):
             setattr(kind, name, staticmethod(getattr(boxes, name)(kind, part.__func__)))
             stack.callback(setattr, kind, name, part)
@@ -109,7 +110,9 @@ class _Boxes:
 
             name = f"the kernel {getattr(kernel, '__name__', 'of Triton')}"
             with _disable_current_modes():
-                self._mode.operation(launch, _facts(name, tuple(range(len(pointers)))), tuple(pointers), {})
+                self._mode.operation(
+                    launch, Facts(name, writes=tuple(range(len(pointers)))), tuple(pointers), {}
+                )
             return returned[0]
 
         return launched
@@ -118,21 +121,22 @@ class _Boxes:
 
     def leaving(self, name: str, way: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(way)
-        def left(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            # PyTorch itself asks for pointers only to look at them
-            looks = name == "data_ptr" and sys._getframe(1).f_code.co_filename.startswith(_TORCH)
+        def left(held: Any, *args: Any, **kwargs: Any) -> Any:
+            # PyTorch itself asks for pointers only to look at them, and so do we for those of a storage
+            ours = _TORCH if isinstance(held, Tensor) else (_TORCH, _MASKGRAD)
+            looks = name.endswith("data_ptr") and sys._getframe(1).f_code.co_filename.startswith(ours)
             if not looks and self._hears():
                 with _disable_current_modes():
-                    depends = self._mode.leaves(tensor)
+                    depends = self._mode.leaves_torch(held if isinstance(held, Tensor) else _whole(held))
                 if depends and self._open:
                     self._open[-1] = True
                 elif depends:
-                    self._mode.refused(
-                        f"Tensor.{name}",
+                    self._mode.note_not_followed(
+                        name,
                         "what is computed outside of PyTorch is computed once; in a torch.autograd.Function or a "
                         "torch.library.custom_op it would be run with the other garbage, too",
                     )
-            return way(tensor, *args, **kwargs)
+            return way(held, *args, **kwargs)
 
         return left
 
@@ -154,7 +158,7 @@ class _Boxes:
         if not self._hears():
             return call(*args, **kwargs)
         self._pending = None
-        state = randomness.state({})
+        state = random_state()
         left, result = self._watched(lambda: call(*args, **kwargs))
         if left:
             other = _Context(context, self._mode)
@@ -189,7 +193,7 @@ class _Boxes:
         def backward(ctx: Any, *gradients: Any) -> Any:
             if not self._hears():
                 return part(ctx, *gradients)
-            state = randomness.state({})
+            state = random_state()
             left, result = self._watched(lambda: part(ctx, *gradients))
             known = self._contexts.pop(id(ctx), None)
             if left or known:
@@ -220,17 +224,17 @@ class _Boxes:
             runs.append(None)
             if len(runs) == 1:
                 return result
-            after = randomness.state({})
-            randomness.restore(state, {})
+            after = random_state()
+            set_random_state(state)
             try:
                 found = again(*given, **named)
             finally:
-                randomness.restore(after, {})
+                set_random_state(after)
             twins.append((given, found))
             return found
 
         with _disable_current_modes(), torch.no_grad():
-            self._mode.black_box(replayed, _facts(name), args, kwargs)
+            self._mode.black_box(replayed, Facts(name), args, kwargs)
 
 
 class _Context:
@@ -261,28 +265,22 @@ class _Context:
         return getattr(self._ctx, name)
 
 
-def _facts(name: str, writes: tuple[int, ...] = ()) -> Facts:
-    return Facts(
-        name,
-        view=False,
-        writes=writes,
-        random=False,
-        workspaces=(),
-        pointwise=False,
-        collective=False,
-        looks=False,
-    )
+def _whole(storage: Any) -> Tensor:
+    """All of a memory, as a tensor."""
+    if isinstance(storage, torch.TypedStorage):
+        storage = storage._untyped_storage
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _pointers(tree: Any) -> list[Tensor]:
     """The tensors among a kernel's arguments, also those in descriptors."""
-    found = list(tensors_in(tree))
+    found = [*tensors_in(tree)]
     found += [held.base for part in (tree[0], tree[1].values()) for held in part if _is_descriptor(held)]
     return list({id(tensor): tensor for tensor in found}.values())
 
 
 def _with_pointers(tree: Any, others: dict[int, Tensor]) -> Any:
-    args, kwargs = exchanged(tree, others)
+    args, kwargs = mapped(lambda tensor: others.get(id(tensor), tensor), tree)
 
     def described(held: Any) -> Any:
         if not _is_descriptor(held):

@@ -9,9 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.experiments import Examination
-from maskgrad.doctor.reshaped import base, finding, last_division, longest_first, order, so, splits, steady
-from maskgrad.doctor.tolerance import between
+from maskgrad.doctor.comparison import compare_outcomes
+from maskgrad.doctor.leaks import Examination
+from maskgrad.doctor.reshaped import (
+    finding,
+    last_division,
+    longest_first,
+    order,
+    run_as_it_is,
+    run_without_dropout,
+    splits,
+)
+from maskgrad.doctor.tensors import dense
 from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.variants import rows_of, selected
 from maskgrad.errors import ExaminationError
@@ -19,9 +28,9 @@ from maskgrad.errors import ExaminationError
 __all__ = ["denominator", "takes_parts"]
 
 #: what a part may be weighed with so that a training loop which knows nothing of its tokens adds it up rightly
-RIGHT = ("nothing (a sum)", "its number of samples")
+_RIGHT = ("nothing (a sum)", "its number of samples")
 #: what fits besides is named in the message
-MEANS = "the number of parts (a mean of means)"
+_MEANS = "the number of parts (a mean of means)"
 
 
 def denominator(case: Examination) -> None:
@@ -35,12 +44,12 @@ def denominator(case: Examination) -> None:
             order(case)
             return
     ways = _sizes(case.parts, count)
-    if any(shape for _, shape in base(case)[1].draws):
+    if any(shape for _, shape in run_as_it_is(case)[1].draws):
         case.note(
             "denominator", "left out: the program draws random numbers of its own, and would draw others"
         )
     elif own:
-        _told(case, ways, count)
+        _split_by_the_step(case, ways, count)
     else:
         _added_up(case, ways, count)
 
@@ -91,7 +100,7 @@ def _arranged(case: Examination, count: int) -> list[Tensor]:
     return [as_it_is, as_it_is.flip(0) if torch.equal(longest, as_it_is) else longest]
 
 
-def _told(case: Examination, ways: list[list[int]], count: int) -> None:
+def _split_by_the_step(case: Examination, ways: list[list[int]], count: int) -> None:
     """The step splits its batch as it is told: all ways give what the whole batch gives."""
     step = case.trial.step
     for rows in _arranged(case, count):
@@ -100,13 +109,13 @@ def _told(case: Examination, ways: list[list[int]], count: int) -> None:
         try:
             for sizes in ([count], *ways):
                 case.trial.step = lambda batch, sizes=sizes: step(batch, parts=sizes)  # type: ignore[call-arg, misc]
-                found.append(steady(case, batch)[0])
+                found.append(run_without_dropout(case, batch)[0])
         finally:
             case.trial.step = step
         for sizes, outcome in zip(ways, found[1:], strict=True):
             words = _words(count, sizes, rows)
-            difference = between(found[0], outcome)
-            case.tried("denominator", words, so(difference) or "nothing changed")
+            difference = compare_outcomes(found[0], outcome, count)
+            case.tried("denominator", words, difference.words("so") or "nothing changed")
             if difference:
                 case.report.add([finding("denominator", last_division(case), words, difference)])
                 return
@@ -117,32 +126,31 @@ def _added_up(case: Examination, ways: list[list[int]], count: int) -> None:
     counts = _counts(case, count)
     fitting: dict[str, list[float]] = {}
     first = None
-    for number, (rows, sizes) in enumerate(
-        (rows, sizes) for rows in _arranged(case, count) for sizes in ways
-    ):
+    ways_of_rows = [(rows, sizes) for rows in _arranged(case, count) for sizes in ways]
+    for number, (rows, sizes) in enumerate(ways_of_rows):
         outcomes = [
-            steady(case, selected(case.trial.batch, rows[part], count))[0]
+            run_without_dropout(case, selected(case.trial.batch, rows[part], count))[0]
             for part in torch.arange(count).split(sizes)
         ]
-        weights = {RIGHT[0]: [1.0] * len(sizes), MEANS: [1 / len(sizes)] * len(sizes)}
+        weights = {_RIGHT[0]: [1.0] * len(sizes), _MEANS: [1 / len(sizes)] * len(sizes)}
         for name, of_samples in counts.items():
             weights[name] = [float(part.sum() / of_samples.sum()) for part in of_samples[rows].split(sizes)]
+        whole = run_as_it_is(case)[0]
         differences = {
-            name: between(base(case)[0], _combined(outcomes, factors)) for name, factors in weights.items()
+            name: compare_outcomes(whole, _combined(outcomes, factors, sizes), count)
+            for name, factors in weights.items()
         }
-        fits = {name for name, difference in differences.items() if not difference}
         fitting = {
             name: [*fitting.get(name, []), *factors]
             for name, factors in weights.items()
-            if name in fits and (not number or name in fitting)
+            if not differences[name] and (not number or name in fitting)
         }
         words = _words(count, sizes, rows)
-        if first is None and not set(fitting) & set(RIGHT):
-            first = (words, differences[RIGHT[1]])
-        closest = next((name for name in RIGHT if name in fitting), RIGHT[1])
-        case.tried(
-            "denominator", words, so(differences[closest]) or f"nothing changed, parts weighed with {closest}"
-        )
+        if first is None and not set(fitting) & set(_RIGHT):
+            first = (words, differences[_RIGHT[1]])
+        closest = next((name for name in _RIGHT if name in fitting), _RIGHT[1])
+        nothing = f"nothing changed, parts weighed with {closest}"
+        case.tried("denominator", words, differences[closest].words("so") or nothing)
     _judge(case, fitting, first)
 
 
@@ -154,21 +162,25 @@ def _counts(case: Examination, count: int) -> dict[str, Tensor]:
             entries = padding.mask.reshape(count, -1).sum(1).tolist()
             keys.setdefault(tuple(entries), []).append(repr(padding.key))
     tokens = {f"its number of real entries of {', '.join(k)}": torch.tensor(n) for n, k in keys.items()}
-    return {RIGHT[1]: torch.ones(count), **tokens}
+    return {_RIGHT[1]: torch.ones(count), **tokens}
 
 
 def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> None:
-    right = [name for name in RIGHT if name in fitting]
+    right = [name for name in _RIGHT if name in fitting]
     if not right:
         words, difference = first
-        tried = f"the parts, weighed with {' or with '.join(RIGHT)}, do not add up to the whole batch"
+        tried = f"the parts, weighed with {' or with '.join(_RIGHT)}, do not add up to the whole batch"
         if fitting:
             tried += f" (with {' or '.join(fitting)} they do)"
-        message = f"{words} {tried}: weighed with {RIGHT[1]},"
+        message = f"{words} {tried}: weighed with {_RIGHT[1]},"
         case.report.add([finding("denominator", last_division(case), message, difference)])
         return
     # equal weights are one denominator: samples of equal length are as good as their tokens
-    others = [name for name, weights in fitting.items() if not _equal(weights, fitting[right[0]])]
+    others = [
+        name
+        for name, weights in fitting.items()
+        if any(abs(a - b) >= 1e-6 for a, b in zip(weights, fitting[right[0]], strict=True))
+    ]
     if others:
         case.note(
             "denominator",
@@ -177,27 +189,19 @@ def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> No
         )
 
 
-def _equal(weights: list[float], others: list[float]) -> bool:
-    return all(abs(a - b) < 1e-6 for a, b in zip(weights, others, strict=True))
-
-
 def _words(count: int, sizes: list[int], rows: Tensor) -> str:
     order = "" if torch.equal(rows, torch.arange(count)) else f" in the order {rows.tolist()},"
     return f"with the batch of {count},{order} in parts of {', '.join(map(str, sizes))},"
 
 
-def _combined(outcomes: list[Outcome], factors: list[float]) -> Outcome:
-    losses = [
-        outcome.loss * factor
-        for outcome, factor in zip(outcomes, factors, strict=True)
-        if outcome.loss is not None
-    ]
-    gradients: dict[str, Tensor] = {}
-    for outcome, factor in zip(outcomes, factors, strict=True):
+def _combined(outcomes: list[Outcome], factors: list[float], sizes: list[int]) -> Outcome:
+    """What the parts give, weighed and added up; without gradients that have the samples of the part."""
+    losses, gradients = [], dict[str, Tensor]()
+    for outcome, factor, size in zip(outcomes, factors, sizes, strict=True):
+        if outcome.loss is not None:
+            losses.append(outcome.loss.reshape(()) * factor)
         for name, gradient in outcome.gradients.items():
-            dense = (gradient if gradient.layout is torch.strided else gradient.to_dense()) * factor
-            if name not in gradients:
-                gradients[name] = dense
-            elif gradients[name].shape == dense.shape:
-                gradients[name] = gradients[name] + dense
-    return Outcome(torch.stack([loss.reshape(()) for loss in losses]).sum() if losses else None, gradients)
+            if not (name in outcome.own and size in gradient.shape):
+                part = dense(gradient) * factor
+                gradients[name] = gradients[name] + part if name in gradients else part
+    return Outcome(torch.stack(losses).sum() if losses else None, gradients)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["COMPARISONS", "EMPTY", "SEES_NAN", "Facts", "facts_of", "name_of"]
+__all__ = ["COMPARISONS", "COPIES", "EMPTY", "SEES_NAN", "Facts", "facts_of"]
 
 #: outputs that share memory with an input although no annotation says so, or change shapes and strides only
 _VIEWS = {
@@ -34,31 +34,33 @@ COMPARISONS = {
 SEES_NAN = {"isnan", "isfinite", "isinf", "nansum", "nanmedian", "eq", "ne"}
 
 
+#: operations whose results hold the entries of an input unchanged
+COPIES = {
+    "clone", "copy", "copy_", "_to_copy", "cat", "stack", "index_select", "index", "gather", "flip", "roll", "repeat",
+    "constant_pad_nd", "contiguous", "slice_backward", "take", "masked_select", "tril", "triu",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the doctor asks of an operation before it runs."""
 
     name: str
-    view: bool
+    view: bool = False
     #: positions and names of the arguments that are written
-    writes: tuple[int | str, ...]
-    random: bool
-    workspaces: tuple[int, ...]
-    pointwise: bool
-    collective: bool
+    writes: tuple[int | str, ...] = ()
+    random: bool = False
+    workspaces: tuple[int, ...] = ()
+    pointwise: bool = False
+    collective: bool = False
     #: whether markers are told from other numbers
-    looks: bool
-
-
-def name_of(func: Any) -> str:
-    """The name without namespace and overload: ``aten::add.Tensor`` is ``add``."""
-    return str(func._schema.name).partition("::")[2]
+    looks: bool = False
 
 
 @functools.cache
 def facts_of(func: Any) -> Facts:
     """All facts about one overload."""
-    name = name_of(func)
+    namespace, _, name = str(func._schema.name).partition("::")  # aten::add, without the overload
     arguments = func._schema.arguments
     written: list[int | str] = [
         argument.name if argument.kwarg_only else position
@@ -73,6 +75,6 @@ def facts_of(func: Any) -> Facts:
         random=torch.Tag.nondeterministic_seeded in func.tags,
         workspaces=_WORKSPACES.get(name, ()),
         pointwise=torch.Tag.pointwise in func.tags,
-        collective=str(func._schema.name).startswith(("c10d::", "_c10d_functional::")),
+        collective=namespace in ("c10d", "_c10d_functional"),
         looks=name in COMPARISONS or name in SEES_NAN,
     )

@@ -10,25 +10,17 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.frames import Lines, Place
+from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import EMPTY, Facts
-from maskgrad.doctor.realness import Shadows
-from maskgrad.doctor.trees import tensors_in
-from maskgrad.doctor.twins import Guarded, key_of
+from maskgrad.doctor.shadows import Shadows
+from maskgrad.doctor.tensors import any_key, tensors_in
 
 __all__ = ["Origin", "Origins", "has_nan", "stands_at_padding"]
 
 #: what puts numbers into a tensor and computes none
 _FILLS = {
-    "masked_fill",
-    "masked_fill_",
-    "fill_",
-    "full",
-    "full_like",
-    "where",
-    "index_put",
-    "index_put_",
-    "copy_",
-}
+    "masked_fill", "masked_fill_", "fill_", "full", "full_like", "where", "index_put", "index_put_", "copy_",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,16 +62,16 @@ class Origins(Guarded):
         before: dict[Origin, None] = {}
         given = not backward and self._is_given(args, kwargs)
         for tensor in tensors_in((args, kwargs)):
-            if tensor.is_floating_point() and not (backward and _key(tensor) not in self._gradients):
+            if tensor.is_floating_point() and not (backward and any_key(tensor) not in self._gradients):
                 # the batch itself is an origin without an operation
                 unknown = {} if backward else {Origin("", None, backward=False): None}
                 if self._marked(tensor) is not False:
-                    before |= self._origins.get(_key(tensor), unknown if self._marked(tensor) else {})
+                    before |= self._origins.get(any_key(tensor), unknown if self._marked(tensor) else {})
         result = func(*args, **kwargs)
         for tensor in tensors_in(result):
             if not tensor.is_floating_point():
                 continue
-            key = _key(tensor)
+            key = any_key(tensor)
             if backward:
                 self._gradients.add(key)
             else:
@@ -90,7 +82,8 @@ class Origins(Guarded):
             marked = self._marked(tensor)
             if marked or (marked is None and before):
                 made = self._made_before(args, kwargs) if backward and not before else {}
-                self._origins[key] = before or made or {self._origin(facts, backward=backward): None}
+                origin = Origin(facts.name, self._nodes.here(), backward)
+                self._origins[key] = before or made or {origin: None}
             else:
                 self._origins.pop(key, None)
         return result
@@ -98,7 +91,7 @@ class Origins(Guarded):
     def _is_given(self, args: Any, kwargs: Any) -> bool:
         """Whether NaN or infinity comes in that no operation of the program made; masks are made of minus infinity."""
         return any(
-            _key(tensor) in self._given or (_key(tensor) not in self._made and _is_garbage(tensor))
+            any_key(tensor) in self._given or (any_key(tensor) not in self._made and _is_garbage(tensor))
             for tensor in tensors_in((args, kwargs))
             if tensor.is_floating_point()
         )
@@ -107,19 +100,16 @@ class Origins(Guarded):
         """The operations of the forward pass that gave the mark to what a backward operation reads."""
         made: dict[Origin, None] = {}
         for tensor in tensors_in((args, kwargs)):
-            if tensor.is_floating_point() and _key(tensor) not in self._given and self._marked(tensor):
-                made |= self._origins.get(_key(tensor), {})
+            if tensor.is_floating_point() and any_key(tensor) not in self._given and self._marked(tensor):
+                made |= self._origins.get(any_key(tensor), {})
         return {origin: None for origin in made if origin.operation and not origin.backward}
-
-    def _origin(self, facts: Facts, *, backward: bool) -> Origin:
-        return Origin(facts.name, self._nodes.here(), backward)
 
     def origins(self, tensors: Iterable[Tensor]) -> list[Origin]:
         """Where the mark of these tensors comes from."""
         found: dict[Origin, None] = {}
         for tensor in tensors:
             if self._marked(tensor) is not False:
-                found |= self._origins.get(_key(tensor), {})
+                found |= self._origins.get(any_key(tensor), {})
         return list(found)
 
 
@@ -152,8 +142,3 @@ def stands_at_padding(masks: list[Tensor]) -> Callable[[Tensor], bool | None]:
         return None if real is None else bool((tensor[~real] != 0).any())
 
     return marked
-
-
-def _key(tensor: Tensor) -> int:
-    key = key_of(tensor)
-    return -id(tensor) if key is None else key

@@ -10,15 +10,14 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
-from maskgrad.doctor import randomness
-from maskgrad.doctor.equality import same
 from maskgrad.doctor.frames import Place, here
-from maskgrad.doctor.guarded import Guarded, key_of, on
-from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts
-from maskgrad.doctor.sending import Differences, passes_on
-from maskgrad.doctor.trees import exchanged, flat, mapped, tensors_in
+from maskgrad.doctor.modes import Guarded
+from maskgrad.doctor.operations import COMPARISONS, COPIES, EMPTY, SEES_NAN, Facts
+from maskgrad.doctor.ranks import SentDifferences, passes_on
+from maskgrad.doctor.state import random_state, set_random_state
+from maskgrad.doctor.tensors import flat, key_of, mapped, on, same, tensors_in
 
-__all__ = ["Guarded", "Twins", "key_of"]
+__all__ = ["Twins"]
 
 #: bytes; a few twins that nobody needs any more may wait when they are no larger than this
 _SMALL = 2**14
@@ -34,11 +33,11 @@ class Twins(Guarded):
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._markers: set[int] = set()
         self._workspaces: set[int] = set()
-        self._sent = Differences()
+        self._sent = SentDifferences()
         self._fresh = 0
         self._looks_at_views = type(self)._follow is not Twins._follow
-        #: operations that could not be run on garbage, or gave a result of another shape: name, error and line
-        self.refusals: list[tuple[str, str, Place | None]] = []
+        #: operations that could not be run on garbage, or gave a result of another shape: line, and what happened
+        self.not_followed: list[tuple[Place | None, str]] = []
 
     # twins of single tensors
 
@@ -113,14 +112,12 @@ class Twins(Guarded):
             return result
         if facts.name in EMPTY:
             return func(*args, **kwargs)
-        inputs = list(tensors_in((args, kwargs)))
+        inputs = tensors_in((args, kwargs))
         twins = self._twins_of(inputs)
         if not twins:
             for tensor in self._written(facts, args, kwargs):
                 self._markers.discard(key_of(tensor) or 0)
-            result = func(*args, **kwargs)
-            self.untwinned(func, facts, args, kwargs, result)
-            return result
+            return func(*args, **kwargs)
         return self._run_both(func, facts, args, kwargs, inputs, twins)
 
     def _twins_of(self, tensors: list[Tensor]) -> dict[int, Tensor]:
@@ -128,46 +125,45 @@ class Twins(Guarded):
         return {id(tensor): twin for tensor in tensors if (twin := self.twin(tensor)) is not None}
 
     def _send(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
-        """An exchange between ranks, once; see :mod:`maskgrad.doctor.sending`."""
+        """An exchange between ranks, once; see :class:`maskgrad.doctor.ranks.SentDifferences`."""
         if facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
             return func(*args, **kwargs)
-        inputs = list(tensors_in((args, kwargs)))
-        twins = [self.twin(tensor) for tensor in inputs]
+        inputs = tensors_in((args, kwargs))
         before = [
-            None if twin is None else tensor.clone() for tensor, twin in zip(inputs, twins, strict=True)
+            None if (twin := self.twin(tensor)) is None else (tensor.clone(), twin) for tensor in inputs
         ]
         passed = passes_on(facts, args)
         result = func(*args, **kwargs)
-        outputs = list(tensors_in(result))
-        for place, (tensor, twin, old) in enumerate(zip(inputs, twins, before, strict=True)):
-            if twin is None or old is None:
+        targets = inputs if facts.writes else tensors_in(result)
+        for place, (tensor, pair) in enumerate(zip(inputs, before, strict=True)):
+            if pair is None:
                 continue
-            target = tensor if facts.writes else outputs[place] if place < len(outputs) else None
+            old, twin = pair
+            target = targets[place] if place < len(targets) else None
             key = None if target is None else key_of(target)
-            if target is None or key is None or target.shape != tensor.shape:
-                if not same(old, twin):
-                    self.refused(
-                        facts.name, "what depends on padding is sent to other ranks, and not followed there"
-                    )
-                continue
-            self._sent.keep(key, target, old, twin if passed else old)
-            self.passedon(tensor, target)
+            if target is not None and key is not None and target.shape == tensor.shape:
+                self._sent.keep(key, target, old, twin if passed else old)
+                self.passed_on(tensor, target)
+            elif not same(old, twin):
+                why = "what depends on padding is sent to other ranks, and not followed there"
+                self.note_not_followed(facts.name, why)
         return result
 
     def black_box(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> None:
         """A function that is run once more, whether or not an argument has a twin."""
-        inputs = list(tensors_in((args, kwargs)))
+        inputs = tensors_in((args, kwargs))
         self._run_both(func, facts, args, kwargs, inputs, self._twins_of(inputs))
 
-    def leaves(self, tensor: Tensor) -> bool:
+    def leaves_torch(self, tensor: Tensor) -> bool:
         """The memory of a tensor is given to somebody else; whether it depends on padding."""
-        super().leaves(tensor)
+        super().leaves_torch(tensor)
         twin = self.twin(tensor)
         return twin is not None and not same(tensor, twin)
 
     def other(self, tensor: Tensor) -> Tensor:
         """The twin, or the tensor itself."""
-        return _or(self.twin(tensor), tensor)
+        twin = self.twin(tensor)
+        return tensor if twin is None else twin
 
     def _run_both(
         self,
@@ -178,43 +174,45 @@ class Twins(Guarded):
         inputs: list[Tensor],
         twins: dict[int, Tensor],
     ) -> Any:
-        written = list(self._written(facts, args, kwargs)) if facts.writes else []
+        written = self._written(facts, args, kwargs)
         fresh = [tensor for tensor in written if id(tensor) not in twins and key_of(tensor) is not None]
+        with_twin = [tensor for tensor in inputs if id(tensor) in twins]
         for tensor in fresh:
             if self.twin(tensor) is None:
                 self.set_twin(tensor, on(tensor.untyped_storage().clone(), tensor))
-        with_twin = [tensor for tensor in inputs if id(tensor) in twins]
         if fresh:
             twins = self._twins_of(inputs)
-        if facts.looks:
-            seen = self._seen(facts, args, kwargs, with_twin, twins)
-            twin_args, twin_kwargs = mapped(seen, args), mapped(seen, kwargs)
-        else:
-            twin_args, twin_kwargs = exchanged(args, twins), exchanged(kwargs, twins)
+
+        def other(tensor: Tensor) -> Tensor:
+            return twins.get(id(tensor), tensor)
+
+        seen = self._seen(facts, args, kwargs, with_twin, twins) if facts.looks else other
+        twin_args, twin_kwargs = mapped(seen, args), mapped(seen, kwargs)
         marked = facts.name in COPIES and any(key_of(tensor) in self._markers for tensor in with_twin)
         before = self.before(func, facts, args, kwargs, written)
-        state = randomness.state(kwargs) if facts.random else None
+        generator = kwargs.get("generator")
+        state = random_state(generator) if facts.random else None
         result = func(*args, **kwargs)
         if state is not None:
-            after = randomness.state(kwargs)
-            randomness.restore(state, kwargs)
+            after = random_state(generator)
+            set_random_state(state, generator)
         try:
             others = func(*twin_args, **twin_kwargs)
         except Exception as error:
-            self.refused(facts.name, str(error))
+            self.note_not_followed(facts.name, str(error))
             return result
         finally:
             if state is not None:
-                randomness.restore(after, kwargs)
+                set_random_state(after, generator)
         targets = {key_of(tensor) for tensor in written}
         for place, (output, twin) in enumerate(zip(flat(result), flat(others), strict=False)):
             if not isinstance(output, Tensor):
                 if output != twin and output == output:
-                    self.refused(facts.name, "a Python number depends on the padding")
+                    self.note_not_followed(facts.name, "a Python number depends on the padding")
             elif targets and key_of(output) in targets:
                 continue
             elif output.shape != twin.shape:
-                self.refused(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
+                self._note_shape(facts, output)
             elif place in facts.workspaces or not same(output, twin):
                 self.set_twin(output, twin, marker=marked)
                 if place in facts.workspaces:
@@ -267,51 +265,38 @@ class Twins(Guarded):
     def twinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any, before: Any) -> None:
         """An operation ran twice."""
 
-    def untwinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
-        """An operation ran once: none of its inputs has a twin."""
-
-    def passedon(self, tensor: Tensor, target: Tensor) -> None:
+    def passed_on(self, tensor: Tensor, target: Tensor) -> None:
         """A tensor went to other ranks, and ``target`` will hold what comes back."""
 
-    def refused(self, name: str, error: str) -> None:
-        """An operation could not be followed."""
-        refusal = (name, error, here())
-        if refusal not in self.refusals:
-            self.refusals.append(refusal)
+    def note_not_followed(self, name: str, why: str) -> None:
+        """An operation could not be run with the other garbage."""
+        note = here(), f"{name} was not followed into the padding: {why}"
+        if note not in self.not_followed:
+            self.not_followed.append(note)
+
+    def _note_shape(self, facts: Facts, output: Tensor) -> None:
+        self.note_not_followed(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
 
     def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
-        for tensor in tensors_in((args, kwargs)):
-            if key_of(tensor) is None and tensor in self._others and facts.view:
-                twin_args, twin_kwargs = mapped(self.other, (args, kwargs))
-                twins = func(*twin_args, **twin_kwargs)
-                for output, twin in zip(flat(result), flat(twins), strict=False):
-                    if isinstance(output, Tensor) and output.shape != twin.shape:
-                        self.refused(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
-                    elif isinstance(output, Tensor):
-                        self.set_twin(output, twin)
-                return
-
-
-#: operations whose results hold the entries of an input unchanged
-COPIES = {
-    "clone", "copy", "copy_", "_to_copy", "cat", "stack", "index_select", "index", "gather", "flip", "roll", "repeat",
-    "constant_pad_nd", "contiguous", "slice_backward", "take", "masked_select", "tril", "triu",
-}  # fmt: skip
+        if not any(
+            key_of(tensor) is None and tensor in self._others for tensor in tensors_in((args, kwargs))
+        ):
+            return
+        twins = func(*mapped(self.other, args), **mapped(self.other, kwargs))
+        for output, twin in zip(flat(result), flat(twins), strict=False):
+            if isinstance(output, Tensor) and output.shape != twin.shape:
+                self._note_shape(facts, output)
+            elif isinstance(output, Tensor):
+                self.set_twin(output, twin)
 
 
 def _is_a_test(facts: Facts, args: Any, kwargs: Any) -> bool:
     """Whether something is compared with a number (or a label with the one that is ignored)."""
-    if facts.name.startswith("nll_loss"):
-        return True
-    if facts.name == "isin":
+    if facts.name.startswith("nll_loss") or facts.name == "isin":
         return True
     other = args[1] if len(args) > 1 else kwargs.get("other")
     return not isinstance(other, Tensor) or other.numel() == 1
-
-
-def _or(first: Tensor | None, second: Tensor) -> Tensor:
-    return second if first is None else first
 
 
 def _same_geometry(a: Tensor, b: Tensor) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from maskgrad.doctor.trail import Recorder
+from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.twins import Twins
 from tests.unit.doctor.programs import line_of
 
@@ -170,7 +170,7 @@ def test_values_and_gradients_are_those_of_a_second_run(
     mode.set_twin(x, other)
     with mode:
         found = run(x)
-    assert mode.refusals == []
+    assert mode.not_followed == []
     for number in range(2):
         torch.testing.assert_close(found[number], expected[number], rtol=0, atol=0)
         torch.testing.assert_close(mode.other(found[number]), theirs[number], rtol=0, atol=0)

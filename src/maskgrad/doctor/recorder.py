@@ -1,0 +1,205 @@
+"""The second pass: which operation first mixes what is padding into what is real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.doctor.frames import Lines, Place
+from maskgrad.doctor.operations import Facts
+from maskgrad.doctor.shadows import Shadows
+from maskgrad.doctor.tensors import any_key, differing, key_of, tensors_in
+from maskgrad.doctor.twins import Twins
+
+__all__ = ["Event", "Recorder"]
+
+
+@dataclass
+class Event:
+    """An operation of which an output differs between the two runs."""
+
+    operation: str
+    place: Place | None
+    module: str
+    backward: bool
+    #: events that wrote the bad inputs; if none is bad, the inputs
+    causes: list[int]
+    #: an output differs where it is real
+    bad: bool = False
+    #: an output is bad and no input is
+    mixes: bool = False
+    #: the share of the real entries that differ
+    share: float = 0.0
+    shape: tuple[int, ...] = ()
+    #: shapes of the inputs
+    inputs: tuple[tuple[int, ...], ...] = ()
+
+
+class Recorder(Twins):
+    """Twins that remember every operation whose results differ, and where they are real.
+
+    Args:
+        masks: the masks of the batch, by which shapes are recognised.
+        names: dotted names of modules by their id.
+    """
+
+    def __init__(self, masks: list[Tensor], names: dict[int, str]) -> None:
+        super().__init__()
+        self.shadows = Shadows(masks)
+        self.events: list[Event] = []
+        self._writers: dict[int, list[int]] = {}
+        self._nodes = Lines()
+        self._names = names
+        self._stack: list[str] = []
+        #: for each line of the program, whether padding or real entries differed there
+        self.lines: dict[tuple[str, int], str] = {}
+
+    def __enter__(self) -> Recorder:
+        self._handles = [
+            nn.modules.module.register_module_forward_pre_hook(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for handle in self._handles:
+            handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
+        self._stack.append(self._names.get(id(module), type(module).__name__))
+
+    def _leave(self, *_: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+
+    def forget(self, key: int) -> None:
+        """The next tensor at this address is another one."""
+        super().forget(key)
+        self._writers.pop(key, None)
+
+    # operations
+
+    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+        """The operation on both; which line it belongs to is noted for the backward pass."""
+        self._nodes.note()
+        return super().run(func, facts, args, kwargs)
+
+    def before(self, func: Any, facts: Facts, args: Any, kwargs: Any, written: list[Tensor]) -> Any:  # noqa: ARG002
+        """Which inputs are bad, before a write in place changes them."""
+        inputs = tensors_in((args, kwargs))
+        with_twin = [tensor for tensor in inputs if self.twin(tensor) is not None]
+        bad = [tensor for tensor in with_twin if self.is_bad(tensor)]
+        return self._who_wrote(bad or with_twin), bool(bad), tuple(tuple(t.shape) for t in inputs)
+
+    def twinned(
+        self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, result: Any, before: Any
+    ) -> None:
+        """Write down what differs, if anything does."""
+        causes, bad_before, shapes = before
+        shadows = self.shadows.of_result(func, facts, args, kwargs, result)
+        outputs = tensors_in(result)
+        differs, share, shape = False, 0.0, tuple[int, ...]()
+        for place, (output, shadow) in enumerate(zip(outputs, shadows, strict=True)):
+            self.shadows.set(output, shadow)
+            if place in facts.workspaces:
+                continue
+            if self.twin(output) is None:
+                self._writers.pop(any_key(output), None)
+                continue
+            differs = True
+            real = self._differing(output, shadow)
+            count = int(real.sum())
+            if count:
+                share, shape = max(share, count / real.numel()), tuple(output.shape)
+        if differs:
+            event = self._event(facts, causes, shapes)
+            event.bad, event.share, event.shape = share > 0, share, shape
+            event.mixes = event.bad and not bad_before
+            self._add(event, outputs, keep=bool(self._written(facts, args, kwargs)))
+
+    def _event(self, facts: Facts, causes: list[int], shapes: tuple[tuple[int, ...], ...] = ()) -> Event:
+        module = self._stack[-1] if self._stack else ""
+        backward = torch._C._current_autograd_node() is not None
+        return Event(facts.name, self._nodes.here(), module, backward, causes, inputs=shapes)
+
+    def _differing(self, tensor: Tensor, shadow: Tensor | None) -> Tensor:
+        """Where a tensor differs from its twin and is real; a shadow of another shape says nothing."""
+        unequal = differing(tensor, self.other(tensor))
+        return unequal if shadow is None or unequal.shape != shadow.shape else unequal & shadow
+
+    def _add(self, event: Event, outputs: list[Tensor], *, keep: bool) -> None:
+        number = len(self.events)
+        self.events.append(event)
+        if event.place is not None:
+            line = (event.place.file, event.place.line)
+            if event.bad or line not in self.lines:
+                self.lines[line] = "mixed" if event.mixes else "real" if event.bad else "padding"
+        for output in outputs:
+            if not keep:
+                self._writers.pop(any_key(output), None)
+            self._writers.setdefault(any_key(output), []).append(number)
+
+    def passed_on(self, tensor: Tensor, target: Tensor) -> None:
+        """What comes back from other ranks depends on who wrote what was sent."""
+        if target is not tensor:
+            self._writers[any_key(target)] = self._who_wrote([tensor])
+
+    def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
+        super()._follow(func, facts, args, kwargs, result)
+        inputs = tensors_in((args, kwargs))
+        if not inputs or key_of(inputs[0]) is None or self.twin(inputs[0]) is None:
+            return
+        source, outputs = inputs[0], tensors_in(result)
+        if self.shadows.is_slice(source):
+            for output in outputs:
+                self.shadows.slice(output)
+            return
+        if facts.name not in ("select", "unbind") or torch._C._current_autograd_node() is not None:
+            return
+        axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+        if source.ndim < 2 or not self._runs_along(source, axis):
+            return
+        was_bad = self.is_bad(source)
+        for output in outputs:
+            self.shadows.slice(output)
+        if any(bool(self._differing(output, None).any()) for output in outputs):
+            event = self._event(facts, self._who_wrote([source]))
+            event.bad, event.mixes, event.shape = True, not was_bad, tuple(outputs[0].shape)
+            self._add(event, outputs, keep=True)
+
+    def _runs_along(self, source: Tensor, axis: int) -> bool:
+        """Whether the positions of a sequence are told apart along this axis, and samples along another."""
+        shadow = self.shadows.get(source)
+        if shadow is None or shadow.shape[axis] < 2:
+            return False
+        changes = [bool((shadow != shadow.narrow(other, 0, 1)).any()) for other in range(shadow.ndim)]
+        sizes = {mask.shape[1] for mask in self.shadows.masks if mask.ndim == 2}
+        return changes[axis] and source.shape[axis] in sizes
+
+    def is_bad(self, tensor: Tensor) -> bool:
+        """Whether real entries differ."""
+        if self.twin(tensor) is None or key_of(tensor) in self._workspaces:
+            return False
+        return bool(self._differing(tensor, self.shadows.get(tensor)).any())
+
+    def _who_wrote(self, tensors: list[Tensor]) -> list[int]:
+        return list(dict.fromkeys(n for tensor in tensors for n in self._writers.get(any_key(tensor), [])))
+
+    # walking back
+
+    def mixing(self, ends: list[Tensor]) -> list[Event]:
+        """The operations that mix padding into what reaches ``ends``, the first ones first."""
+        waiting, seen = self._who_wrote(ends), set[int]()
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                seen.add(number)
+                event = self.events[number]
+                waiting += event.causes if event.bad and not event.mixes else []
+        return [self.events[number] for number in sorted(seen) if self.events[number].mixes]
