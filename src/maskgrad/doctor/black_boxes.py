@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from maskgrad.doctor.operations import Facts
+from maskgrad.doctor.operations import Call, Facts
 from maskgrad.doctor.state import random_state, set_random_state
 from maskgrad.doctor.tensors import mapped, tensors_in
 
@@ -109,10 +109,9 @@ class _Boxes:
                 return [tensors[n] for n in changed or range(len(tensors))]
 
             name = f"the kernel {getattr(kernel, '__name__', 'of Triton')}"
+            facts = Facts(name, writes=tuple(range(len(pointers))))
             with _disable_current_modes():
-                self._mode.operation(
-                    launch, Facts(name, writes=tuple(range(len(pointers)))), tuple(pointers), {}
-                )
+                self._mode.operation(Call(launch, facts, tuple(pointers), {}))
             return returned[0]
 
         return launched
@@ -234,7 +233,7 @@ class _Boxes:
             return found
 
         with _disable_current_modes(), torch.no_grad():
-            self._mode.black_box(replayed, Facts(name), args, kwargs)
+            self._mode.black_box(Call(replayed, Facts(name), args, kwargs))
 
 
 class _Context:

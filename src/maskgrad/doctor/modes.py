@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from maskgrad.doctor.black_boxes import outside
 from maskgrad.doctor.frames import BOUNDARY, Place, here
-from maskgrad.doctor.operations import EMPTY, Facts, facts_of
+from maskgrad.doctor.operations import EMPTY, Call, facts_of
 from maskgrad.doctor.ranks import waited_for, with_fake_group
 from maskgrad.doctor.tensors import key_of, on, tensors_in
 
@@ -61,27 +60,27 @@ class Guarded(TorchDispatchMode):
                 args, kwargs = waited_for(types, args, kwargs)
         elif self.sends_nothing:
             args = with_fake_group(func, args)
-        return self.operation(func, facts, args, kwargs)
+        return self.operation(Call(func, facts, args, kwargs))
 
-    def operation(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
-        """Run an operation of PyTorch, or whatever else reads and writes tensors."""
-        for tensor in self._written(facts, args, kwargs):
+    def operation(self, call: Call) -> Any:
+        """Run an operation, and remember the memory that it writes or makes."""
+        for tensor in call.written:
             self.keep(tensor)
-        result = self.run(func, facts, args, kwargs)
-        if not facts.view:
+        result = self.run(call)
+        if not call.facts.view:
             for tensor in tensors_in(result):
                 key = key_of(tensor)
                 if key is not None and key not in self._kept:
                     self._made.add(key)
         return result
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
+    def run(self, call: Call) -> Any:
         """The operation itself; subclasses do more."""
-        return func(*args, **kwargs)
+        return call()
 
-    def black_box(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> None:
+    def black_box(self, call: Call) -> None:
         """A function of which only arguments and results are seen."""
-        self.run(func, facts, args, kwargs)
+        self.run(call)
 
     def leaves_torch(self, tensor: Tensor) -> bool:
         """The memory of a tensor is given to somebody else, who may write there; whether it depends on padding."""
@@ -95,16 +94,6 @@ class Guarded(TorchDispatchMode):
                 tensor.untyped_storage().copy_(before.untyped_storage())
         self._kept.clear()
         self._made.clear()
-
-    @staticmethod
-    def _written(facts: Facts, args: Any, kwargs: Any) -> list[Tensor]:
-        found = []
-        for place in facts.writes:
-            if isinstance(place, str):
-                found += tensors_in(kwargs.get(place))
-            elif place < len(args):
-                found += tensors_in(args[place])
-        return found
 
     def keep(self, tensor: Tensor) -> None:
         """Remember the memory of a tensor, if it was there before the run."""
@@ -128,25 +117,26 @@ class WithoutDropout(Guarded):
         #: where the program itself draws numbers, and of which shape
         self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def run(self, call: Call) -> Any:
         """The operation; see the class."""
-        if not facts.random and facts.name != "_cudnn_rnn":
-            return func(*args, **kwargs)
-        if facts.name == "bernoulli_" and _in_dropout():
+        name, args, kwargs = call.facts.name, call.args, call.kwargs
+        if not call.facts.random and name != "_cudnn_rnn":
+            return call()
+        if name == "bernoulli_" and _in_dropout():
             return args[0].fill_(args[1] if len(args) > 1 else kwargs.get("p", 0.5))
-        if facts.name == "native_dropout":
+        if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        names = [argument.name for argument in func._schema.arguments]  # type: ignore[attr-defined]
+        names = [argument.name for argument in call.func._schema.arguments]  # type: ignore[attr-defined]
         place = next((n for n, name in enumerate(names) if name in ("dropout_p", "dropout")), None)
         if place is None:
-            result = func(*args, **kwargs)
+            result = call()
             self.draws += [(here(), tuple(tensor.shape)) for tensor in tensors_in(result)]
             return result
         if place < len(args):
             args = (*args[:place], 0.0, *args[place + 1 :])
         elif names[place] in kwargs:
             kwargs = {**kwargs, names[place]: 0.0}
-        return func(*args, **kwargs)
+        return call.func(*args, **kwargs)
 
 
 def _in_dropout() -> bool:
@@ -178,16 +168,18 @@ class OperationLog(WithoutDropout):
         super().__init__()
         self.entries: list[LoggedOperation] = []
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def run(self, call: Call) -> Any:
         """The operation; see the class."""
-        result = super().run(func, facts, args, kwargs)
-        if facts.view or facts.name in EMPTY or torch._C._current_autograd_node() is not None:
+        result = super().run(call)
+        if call.facts.view or call.facts.name in EMPTY or torch._C._current_autograd_node() is not None:
             return result
         outputs = [
             tensor.detach().clone()
             for place, tensor in enumerate(tensors_in(result))
-            if tensor.is_floating_point() and tensor.layout is torch.strided and place not in facts.workspaces
+            if tensor.is_floating_point()
+            and tensor.layout is torch.strided
+            and place not in call.facts.workspaces
         ]
         if outputs:
-            self.entries.append(LoggedOperation(facts.name, here(), outputs))
+            self.entries.append(LoggedOperation(call.facts.name, here(), outputs))
         return result

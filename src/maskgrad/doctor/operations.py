@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-__all__ = ["COMPARISONS", "COPIES", "EMPTY", "SEES_NAN", "Facts", "facts_of"]
+from maskgrad.doctor.tensors import tensors_in
+
+__all__ = ["COMPARISONS", "COPIES", "EMPTY", "SEES_NAN", "Call", "Facts", "facts_of"]
 
 #: outputs that share memory with an input although no annotation says so, or change shapes and strides only
 _VIEWS = {
@@ -78,3 +82,33 @@ def facts_of(func: Any) -> Facts:
         collective=namespace in ("c10d", "_c10d_functional"),
         looks=name in COMPARISONS or name in SEES_NAN,
     )
+
+
+@dataclass
+class Call:
+    """An operation of PyTorch, or whatever else reads and writes tensors, with its arguments."""
+
+    func: Callable[..., Any]
+    facts: Facts
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> Any:
+        """Run it."""
+        return self.func(*self.args, **self.kwargs)
+
+    @functools.cached_property
+    def inputs(self) -> list[Tensor]:
+        """All tensors among the arguments."""
+        return tensors_in((self.args, self.kwargs))
+
+    @functools.cached_property
+    def written(self) -> list[Tensor]:
+        """Those that are written."""
+        found = []
+        for place in self.facts.writes:
+            if isinstance(place, str):
+                found += tensors_in(self.kwargs.get(place))
+            elif place < len(self.args):
+                found += tensors_in(self.args[place])
+        return found

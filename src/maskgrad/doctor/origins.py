@@ -11,7 +11,7 @@ from torch import Tensor
 
 from maskgrad.doctor.frames import Lines, Place
 from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.operations import EMPTY, Facts
+from maskgrad.doctor.operations import EMPTY, Call
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.tensors import any_key, tensors_in
 
@@ -53,21 +53,26 @@ class Origins(Guarded):
         self._given: set[int] = set()
         self._nodes = Lines()
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def run(self, call: Call) -> Any:
         """The operation, and whose mark its results have."""
         self._nodes.note()
         backward = torch._C._current_autograd_node() is not None
-        if facts.view or facts.name in EMPTY or (self._backward_only and not backward):
-            return func(*args, **kwargs)
+        if call.facts.view or call.facts.name in EMPTY or (self._backward_only and not backward):
+            return call()
+        inputs = [tensor for tensor in call.inputs if tensor.is_floating_point()]
+        # NaN or infinity comes in that no operation of the program made; masks are made of minus infinity
+        given = not backward and any(
+            any_key(t) in self._given or (any_key(t) not in self._made and _is_garbage(t)) for t in inputs
+        )
         before: dict[Origin, None] = {}
-        given = not backward and self._is_given(args, kwargs)
-        for tensor in tensors_in((args, kwargs)):
-            if tensor.is_floating_point() and not (backward and any_key(tensor) not in self._gradients):
+        for tensor in inputs:
+            if not backward or any_key(tensor) in self._gradients:
+                marked = self._marked(tensor)
                 # the batch itself is an origin without an operation
-                unknown = {} if backward else {Origin("", None, backward=False): None}
-                if self._marked(tensor) is not False:
-                    before |= self._origins.get(any_key(tensor), unknown if self._marked(tensor) else {})
-        result = func(*args, **kwargs)
+                unknown = {Origin("", None, backward=False): None} if marked and not backward else {}
+                if marked is not False:
+                    before |= self._origins.get(any_key(tensor), unknown)
+        result = call()
         for tensor in tensors_in(result):
             if not tensor.is_floating_point():
                 continue
@@ -77,31 +82,20 @@ class Origins(Guarded):
             else:
                 self._gradients.discard(key)
                 self._given.discard(key)
-                if _is_garbage(tensor) if facts.name in _FILLS else given and not _finite(tensor):
+                if _is_garbage(tensor) if call.facts.name in _FILLS else given and not _finite(tensor):
                     self._given.add(key)
             marked = self._marked(tensor)
             if marked or (marked is None and before):
-                made = self._made_before(args, kwargs) if backward and not before else {}
-                origin = Origin(facts.name, self._nodes.here(), backward)
+                made = self._made_before(inputs) if backward and not before else {}
+                origin = Origin(call.facts.name, self._nodes.here(), backward)
                 self._origins[key] = before or made or {origin: None}
             else:
                 self._origins.pop(key, None)
         return result
 
-    def _is_given(self, args: Any, kwargs: Any) -> bool:
-        """Whether NaN or infinity comes in that no operation of the program made; masks are made of minus infinity."""
-        return any(
-            any_key(tensor) in self._given or (any_key(tensor) not in self._made and _is_garbage(tensor))
-            for tensor in tensors_in((args, kwargs))
-            if tensor.is_floating_point()
-        )
-
-    def _made_before(self, args: Any, kwargs: Any) -> dict[Origin, None]:
+    def _made_before(self, inputs: list[Tensor]) -> dict[Origin, None]:
         """The operations of the forward pass that gave the mark to what a backward operation reads."""
-        made: dict[Origin, None] = {}
-        for tensor in tensors_in((args, kwargs)):
-            if tensor.is_floating_point() and any_key(tensor) not in self._given and self._marked(tensor):
-                made |= self._origins.get(any_key(tensor), {})
+        made = self.origins(tensor for tensor in inputs if any_key(tensor) not in self._given)
         return {origin: None for origin in made if origin.operation and not origin.backward}
 
     def origins(self, tensors: Iterable[Tensor]) -> list[Origin]:

@@ -15,7 +15,7 @@ from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.frames import Lines, Place, here, is_users
 from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.operations import Facts
+from maskgrad.doctor.operations import Call
 from maskgrad.doctor.tensors import key_of, tensors_in
 from maskgrad.doctor.trial import Outcome
 from maskgrad.optim.lazy.zero_gradients import RowsReadLate
@@ -41,27 +41,27 @@ class _Step(Guarded):
         #: memories that the last operation wrote because all of a factor was zero
         self.zeroed: dict[int, tuple[str, Place | None]] = {}
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def run(self, call: Call) -> Any:
         self._nodes.note()
-        result = func(*args, **kwargs)
-        if facts.view:
+        result = call()
+        if call.facts.view:
             return result
-        inputs, outputs = tensors_in((args, kwargs)), tensors_in(result)
+        name, inputs, outputs = call.facts.name, call.inputs, tensors_in(result)
         if torch._C._current_autograd_node() is not None:
-            self._look_for_zeros(facts, inputs, outputs)
+            self._look_for_zeros(name, inputs, outputs)
             sparse = next((tensor for tensor in inputs if tensor.layout is not torch.strided), None)
             if sparse is not None and any(
                 output.layout is torch.strided and output.shape == sparse.shape for output in outputs
             ):
-                self.densified.append((facts.name, self._nodes.here()))
+                self.densified.append((name, self._nodes.here()))
         elif torch.is_grad_enabled():
-            for table in (self.read, self.read_whole) if "embedding" not in facts.name else (self.read,):
+            for table in (self.read, self.read_whole) if "embedding" not in name else (self.read,):
                 for key in {key_of(tensor) for tensor in inputs} - table.keys():
                     if key is not None:
-                        table[key] = (facts.name, here())
+                        table[key] = (name, here())
         return result
 
-    def _look_for_zeros(self, facts: Facts, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def _look_for_zeros(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         zero_factor = any(
             tensor.is_floating_point()
             and tensor.numel()
@@ -74,7 +74,7 @@ class _Step(Guarded):
             if key is None:
                 continue
             if zero_factor and output.is_floating_point() and not bool(output.any()):
-                self.zeroed[key] = (facts.name, self._nodes.here())
+                self.zeroed[key] = (name, self._nodes.here())
             else:
                 self.zeroed.pop(key, None)
 

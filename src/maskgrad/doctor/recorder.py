@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.doctor.frames import Lines, Place
-from maskgrad.doctor.operations import Facts
+from maskgrad.doctor.operations import Call
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.tensors import any_key, differing, key_of, tensors_in
 from maskgrad.doctor.twins import Twins
@@ -85,29 +84,25 @@ class Recorder(Twins):
 
     # operations
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def run(self, call: Call) -> Any:
         """The operation on both; which line it belongs to is noted for the backward pass."""
         self._nodes.note()
-        return super().run(func, facts, args, kwargs)
+        return super().run(call)
 
-    def before(self, func: Any, facts: Facts, args: Any, kwargs: Any, written: list[Tensor]) -> Any:  # noqa: ARG002
+    def before(self, call: Call) -> Any:
         """Which inputs are bad, before a write in place changes them."""
-        inputs = tensors_in((args, kwargs))
-        with_twin = [tensor for tensor in inputs if self.twin(tensor) is not None]
+        with_twin = [tensor for tensor in call.inputs if self.twin(tensor) is not None]
         bad = [tensor for tensor in with_twin if self.is_bad(tensor)]
-        return self._who_wrote(bad or with_twin), bool(bad), tuple(tuple(t.shape) for t in inputs)
+        return self._who_wrote(bad or with_twin), bool(bad), tuple(tuple(t.shape) for t in call.inputs)
 
-    def twinned(
-        self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, result: Any, before: Any
-    ) -> None:
+    def twinned(self, call: Call, result: Any, before: Any) -> None:
         """Write down what differs, if anything does."""
         causes, bad_before, shapes = before
-        shadows = self.shadows.of_result(func, facts, args, kwargs, result)
-        outputs = tensors_in(result)
+        shadows, outputs = self.shadows.of_result(call, result), tensors_in(result)
         differs, share, shape = False, 0.0, tuple[int, ...]()
         for place, (output, shadow) in enumerate(zip(outputs, shadows, strict=True)):
             self.shadows.set(output, shadow)
-            if place in facts.workspaces:
+            if place in call.facts.workspaces:
                 continue
             if self.twin(output) is None:
                 self._writers.pop(any_key(output), None)
@@ -118,15 +113,15 @@ class Recorder(Twins):
             if count:
                 share, shape = max(share, count / real.numel()), tuple(output.shape)
         if differs:
-            event = self._event(facts, causes, shapes)
+            event = self._event(call, causes, shapes)
             event.bad, event.share, event.shape = share > 0, share, shape
             event.mixes = event.bad and not bad_before
-            self._add(event, outputs, keep=bool(self._written(facts, args, kwargs)))
+            self._add(event, outputs, keep=bool(call.written))
 
-    def _event(self, facts: Facts, causes: list[int], shapes: tuple[tuple[int, ...], ...] = ()) -> Event:
+    def _event(self, call: Call, causes: list[int], shapes: tuple[tuple[int, ...], ...] = ()) -> Event:
         module = self._stack[-1] if self._stack else ""
         backward = torch._C._current_autograd_node() is not None
-        return Event(facts.name, self._nodes.here(), module, backward, causes, inputs=shapes)
+        return Event(call.facts.name, self._nodes.here(), module, backward, causes, inputs=shapes)
 
     def _differing(self, tensor: Tensor, shadow: Tensor | None) -> Tensor:
         """Where a tensor differs from its twin and is real; a shadow of another shape says nothing."""
@@ -150,9 +145,9 @@ class Recorder(Twins):
         if target is not tensor:
             self._writers[any_key(target)] = self._who_wrote([tensor])
 
-    def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
-        super()._follow(func, facts, args, kwargs, result)
-        inputs = tensors_in((args, kwargs))
+    def _follow(self, call: Call, result: Any) -> None:
+        super()._follow(call, result)
+        inputs, name = call.inputs, call.facts.name
         if not inputs or key_of(inputs[0]) is None or self.twin(inputs[0]) is None:
             return
         source, outputs = inputs[0], tensors_in(result)
@@ -160,16 +155,16 @@ class Recorder(Twins):
             for output in outputs:
                 self.shadows.slice(output)
             return
-        if facts.name not in ("select", "unbind") or torch._C._current_autograd_node() is not None:
+        if name not in ("select", "unbind") or torch._C._current_autograd_node() is not None:
             return
-        axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+        axis = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)
         if source.ndim < 2 or not self._runs_along(source, axis):
             return
         was_bad = self.is_bad(source)
         for output in outputs:
             self.shadows.slice(output)
         if any(bool(self._differing(output, None).any()) for output in outputs):
-            event = self._event(facts, self._who_wrote([source]))
+            event = self._event(call, self._who_wrote([source]))
             event.bad, event.mixes, event.shape = True, not was_bad, tuple(outputs[0].shape)
             self._add(event, outputs, keep=True)
 

@@ -8,14 +8,13 @@ batch's mask takes the mask; everything else is real.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from maskgrad.doctor.operations import COPIES, Facts
+from maskgrad.doctor.operations import COPIES, Call
 from maskgrad.doctor.tensors import expanded, key_of, mapped, tensors_in
 
 __all__ = ["Shadows", "distinct"]
@@ -148,35 +147,25 @@ class Shadows:
 
     # what operations make
 
-    def of_result(
-        self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, result: Any
-    ) -> list[Tensor | None]:
+    def of_result(self, call: Call, result: Any) -> list[Tensor | None]:
         """The shadow of each tensor that an operation made, None where all is real."""
-        outputs, inputs = tensors_in(result), tensors_in((args, kwargs))
-        shadows = [self.get(tensor) for tensor in inputs]
-        if facts.name in ("stack", "cat") and self._is_a_walk(inputs, shadows):
+        name, args, outputs = call.facts.name, call.args, tensors_in(result)
+        shadows = [self.get(tensor) for tensor in call.inputs]
+        if name in ("stack", "cat") and self._is_a_walk(shadows):
             return [self.by_shape(output) for output in outputs]
-        if facts.name in COPIES | _RESHAPERS:
-            copied = self._copied(func, args, kwargs)
+        if name in COPIES | _RESHAPERS:
+            copied = self._copied(call)
             if copied is not None and len(copied) == len(outputs):
                 return copied
-        if facts.name in ("_pack_padded_sequence", "_pad_packed_sequence") and shadows[0] is not None:
+        if name in ("_pack_padded_sequence", "_pad_packed_sequence") and shadows[0] is not None:
             # rows change places and padding is left out, or comes back
-            rest = (*args[1:3], 1.0, *args[4:]) if facts.name == "_pad_packed_sequence" else args[1:]
-            return [func(shadows[0].float(), *rest)[0] > 0, None]
-        return [self._of_one(facts, args, kwargs, inputs, shadows, output) for output in outputs]
+            rest = (*args[1:3], 1.0, *args[4:]) if name == "_pad_packed_sequence" else args[1:]
+            return [call.func(shadows[0].float(), *rest)[0] > 0, None]
+        return [self._of_one(call, shadows, output) for output in outputs]
 
-    def _of_one(
-        self,
-        facts: Facts,
-        args: Any,
-        kwargs: Any,
-        inputs: list[Tensor],
-        shadows: list[Tensor | None],
-        output: Tensor,
-    ) -> Tensor | None:
-        name = facts.name
-        if facts.pointwise or name == "masked_fill":
+    def _of_one(self, call: Call, shadows: list[Tensor | None], output: Tensor) -> Tensor | None:
+        name, args, inputs = call.facts.name, call.args, call.inputs
+        if call.facts.pointwise or name == "masked_fill":
             own = self._at_its_positions(shadows, output.shape)
             return _intersection(shadows, output.shape) if own is None else own
         if name in _PRODUCTS or name.startswith(_QUERIES):
@@ -189,7 +178,7 @@ class Shadows:
             rows, columns = (self._or_real(tensor).any(-1) for tensor in inputs[:2])
             return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
         if name in _REDUCTIONS:
-            return _reduced(name, args, kwargs, shadows[0] if shadows else None, output)
+            return _reduced(call, shadows[0] if shadows else None, output)
         if name.startswith(_QUERIES):
             if name == "convolution" and shadows[0] is not None and not args[6]:
                 return _by_windows(args, shadows[0], output)
@@ -211,10 +200,10 @@ class Shadows:
                 return taken
         return self.by_shape(output)
 
-    def _is_a_walk(self, inputs: list[Tensor], shadows: list[Tensor | None]) -> bool:
+    def _is_a_walk(self, shadows: list[Tensor | None]) -> bool:
         """Whether the positions of a sequence, which were walked one by one, become one sequence again."""
         steps = {mask.shape[1] for mask in self.masks if mask.ndim == 2}
-        return len(inputs) in steps and all(shadow is None for shadow in shadows)
+        return len(shadows) in steps and all(shadow is None for shadow in shadows)
 
     def _at_its_positions(self, shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
         """The shadow of an operand that is a mask of the batch, where another one was moved along the sequence.
@@ -250,10 +239,10 @@ class Shadows:
         shadow = self.get(tensor)
         return torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device) if shadow is None else shadow
 
-    def _copied(self, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor | None] | None:
+    def _copied(self, call: Call) -> list[Tensor | None] | None:
         """Run a copy on the shadows: constants are real, indices stay what they are."""
-        name = func._schema.name.partition("::")[2]  # type: ignore[attr-defined]
-        if name == "copy_":
+        args, kwargs = call.args, call.kwargs
+        if call.facts.name == "copy_":
             shadow = self.get(args[1])
             return [None if shadow is None else shadow.expand(args[0].shape)]
         carriers = {id(tensor) for tensor in tensors_in(args[:1])}  # of entries, not of positions or a mask
@@ -262,10 +251,10 @@ class Shadows:
         )
         if "dtype" in shadow_kwargs:
             shadow_kwargs = {**shadow_kwargs, "dtype": torch.bool}
-        if name == "constant_pad_nd":
+        if call.facts.name == "constant_pad_nd":
             shadow_args = (*shadow_args[:2], True)
         try:
-            copied = [output.bool() for output in tensors_in(func(*shadow_args, **shadow_kwargs))]
+            copied = [output.bool() for output in tensors_in(call.func(*shadow_args, **shadow_kwargs))]
         except (RuntimeError, NotImplementedError):
             return None
         return [self._chosen_by(args, shadow) for shadow in copied]
@@ -298,11 +287,11 @@ def _taken_over(shadow: Tensor, output: Tensor) -> Tensor | None:
     return expanded(shadow, output.shape)
 
 
-def _reduced(name: str, args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:
+def _reduced(call: Call, shadow: Tensor | None, output: Tensor) -> Tensor | None:
     if shadow is None or output.ndim == 0:
         return None
-    place = 2 if name in _SECOND_ARGUMENT else 1
-    axes = kwargs.get("dim", args[place] if len(args) > place else None)
+    place = 2 if call.facts.name in _SECOND_ARGUMENT else 1
+    axes = call.kwargs.get("dim", call.args[place] if len(call.args) > place else None)
     axes = [axes] if isinstance(axes, int) else axes
     if not isinstance(axes, (list, tuple)) or not all(isinstance(axis, int) for axis in axes):
         return None

@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from maskgrad.doctor.frames import Place, here
 from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.operations import COMPARISONS, COPIES, EMPTY, SEES_NAN, Facts
+from maskgrad.doctor.operations import COMPARISONS, COPIES, EMPTY, SEES_NAN, Call
 from maskgrad.doctor.ranks import SentDifferences, passes_on
 from maskgrad.doctor.state import random_state, set_random_state
 from maskgrad.doctor.tensors import flat, key_of, mapped, on, same, tensors_in
@@ -81,8 +81,9 @@ class Twins(Guarded):
             self._storages[key] = (StorageWeakRef(memory), storage, whole)
             self._fresh += 1
             if self._fresh > max(len(self._storages) // 8, 0 if storage.nbytes() > _SMALL else 16):
-                self._fresh = 0
-                self._prune()
+                self._fresh = 0  # twins of tensors that are gone take memory
+                for gone in [key for key, entry in self._storages.items() if entry[0].expired()]:
+                    self.forget(gone)
         else:
             on(entry[1], tensor).copy_(twin)
         if marker:
@@ -94,65 +95,56 @@ class Twins(Guarded):
         self._markers.discard(key)
         self._workspaces.discard(key)
 
-    def _prune(self) -> None:
-        """Twins of tensors that are gone take memory."""
-        for key in [key for key, entry in self._storages.items() if entry[0].expired()]:
-            self.forget(key)
-
     # operations
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def run(self, call: Call) -> Any:
         """The operation on the tensors of the program, and again on their twins if it has any."""
-        if facts.collective:
-            return self._send(func, facts, args, kwargs)
-        if facts.view:
-            result = func(*args, **kwargs)
+        if call.facts.collective:
+            return self._send(call)
+        if call.facts.view:
+            result = call()
             if self._looks_at_views or self._others:
-                self._follow(func, facts, args, kwargs, result)
+                self._follow(call, result)
             return result
-        if facts.name in EMPTY:
-            return func(*args, **kwargs)
-        inputs = tensors_in((args, kwargs))
-        twins = self._twins_of(inputs)
-        if not twins:
-            for tensor in self._written(facts, args, kwargs):
-                self._markers.discard(key_of(tensor) or 0)
-            return func(*args, **kwargs)
-        return self._run_both(func, facts, args, kwargs, inputs, twins)
+        if call.facts.name in EMPTY:
+            return call()
+        twins = self._twins_of(call.inputs)
+        if twins:
+            return self._run_both(call, twins)
+        for tensor in call.written:
+            self._markers.discard(key_of(tensor) or 0)
+        return call()
 
     def _twins_of(self, tensors: list[Tensor]) -> dict[int, Tensor]:
         """The twins of tensors that have one, by the ``id`` of the tensor."""
         return {id(tensor): twin for tensor in tensors if (twin := self.twin(tensor)) is not None}
 
-    def _send(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def _send(self, call: Call) -> Any:
         """An exchange between ranks, once; see :class:`maskgrad.doctor.ranks.SentDifferences`."""
-        if facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
-            return func(*args, **kwargs)
-        inputs = tensors_in((args, kwargs))
-        before = [
-            None if (twin := self.twin(tensor)) is None else (tensor.clone(), twin) for tensor in inputs
-        ]
-        passed = passes_on(facts, args)
-        result = func(*args, **kwargs)
-        targets = inputs if facts.writes else tensors_in(result)
-        for place, (tensor, pair) in enumerate(zip(inputs, before, strict=True)):
-            if pair is None:
-                continue
-            old, twin = pair
+        if call.facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
+            return call()
+        before = {
+            place: (tensor.clone(), twin)
+            for place, tensor in enumerate(call.inputs)
+            if (twin := self.twin(tensor)) is not None
+        }
+        passed = passes_on(call.facts, call.args)
+        result = call()
+        targets = call.inputs if call.facts.writes else tensors_in(result)
+        for place, (old, twin) in before.items():
             target = targets[place] if place < len(targets) else None
             key = None if target is None else key_of(target)
-            if target is not None and key is not None and target.shape == tensor.shape:
+            if target is not None and key is not None and target.shape == old.shape:
                 self._sent.keep(key, target, old, twin if passed else old)
-                self.passed_on(tensor, target)
+                self.passed_on(call.inputs[place], target)
             elif not same(old, twin):
                 why = "what depends on padding is sent to other ranks, and not followed there"
-                self.note_not_followed(facts.name, why)
+                self.note_not_followed(call.facts.name, why)
         return result
 
-    def black_box(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> None:
+    def black_box(self, call: Call) -> None:
         """A function that is run once more, whether or not an argument has a twin."""
-        inputs = tensors_in((args, kwargs))
-        self._run_both(func, facts, args, kwargs, inputs, self._twins_of(inputs))
+        self._run_both(call, self._twins_of(call.inputs))
 
     def leaves_torch(self, tensor: Tensor) -> bool:
         """The memory of a tensor is given to somebody else; whether it depends on padding."""
@@ -165,39 +157,31 @@ class Twins(Guarded):
         twin = self.twin(tensor)
         return tensor if twin is None else twin
 
-    def _run_both(
-        self,
-        func: Callable[..., Any],
-        facts: Facts,
-        args: Any,
-        kwargs: Any,
-        inputs: list[Tensor],
-        twins: dict[int, Tensor],
-    ) -> Any:
-        written = self._written(facts, args, kwargs)
+    def _run_both(self, call: Call, twins: dict[int, Tensor]) -> Any:
+        facts, written = call.facts, call.written
         fresh = [tensor for tensor in written if id(tensor) not in twins and key_of(tensor) is not None]
-        with_twin = [tensor for tensor in inputs if id(tensor) in twins]
+        with_twin = [tensor for tensor in call.inputs if id(tensor) in twins]
         for tensor in fresh:
             if self.twin(tensor) is None:
                 self.set_twin(tensor, on(tensor.untyped_storage().clone(), tensor))
         if fresh:
-            twins = self._twins_of(inputs)
+            twins = self._twins_of(call.inputs)
 
         def other(tensor: Tensor) -> Tensor:
             return twins.get(id(tensor), tensor)
 
-        seen = self._seen(facts, args, kwargs, with_twin, twins) if facts.looks else other
-        twin_args, twin_kwargs = mapped(seen, args), mapped(seen, kwargs)
+        seen = self._seen(call, with_twin, twins) if facts.looks else other
+        twin_args, twin_kwargs = mapped(seen, call.args), mapped(seen, call.kwargs)
         marked = facts.name in COPIES and any(key_of(tensor) in self._markers for tensor in with_twin)
-        before = self.before(func, facts, args, kwargs, written)
-        generator = kwargs.get("generator")
+        before = self.before(call)
+        generator = call.kwargs.get("generator")
         state = random_state(generator) if facts.random else None
-        result = func(*args, **kwargs)
+        result = call()
         if state is not None:
             after = random_state(generator)
             set_random_state(state, generator)
         try:
-            others = func(*twin_args, **twin_kwargs)
+            others = call.func(*twin_args, **twin_kwargs)
         except Exception as error:
             self.note_not_followed(facts.name, str(error))
             return result
@@ -212,32 +196,36 @@ class Twins(Guarded):
             elif targets and key_of(output) in targets:
                 continue
             elif output.shape != twin.shape:
-                self._note_shape(facts, output)
+                self._note_shape(call, output)
             elif place in facts.workspaces or not same(output, twin):
                 self.set_twin(output, twin, marker=marked)
                 if place in facts.workspaces:
                     self._workspaces.add(key_of(output) or 0)
         for tensor in written:
             self._heal(tensor)
-        self.twinned(func, facts, args, kwargs, result, before)
+        self.twinned(call, result, before)
         return result
 
     def _seen(
-        self, facts: Facts, args: Any, kwargs: Any, inputs: list[Tensor], twins: dict[int, Tensor]
+        self, call: Call, with_twin: list[Tensor], twins: dict[int, Tensor]
     ) -> Callable[[Tensor], Tensor]:
         """What the second run is given for each tensor; tests of a marker see the marker."""
-        compares, sees_nan = facts.name in COMPARISONS, facts.name in SEES_NAN
-        tests = compares and _is_a_test(facts, args, kwargs)
-        itself = len(inputs) == 2 and inputs[0] is inputs[1]
+        name = call.facts.name
+        is_loss, compares, sees_nan = name.startswith("nll_loss"), name in COMPARISONS, name in SEES_NAN
+        # a test compares with a number (or a label with the one that is ignored)
+        operand = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
+        number = not isinstance(operand, Tensor) or operand.numel() == 1
+        tests = compares and (is_loss or name == "isin" or number)
+        itself = len(with_twin) == 2 and with_twin[0] is with_twin[1]
         # only a label that the loss ignores is a marker: any other is what the loss is about
-        ignored = next((value for value in reversed(args) if type(value) is int), None) if tests else None
+        ignored = next((value for value in reversed(call.args) if type(value) is int), None)
 
         def seen(tensor: Tensor) -> Tensor:
             twin = twins.get(id(tensor))
             if twin is None:
                 return tensor
             if tests and key_of(tensor) in self._markers:
-                if facts.name.startswith("nll_loss"):
+                if is_loss:
                     return twin if ignored is None else torch.where(tensor.eq(ignored), tensor, twin)
                 return tensor
             if sees_nan and tensor.is_floating_point() and (tests or itself or not compares):
@@ -258,11 +246,11 @@ class Twins(Guarded):
 
     # what recorders add
 
-    def before(self, func: Any, facts: Facts, args: Any, kwargs: Any, written: list[Tensor]) -> Any:  # noqa: ARG002
+    def before(self, call: Call) -> Any:  # noqa: ARG002
         """Called before both runs of an operation; the result is passed on to :meth:`twinned`."""
         return None
 
-    def twinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any, before: Any) -> None:
+    def twinned(self, call: Call, result: Any, before: Any) -> None:
         """An operation ran twice."""
 
     def passed_on(self, tensor: Tensor, target: Tensor) -> None:
@@ -274,38 +262,24 @@ class Twins(Guarded):
         if note not in self.not_followed:
             self.not_followed.append(note)
 
-    def _note_shape(self, facts: Facts, output: Tensor) -> None:
-        self.note_not_followed(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
+    def _note_shape(self, call: Call, output: Tensor) -> None:
+        self.note_not_followed(call.facts.name, f"the shape {tuple(output.shape)} depends on the padding")
 
-    def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
+    def _follow(self, call: Call, result: Any) -> None:
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
-        if not any(
-            key_of(tensor) is None and tensor in self._others for tensor in tensors_in((args, kwargs))
-        ):
+        if not any(key_of(tensor) is None and tensor in self._others for tensor in call.inputs):
             return
-        twins = func(*mapped(self.other, args), **mapped(self.other, kwargs))
+        twins = call.func(*mapped(self.other, call.args), **mapped(self.other, call.kwargs))
         for output, twin in zip(flat(result), flat(twins), strict=False):
             if isinstance(output, Tensor) and output.shape != twin.shape:
-                self._note_shape(facts, output)
+                self._note_shape(call, output)
             elif isinstance(output, Tensor):
                 self.set_twin(output, twin)
 
 
-def _is_a_test(facts: Facts, args: Any, kwargs: Any) -> bool:
-    """Whether something is compared with a number (or a label with the one that is ignored)."""
-    if facts.name.startswith("nll_loss") or facts.name == "isin":
-        return True
-    other = args[1] if len(args) > 1 else kwargs.get("other")
-    return not isinstance(other, Tensor) or other.numel() == 1
-
-
 def _same_geometry(a: Tensor, b: Tensor) -> bool:
     return (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and a.layout is b.layout
-        and a.stride() == b.stride()
-        and a.storage_offset() == b.storage_offset()
-        and a.device == b.device
+        (a.dtype, a.shape, a.layout, a.device) == (b.dtype, b.shape, b.layout, b.device)
+        and (a.stride(), a.storage_offset()) == (b.stride(), b.storage_offset())
         and not (a.is_conj() or b.is_conj() or a.is_neg() or b.is_neg())
     )
