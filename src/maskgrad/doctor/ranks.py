@@ -116,21 +116,21 @@ class SentDifferences:
     """
 
     def __init__(self) -> None:
-        self._on_the_way: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
+        self._on_the_way: dict[int, list[tuple[Tensor, Tensor, Tensor, Any]]] = {}
 
-    def keep(self, key: int, target: Tensor, tensor: Tensor, twin: Tensor) -> None:
-        """``target``, of this memory, will hold what became of ``tensor``."""
+    def keep(self, key: int, target: Tensor, tensor: Tensor, twin: Tensor, known: Any) -> None:
+        """``target``, of this memory, will hold what became of ``tensor``, of which ``known`` was known."""
         apart = twin - tensor if _is_number(tensor) else twin.clone()
-        self._on_the_way.setdefault(key, []).append((target.detach(), tensor.ne(twin), apart))
+        self._on_the_way.setdefault(key, []).append((target.detach(), tensor.ne(twin), apart, known))
 
     def __contains__(self, key: int) -> bool:
         return key in self._on_the_way
 
-    def arrived(self, key: int) -> list[tuple[Tensor, Tensor]]:
-        """The tensors of this memory that are there now, and their twins."""
+    def arrived(self, key: int) -> list[tuple[Tensor, Tensor, Any]]:
+        """The tensors of this memory that are there now, their twins, and what was known."""
         return [
-            (target, torch.where(unequal, target + apart if _is_number(target) else apart, target))
-            for target, unequal, apart in self._on_the_way.pop(key, [])
+            (target, torch.where(unequal, target + apart if _is_number(target) else apart, target), known)
+            for target, unequal, apart, known in self._on_the_way.pop(key, [])
         ]
 
 

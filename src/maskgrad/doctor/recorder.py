@@ -140,10 +140,13 @@ class Recorder(Twins):
                 self._writers.pop(any_key(output), None)
             self._writers.setdefault(any_key(output), []).append(number)
 
-    def passed_on(self, tensor: Tensor, target: Tensor) -> None:
-        """What comes back from other ranks depends on who wrote what was sent."""
-        if target is not tensor:
-            self._writers[any_key(target)] = self._who_wrote([tensor])
+    def sent(self, tensor: Tensor) -> Any:
+        """Who wrote what is sent."""
+        return self._who_wrote([tensor])
+
+    def received(self, target: Tensor, known: Any) -> None:
+        """What comes back depends on who wrote what was sent."""
+        self._writers[any_key(target)] = known
 
     def _follow(self, call: Call, result: Any) -> None:
         super()._follow(call, result)

@@ -48,8 +48,9 @@ class Twins(Guarded):
             other: Tensor | None = self._others.get(tensor)
             return other
         if key in self._sent:
-            for target, twin in self._sent.arrived(key):
+            for target, twin, known in self._sent.arrived(key):
                 self.set_twin(target, twin)
+                self.received(target, known)
                 self._heal(target)
         entry = self._storages.get(key)
         if entry is None:
@@ -124,19 +125,18 @@ class Twins(Guarded):
         if call.facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
             return call()
         before = {
-            place: (tensor.clone(), twin)
+            place: (tensor.clone(), twin, self.sent(tensor))
             for place, tensor in enumerate(call.inputs)
             if (twin := self.twin(tensor)) is not None
         }
         passed = passes_on(call.facts, call.args)
         result = call()
         targets = call.inputs if call.facts.writes else tensors_in(result)
-        for place, (old, twin) in before.items():
+        for place, (old, twin, known) in before.items():
             target = targets[place] if place < len(targets) else None
             key = None if target is None else key_of(target)
             if target is not None and key is not None and target.shape == old.shape:
-                self._sent.keep(key, target, old, twin if passed else old)
-                self.passed_on(call.inputs[place], target)
+                self._sent.keep(key, target, old, twin if passed else old, known)
             elif not same(old, twin):
                 why = "what depends on padding is sent to other ranks, and not followed there"
                 self.note_not_followed(call.facts.name, why)
@@ -253,8 +253,12 @@ class Twins(Guarded):
     def twinned(self, call: Call, result: Any, before: Any) -> None:
         """An operation ran twice."""
 
-    def passed_on(self, tensor: Tensor, target: Tensor) -> None:
-        """A tensor went to other ranks, and ``target`` will hold what comes back."""
+    def sent(self, tensor: Tensor) -> Any:  # noqa: ARG002
+        """A tensor goes to other ranks; the result is given to :meth:`received`."""
+        return None
+
+    def received(self, target: Tensor, known: Any) -> None:
+        """The tensor ``target`` holds what came back."""
 
     def note_not_followed(self, name: str, why: str) -> None:
         """An operation could not be run with the other garbage."""

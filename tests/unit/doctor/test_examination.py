@@ -159,3 +159,22 @@ def test_a_step_that_is_not_deterministic_names_what_draws() -> None:
 
     with pytest.raises(ExaminationError, match=r"first in randn at .*generator=own"):
         mg.doctor.examine(drawing, batch())
+
+
+def test_gradients_of_leaves_that_the_step_makes_move_with_their_samples() -> None:
+    """As in a gradient penalty: the leaf is the step's own, and has a row for each sample."""
+    layer, given = nn.Linear(3, 1), batch()
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        x = b["x"].detach().requires_grad_()
+        scores = layer(x).tanh().squeeze(-1).masked_fill(~b["mask"], 0.0)
+        means = scores.sum(1) / b["mask"].sum(1)
+        (gradient,) = torch.autograd.grad(means.sum(), x, create_graph=True)
+        penalty = gradient.square().sum((1, 2)).sub(1).square()
+        return (means - b["y"]).square().mean() + penalty.mean()
+
+    report = mg.doctor.examine(
+        step, given, experiments=["padding-leak", "padding-length", "order", "denominator"]
+    )
+    assert report.ok, str(report)
+    assert {tried.name for tried in report.experiments} >= {"padding-length", "order", "denominator"}
