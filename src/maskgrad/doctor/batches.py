@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.doctor.tensors import expanded
+from maskgrad.doctor.operations import expanded
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +23,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from maskgrad.doctor.operations import Call, Facts
+from maskgrad.doctor.operations import Call, Facts, mapped, tensors_in
 from maskgrad.doctor.state import random_state, set_random_state
-from maskgrad.doctor.tensors import mapped, tensors_in
 
 __all__ = ["outside"]
 
 _TORCH, _MASKGRAD = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
+#: classes of Triton's kernels, compiled and interpreted
+_LAUNCHERS = (
+    ("triton.runtime.jit", "JITFunction"),
+    ("triton.runtime.interpreter", "InterpretedFunction"),
+)
 #: how the memory of a tensor is handed to somebody else
 _WAYS: list[tuple[Any, str]] = [(Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
 _WAYS += [(torch.UntypedStorage, "data_ptr"), (torch.TypedStorage, "data_ptr")]
@@ -40,8 +45,10 @@ def outside(mode: Any) -> Iterator[None]:
     """Inside, ``mode`` hears of what runs outside of PyTorch."""
     boxes = _Boxes(mode)
     with contextlib.ExitStack() as stack:
-        for kind in _launchers():
-            stack.enter_context(mock.patch.object(kind, "run", boxes.launching(kind.run)))
+        for module, name in _LAUNCHERS:
+            kind = getattr(sys.modules.get(module), name, None)
+            if kind is not None:
+                stack.enter_context(mock.patch.object(kind, "run", boxes.launching(kind.run)))
         for kind, name in _WAYS:
             way, own = getattr(kind, name), name in vars(kind)
             setattr(kind, name, boxes.leaving(f"{kind.__name__}.{name}", way))
@@ -50,17 +57,6 @@ def outside(mode: Any) -> Iterator[None]:
             setattr(kind, name, staticmethod(getattr(boxes, name)(kind, part.__func__)))
             stack.callback(setattr, kind, name, part)
         yield
-
-
-def _launchers() -> Iterator[Any]:
-    """The classes of Triton's kernels, compiled and interpreted, where Triton is loaded."""
-    for module, name in (
-        ("triton.runtime.jit", "JITFunction"),
-        ("triton.runtime.interpreter", "InterpretedFunction"),
-    ):
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None:
-            yield kind
 
 
 @functools.lru_cache(maxsize=1)
@@ -142,36 +138,27 @@ class _Boxes:
     # functions
 
     def forward(self, kind: Any, part: Callable[..., Any]) -> Callable[..., Any]:
-        apart = kind.setup_context is not torch.autograd.Function.setup_context
+        takes_context = kind.setup_context is torch.autograd.Function.setup_context
 
         @functools.wraps(part)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if apart:
-                context: Any = None
-                return self._run(kind, part, context, args, kwargs)
-            return self._run(kind, functools.partial(part, args[0]), args[0], args[1:], kwargs, part)
+            if not self._hears():
+                return part(*args, **kwargs)
+            self._pending = None
+            state = random_state()
+            left, result = self._watched(part, args, kwargs)
+            if left:
+                context, args = (args[0], args[1:]) if takes_context else (None, args)
+                other = _Context(context, self._mode)
+                again = functools.partial(part, other) if takes_context else part
+                twins = self._twice(f"{kind.__name__}.forward", result, again, args, kwargs, state)
+                if takes_context:
+                    self._contexts[id(context)] = (context, other)
+                elif twins:
+                    self._pending = (kind, other, *twins)
+            return result
 
         return forward
-
-    def _run(self, kind: Any, call: Any, context: Any, args: Any, kwargs: Any, part: Any = None) -> Any:
-        if not self._hears():
-            return call(*args, **kwargs)
-        self._pending = None
-        state = random_state()
-        left, result = self._watched(lambda: call(*args, **kwargs))
-        if left:
-            other = _Context(context, self._mode)
-
-            def again(*given: Any, **named: Any) -> Any:
-                return part(other, *given, **named) if part is not None else call(*given, **named)
-
-            twins: list[Any] = []
-            self._twice(f"{kind.__name__}.forward", result, again, args, kwargs, state, twins)
-            if context is not None:
-                self._contexts[id(context)] = (context, other)
-            elif twins:
-                self._pending = (kind, other, *twins[0])
-        return result
 
     def setup_context(self, kind: Any, part: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(part)
@@ -193,47 +180,44 @@ class _Boxes:
             if not self._hears():
                 return part(ctx, *gradients)
             state = random_state()
-            left, result = self._watched(lambda: part(ctx, *gradients))
+            left, result = self._watched(part, (ctx, *gradients), {})
             known = self._contexts.pop(id(ctx), None)
             if left or known:
                 other = known[1] if known else _Context(ctx, self._mode)
                 again = functools.partial(part, other)
-                self._twice(f"{kind.__name__}.backward", result, again, gradients, {}, state, [])
+                self._twice(f"{kind.__name__}.backward", result, again, gradients, {}, state)
             return result
 
         return backward
 
     vjp = backward
 
-    def _watched(self, call: Callable[[], Any]) -> tuple[bool, Any]:
+    def _watched(self, part: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:
         self._open.append(False)
         try:
-            result = call()
+            result = part(*args, **kwargs)
         finally:
             left = self._open.pop()
         return left, result
 
-    def _twice(
-        self, name: str, result: Any, again: Any, args: Any, kwargs: Any, state: Any, twins: list[Any]
-    ) -> None:
-        """The first run was the program's own; the second one is on the twins."""
-        runs: list[None] = []
+    def _twice(self, name: str, result: Any, again: Any, args: Any, kwargs: Any, state: Any) -> list[Any]:
+        """The first run was the program's own; the arguments and results of the second one, on the twins."""
+        runs, twins = itertools.count(), list[Any]()
 
         def replayed(*given: Any, **named: Any) -> Any:
-            runs.append(None)
-            if len(runs) == 1:
+            if next(runs) == 0:
                 return result
             after = random_state()
             set_random_state(state)
             try:
-                found = again(*given, **named)
+                twins[:] = given, again(*given, **named)
             finally:
                 set_random_state(after)
-            twins.append((given, found))
-            return found
+            return twins[1]
 
         with _disable_current_modes(), torch.no_grad():
             self._mode.black_box(Call(replayed, Facts(name), args, kwargs))
+        return twins
 
 
 class _Context:
@@ -265,7 +249,6 @@ class _Context:
 
 
 def _whole(storage: Any) -> Tensor:
-    """All of a memory, as a tensor."""
     if isinstance(storage, torch.TypedStorage):
         storage = storage._untyped_storage
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

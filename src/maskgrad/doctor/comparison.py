@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Padding, fields, tensor_of
-from maskgrad.doctor.tensors import dense, differing
+from maskgrad.doctor.operations import dense, differing
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 

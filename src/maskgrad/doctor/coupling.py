@@ -11,8 +11,8 @@ from torch import Tensor
 from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.leaks import Examination
+from maskgrad.doctor.operations import expanded
 from maskgrad.doctor.recorder import Event, Recorder
-from maskgrad.doctor.tensors import expanded
 from maskgrad.doctor.variants import other_contents, rows_of
 
 __all__ = ["sample_coupling"]

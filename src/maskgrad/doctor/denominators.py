@@ -11,6 +11,7 @@ from torch import Tensor
 
 from maskgrad.doctor.comparison import compare_outcomes
 from maskgrad.doctor.leaks import Examination
+from maskgrad.doctor.operations import dense
 from maskgrad.doctor.reshaped import (
     finding,
     last_division,
@@ -20,7 +21,6 @@ from maskgrad.doctor.reshaped import (
     run_without_dropout,
     splits,
 )
-from maskgrad.doctor.tensors import dense
 from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.variants import rows_of, selected
 from maskgrad.errors import ExaminationError

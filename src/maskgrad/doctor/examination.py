@@ -15,11 +15,11 @@ from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.leaks import Examination, nan_under_mask, padding_leak
 from maskgrad.doctor.modes import Guarded, OperationLog
+from maskgrad.doctor.operations import same
 from maskgrad.doctor.ranks import gathered_report
 from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import empty_row, order, padding_length
-from maskgrad.doctor.tensors import same
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, rows_of

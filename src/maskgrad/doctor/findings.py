@@ -167,7 +167,8 @@ _BY_OPERATION = {
         "x.masked_fill(~mask[..., None], 0.).norm()",
     ),
 }
-_BY_KIND = {
+#: with maskgrad, and without where that is another line
+_BY_KIND: dict[str, tuple[str, ...]] = {
     "padding-leak": ("x = mg.masked(x, mask)", "x = x.masked_fill(~mask, 0.)   # divide by mask.sum()"),
     "nan-under-mask": (
         "loss = F.mse_loss(prediction, mg.from_nan(target))",
@@ -186,26 +187,22 @@ _BY_KIND = {
         "nn.MultiheadAttention(..., batch_first=True)   # or one mask per packed sequence",
         "mask = segments[:, :, None] == segments[:, None, :]",
     ),
-    "order": ("outputs = outputs[order.argsort()]   # back into the order of the batch",) * 2,
+    "order": ("outputs = outputs[order.argsort()]   # back into the order of the batch",),
     "densified-gradient": (
         "mg.optim.Adam(model.parameters())   # takes sparse and dense gradients together",
         "keep the embedding of its own: untie the weight, no penalty on the whole table",
     ),
-    "silent-hook": ("call module(x), not module.forward(x)", "call module(x), not module.forward(x)"),
-    "unused-parameter": (
-        "parameter.requires_grad_(False)", "remove the module, or let the loss depend on it",
-    ),
-    "zero-gradient": ("use the mask with True = real", "use the mask with True = real"),
-    "stale-rows": ("optimizer.flush()   # before the table is read", "optimizer.flush()   # before the table is read"),
+    "silent-hook": ("call module(x), not module.forward(x)",),
+    "unused-parameter": ("parameter.requires_grad_(False)", "remove the module, or let the loss depend on it"),
+    "zero-gradient": ("use the mask with True = real",),
+    "stale-rows": ("optimizer.flush()   # before the table is read",),
 }  # fmt: skip
 
 
 def _remedy_for(kind: str, operation: str) -> str:
-    """Two lines of code: with maskgrad, and without."""
-    ours, plain = _BY_KIND[kind]
+    code: tuple[str, ...] = _BY_KIND[kind]
     if operation and kind in ("padding-leak", "padding-length"):
-        pairs = (code for names, code in _BY_OPERATION.items() if operation.startswith(names))
-        ours, plain = next(pairs, (ours, plain))
-    if ours == plain:
-        return ours
-    return f"{ours}\n{plain}   # without maskgrad" if "#" not in plain else f"{ours}\n{plain}"
+        code = next((pair for names, pair in _BY_OPERATION.items() if operation.startswith(names)), code)
+    if len(code) > 1 and "#" not in code[1]:
+        code = (code[0], f"{code[1]}   # without maskgrad")
+    return "\n".join(code)

@@ -10,8 +10,7 @@ from torch import Tensor
 from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
 from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.origins import Origin, Origins, has_nan, stands_at_padding
-from maskgrad.doctor.recorder import Event, Recorder
+from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins

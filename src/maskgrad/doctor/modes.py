@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maskgrad.doctor.black_boxes import outside
 from maskgrad.doctor.frames import BOUNDARY, Place, here
-from maskgrad.doctor.operations import EMPTY, Call, facts_of
+from maskgrad.doctor.operations import EMPTY, Call, facts_of, key_of, on, tensors_in
 from maskgrad.doctor.ranks import waited_for, with_fake_group
-from maskgrad.doctor.tensors import key_of, on, tensors_in
 
-__all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout"]
+__all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "module_calls"]
+
+
+@contextlib.contextmanager
+def module_calls(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """Inside, ``enter`` is called before each module and ``leave`` after it, also when it fails."""
+    handles = [
+        nn.modules.module.register_module_forward_pre_hook(enter),
+        nn.modules.module.register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class Guarded(TorchDispatchMode):

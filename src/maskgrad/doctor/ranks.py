@@ -19,7 +19,7 @@ from maskgrad.doctor.report import Report, identity
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "SentDifferences", "check_examinable", "gathered_report", "is_replicated", "is_sharded", "passes_on", "united",
+    "SentDifferences", "check_examinable", "gathered_report", "is_sharded", "passes_on", "united",
     "waited_for", "with_fake_group", "without_replication",
 ]  # fmt: skip
 
@@ -72,11 +72,6 @@ def _inner(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         moved = _to_kwargs(args, kwargs, torch.device(wrapper.device_type, wrapper.device_ids[0]), False)
         args, kwargs = moved[0][0], moved[1][0]
     return wrapper.module(*args, **kwargs)
-
-
-def is_replicated(module: nn.Module) -> bool:
-    """Whether other ranks have the same parameters."""
-    return isinstance(module, replicating())
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -15,8 +15,7 @@ from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.frames import Lines, Place, here, is_users
 from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.operations import Call
-from maskgrad.doctor.tensors import key_of, tensors_in
+from maskgrad.doctor.operations import Call, key_of, tensors_in
 from maskgrad.doctor.trial import Outcome
 from maskgrad.optim.lazy.zero_gradients import RowsReadLate
 

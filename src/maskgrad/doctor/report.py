@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import linecache
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -75,29 +75,19 @@ class Report:
                 known[line] = what
 
     def __str__(self) -> str:
-        lines = [f"{len(self.findings)} findings" if len(self.findings) != 1 else "1 finding"]
-        lines += [f"\n{finding}" for finding in self.findings]
-        if self.notes:
-            lines.append("\nnotes")
-            lines += [f"  {note}" for note in self.notes]
-        if self.padding:
-            lines.append("\npadding")
-            lines += [f"  {key}: {source}" for key, source in self.padding.items()]
-        if self.experiments:
-            lines.append("\nexperiments")
-            lines += [f"  {tried.name} ({tried.changed}): {tried.result}" for tried in self.experiments]
+        lines = [_counted(self.findings), *(f"\n{finding}" for finding in self.findings)]
+        parts = {
+            "notes": self.notes,
+            "padding": [f"{key}: {source}" for key, source in self.padding.items()],
+            "experiments": [f"{tried.name} ({tried.changed}): {tried.result}" for tried in self.experiments],
+        }
+        for title, part in parts.items():
+            lines += [f"\n{title}", *(f"  {line}" for line in part)] if part else []
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "ok": self.ok,
-            "findings": [finding.as_dict() for finding in self.findings],
-            "notes": [note.as_dict() for note in self.notes],
-            "experiments": [vars(tried) for tried in self.experiments],
-            "padding": dict(self.padding),
-            "trail": {file: dict(lines) for file, lines in self.trail.items()},
-        }
+        return {"ok": self.ok, **asdict(self)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Report:
@@ -125,6 +115,10 @@ class Report:
         return text
 
 
+def _counted(findings: Sequence[Finding]) -> str:
+    return f"{len(findings)} finding{'s' * (len(findings) != 1)}"
+
+
 def identity(finding: Finding) -> tuple[object, ...]:
     """Findings of one kind at one line are one; without a line it is the message that tells them apart."""
     if finding.file:
@@ -138,7 +132,8 @@ pre { background: #f6f6f6; padding: .5em; overflow-x: auto; }
 .finding { border-left: 4px solid #c33; padding-left: 1em; }
 table.code { border-collapse: collapse; font: 13px/1.4 monospace; width: 100%; }
 table.code td { padding: 0 .6em; white-space: pre; }
-td.number { color: #888; text-align: right; } tr.padding { background: #fff3cd; } tr.real { background: #f8d7da; }
+.code td:first-child { color: #888; text-align: right; }
+tr.padding { background: #fff3cd; } tr.real { background: #f8d7da; }
 tr.mixed { background: #c33; color: #fff; } .key span { padding: 0 .6em; margin-right: .6em; }
 """
 _MEANING = {
@@ -149,8 +144,7 @@ _MEANING = {
 
 
 def _page(report: Report) -> str:
-    """One file that needs no other: HTML and style."""
-    parts = [f"<h1>{len(report.findings)} finding{'' if len(report.findings) == 1 else 's'}</h1>"]
+    parts = [f"<h1>{_counted(report.findings)}</h1>"]
     for finding in report.findings:
         where = f"{escape(finding.file)}:{finding.line}" if finding.file else "no line is known"
         parts.append(
@@ -160,22 +154,24 @@ def _page(report: Report) -> str:
             f"<p>Instead:</p><pre>{escape(finding.remedy)}</pre></div>"
         )
     if report.notes:
-        parts.append(
-            "<h2>Notes</h2><ul>" + "".join(f"<li>{escape(str(note))}</li>" for note in report.notes) + "</ul>"
-        )
+        notes = "".join(f"<li>{escape(str(note))}</li>" for note in report.notes)
+        parts.append(f"<h2>Notes</h2><ul>{notes}</ul>")
     parts += [_listing(file, lines) for file, lines in report.trail.items()]
     if report.experiments:
         rows = "".join(
-            f"<tr><td>{escape(tried.name)}</td><td>{escape(tried.changed)}</td><td>{escape(tried.result)}</td></tr>"
+            _row(escape(tried.name), escape(tried.changed), escape(tried.result))
             for tried in report.experiments
         )
-        parts.append(
-            f"<h2>Experiments</h2><table><tr><th>name</th><th>changed</th><th>result</th></tr>{rows}</table>"
-        )
+        head = "<tr><th>name</th><th>changed</th><th>result</th></tr>"
+        parts.append(f"<h2>Experiments</h2><table>{head}{rows}</table>")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>maskgrad doctor</title>'
         f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
     )
+
+
+def _row(*cells: str, kind: str = "") -> str:
+    return f'<tr class="{kind}"><td>{"</td><td>".join(cells)}</td></tr>'
 
 
 def _listing(file: str, lines: dict[int, str]) -> str:
@@ -187,13 +183,8 @@ def _listing(file: str, lines: dict[int, str]) -> str:
         if not text:
             continue
         if before and number > before + 1:
-            rows.append('<tr><td class="number">⋮</td><td></td></tr>')
-        kind = lines.get(number, "")
-        rows.append(
-            f'<tr class="{kind}"><td class="number">{number}</td><td>{escape(text.rstrip())}</td></tr>'
-        )
+            rows.append(_row("⋮", ""))
+        rows.append(_row(str(number), escape(text.rstrip()), kind=lines.get(number, "")))
         before = number
-    key = "".join(
-        f'<tr class="{kind}"><td></td><td>{meaning}</td></tr>' for kind, meaning in _MEANING.items()
-    )
+    key = "".join(_row("", meaning, kind=kind) for kind, meaning in _MEANING.items())
     return f'<h2>{escape(file)}</h2><table class="code">{"".join(rows)}</table><table class="code key">{key}</table>'

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from maskgrad.doctor.operations import COPIES, Call
-from maskgrad.doctor.tensors import expanded, key_of, mapped, tensors_in
+from maskgrad.doctor.operations import COPIES, Call, expanded, key_of, mapped, tensors_in
 
 __all__ = ["Shadows", "distinct"]
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from maskgrad.doctor.tensors import tensors_in
+from maskgrad.doctor.operations import tensors_in
 from maskgrad.optim.averaging import ExponentialMovingAverage
 from maskgrad.optim.lazy.averages import LazyAverage, LazyAverages
 from maskgrad.optim.lazy.history import History

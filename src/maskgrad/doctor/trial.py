@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from maskgrad.distributed.silence import replicating
 from maskgrad.doctor.batches import fields, tensor_of
-from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.origins import has_nan
-from maskgrad.doctor.ranks import check_examinable, is_replicated, without_replication
+from maskgrad.doctor.modes import Guarded, module_calls
+from maskgrad.doctor.operations import tensors_in
+from maskgrad.doctor.ranks import check_examinable, without_replication
+from maskgrad.doctor.recorder import has_nan
 from maskgrad.doctor.state import (
     ModuleState,
     RunState,
@@ -21,7 +23,6 @@ from maskgrad.doctor.state import (
     objects_with_state,
     set_all_random_states,
 )
-from maskgrad.doctor.tensors import tensors_in
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
@@ -133,7 +134,7 @@ class Trial:
     def replicas(self) -> nn.Module | None:
         """A module of which other ranks have replicas, and examine them as well."""
         inside = (module for root in self.roots for module in root.modules())
-        return next(filter(is_replicated, inside), None)
+        return next((module for module in inside if isinstance(module, replicating())), None)
 
     def modules(self) -> dict[int, str]:
         """The dotted name of each module by its id."""
@@ -163,15 +164,10 @@ class Trial:
             if inside:
                 inside.pop()
 
-        handles = [
-            nn.modules.module.register_module_forward_pre_hook(enter),
-            nn.modules.module.register_module_forward_hook(leave, always_call=True),
-        ]
         try:
-            yield
+            with module_calls(enter, leave):
+                yield
         finally:
-            for handle in handles:
-                handle.remove()
             self._found_roots = True
             self.rows = self.rows or [0]
 

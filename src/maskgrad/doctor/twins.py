@@ -12,10 +12,21 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from maskgrad.doctor.frames import Place, here
 from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.operations import COMPARISONS, COPIES, EMPTY, SEES_NAN, Call
+from maskgrad.doctor.operations import (
+    COMPARISONS,
+    COPIES,
+    EMPTY,
+    SEES_NAN,
+    Call,
+    flat,
+    key_of,
+    mapped,
+    on,
+    same,
+    tensors_in,
+)
 from maskgrad.doctor.ranks import SentDifferences, passes_on
 from maskgrad.doctor.state import random_state, set_random_state
-from maskgrad.doctor.tensors import flat, key_of, mapped, on, same, tensors_in
 
 __all__ = ["Twins"]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from maskgrad.doctor.operations import same
 from maskgrad.doctor.recorder import Recorder
-from maskgrad.doctor.tensors import same
 from maskgrad.doctor.twins import Twins
 
 REAL = torch.tensor([[True, True, True, False], [True, False, False, False], [True, True, False, False]])
