@@ -120,27 +120,22 @@ def compare_outcomes(before: Outcome, after: Outcome, count: int) -> Difference:
     """Loss and gradients of two runs on other rows, or on rows of another length.
 
     A gradient that is absent counts as zero. Gradients of the batch, and of leaves that the step makes out of it, have
-    the ``count`` samples along some dimension: they move with the samples, and are not compared.
+    the ``count`` samples along some dimension, or other shapes: they move with the samples, and are not compared.
     """
     difference = Difference()
     if before.loss is not None and after.loss is not None:
         losses = before.loss.reshape(()), after.loss.reshape(())
         if not_close(*losses):
             difference.loss = (float(losses[0]), float(losses[1]))
-    gradients = [
-        {
-            name: dense(gradient)
-            for name, gradient in outcome.gradients.items()
-            if not (name in outcome.own and count in gradient.shape)
-        }
-        for outcome in (before, after)
-    ]
-    sizes = [float(grad.abs().max()) for grads in gradients for grad in grads.values() if grad.numel()]
+    pairs: dict[str, list[Tensor]] = {}
+    for name in before.gradients.keys() | after.gradients.keys():
+        pair = [dense(outcome.gradients[name]) for outcome in (before, after) if name in outcome.gradients]
+        if name in before.own | after.own and (len(pair) < 2 or count in pair[0].shape):
+            continue
+        pairs[name] = pair if len(pair) == 2 else [*pair, torch.zeros_like(pair[0])]
+    sizes = [float(gradient.abs().max()) for pair in pairs.values() for gradient in pair if gradient.numel()]
     scale = _SMALL * max((size for size in sizes if size == size), default=0.0)
-    for name in gradients[0].keys() | gradients[1].keys():
-        known = [grads[name] for grads in gradients if name in grads]
-        first, second = (grads.get(name, torch.zeros_like(known[0])) for grads in gradients)
-        # gradients of other shapes are those of the batch itself, which has another shape now
+    for name, (first, second) in pairs.items():
         if first.shape == second.shape and not_close(first, second, scale):
             difference.gradients[name] = float((first.double() - second.double()).abs().max())
     return difference

@@ -13,7 +13,7 @@ from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.operations import expanded
 from maskgrad.doctor.recorder import Event, Recorder
-from maskgrad.doctor.variants import other_contents, rows_of
+from maskgrad.doctor.variants import other_contents
 
 __all__ = ["sample_coupling"]
 
@@ -27,8 +27,6 @@ _MASKS = ("mask", "length", "lens", "position", "label", "target")
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of the batch that is given other contents."""
-
     words: str
     #: what stays real: of shape (B,), or of (B, T) for one of several sequences in a row
     others: Tensor
@@ -37,7 +35,7 @@ class _Part:
 def sample_coupling(case: Examination) -> None:
     """Other contents in one sample: no other sample may be computed differently."""
     inside = fields(case.trial.batch)
-    count = rows_of(case.trial.batch, case.paddings)
+    count = case.count
     parts = _segments(inside)
     if count > 1:
         parts.append(_Part(f"sample {count - 1}", torch.arange(count) != count - 1))

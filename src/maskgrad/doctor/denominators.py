@@ -13,6 +13,7 @@ from maskgrad.doctor.comparison import compare_outcomes
 from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.operations import dense
 from maskgrad.doctor.reshaped import (
+    DRAWS,
     finding,
     last_division,
     longest_first,
@@ -22,7 +23,7 @@ from maskgrad.doctor.reshaped import (
     splits,
 )
 from maskgrad.doctor.trial import Outcome
-from maskgrad.doctor.variants import rows_of, selected
+from maskgrad.doctor.variants import selected
 from maskgrad.errors import ExaminationError
 
 __all__ = ["denominator", "takes_parts"]
@@ -35,23 +36,20 @@ _MEANS = "the number of parts (a mean of means)"
 
 def denominator(case: Examination) -> None:
     """A step that splits its batch, or is told how, or is given the parts one by one."""
-    count = rows_of(case.trial.batch, case.paddings)
     own = takes_parts(case.trial.step)
     if case.parts is None and not own:
         if "denominator" not in case.asked:
             return  # parts belong to the training loop, and the step is not told of them; `order` sees its own
-        if splits(case, count):
+        if splits(case):
             order(case)
             return
-    ways = _sizes(case.parts, count)
+    ways = _sizes(case.parts, case.count)
     if any(shape for _, shape in run_as_it_is(case)[1].draws):
-        case.note(
-            "denominator", "left out: the program draws random numbers of its own, and would draw others"
-        )
+        case.note("denominator", DRAWS)
     elif own:
-        _split_by_the_step(case, ways, count)
+        _split_by_the_step(case, ways)
     else:
-        _added_up(case, ways, count)
+        _added_up(case, ways)
 
 
 def takes_parts(step: Callable[..., Any]) -> bool:
@@ -63,7 +61,6 @@ def takes_parts(step: Callable[..., Any]) -> bool:
 
 
 def _sizes(parts: Any, count: int) -> list[list[int]]:
-    """The sizes of the parts for each way to split."""
     if count < 2:
         raise ExaminationError(
             f"batch: expected at least two samples, to be split into parts, found {count}; give a larger batch"
@@ -94,16 +91,16 @@ def _unequal(number: int, count: int) -> list[int]:
     return [count - small * (number - 1), *[small] * (number - 1)]
 
 
-def _arranged(case: Examination, count: int) -> list[Tensor]:
+def _arranged(case: Examination) -> list[Tensor]:
     """As the batch is, and so that parts differ most in their tokens."""
-    as_it_is, longest = torch.arange(count), longest_first(case, count)
+    as_it_is, longest = torch.arange(case.count), longest_first(case)
     return [as_it_is, as_it_is.flip(0) if torch.equal(longest, as_it_is) else longest]
 
 
-def _split_by_the_step(case: Examination, ways: list[list[int]], count: int) -> None:
+def _split_by_the_step(case: Examination, ways: list[list[int]]) -> None:
     """The step splits its batch as it is told: all ways give what the whole batch gives."""
-    step = case.trial.step
-    for rows in _arranged(case, count):
+    step, count = case.trial.step, case.count
+    for rows in _arranged(case):
         batch = selected(case.trial.batch, rows, count)
         found = []
         try:
@@ -121,13 +118,13 @@ def _split_by_the_step(case: Examination, ways: list[list[int]], count: int) -> 
                 return
 
 
-def _added_up(case: Examination, ways: list[list[int]], count: int) -> None:
+def _added_up(case: Examination, ways: list[list[int]]) -> None:
     """Parts run one by one and are added up; one denominator has to fit in all ways, and to be the only one."""
-    counts = _counts(case, count)
+    count, counts = case.count, _counts(case)
     fitting: dict[str, list[float]] = {}
-    first = None
-    ways_of_rows = [(rows, sizes) for rows in _arranged(case, count) for sizes in ways]
-    for number, (rows, sizes) in enumerate(ways_of_rows):
+    first, whole = None, run_as_it_is(case)[0]
+    arranged = [(rows, sizes) for rows in _arranged(case) for sizes in ways]
+    for number, (rows, sizes) in enumerate(arranged):
         outcomes = [
             run_without_dropout(case, selected(case.trial.batch, rows[part], count))[0]
             for part in torch.arange(count).split(sizes)
@@ -135,9 +132,8 @@ def _added_up(case: Examination, ways: list[list[int]], count: int) -> None:
         weights = {_RIGHT[0]: [1.0] * len(sizes), _MEANS: [1 / len(sizes)] * len(sizes)}
         for name, of_samples in counts.items():
             weights[name] = [float(part.sum() / of_samples.sum()) for part in of_samples[rows].split(sizes)]
-        whole = run_as_it_is(case)[0]
         differences = {
-            name: compare_outcomes(whole, _combined(outcomes, factors, sizes), count)
+            name: compare_outcomes(whole, _combined(outcomes, factors), count)
             for name, factors in weights.items()
         }
         fitting = {
@@ -154,15 +150,15 @@ def _added_up(case: Examination, ways: list[list[int]], count: int) -> None:
     _judge(case, fitting, first)
 
 
-def _counts(case: Examination, count: int) -> dict[str, Tensor]:
+def _counts(case: Examination) -> dict[str, Tensor]:
     """What each sample may count: itself, or its real entries, once for all tensors that have the same ones."""
     keys: dict[tuple[float, ...], list[str]] = {}
     for padding in case.paddings:
-        if padding.mask.ndim and padding.mask.shape[0] == count:
-            entries = padding.mask.reshape(count, -1).sum(1).tolist()
+        if padding.mask.ndim and padding.mask.shape[0] == case.count:
+            entries = padding.mask.reshape(case.count, -1).sum(1).tolist()
             keys.setdefault(tuple(entries), []).append(repr(padding.key))
     tokens = {f"its number of real entries of {', '.join(k)}": torch.tensor(n) for n, k in keys.items()}
-    return {_RIGHT[1]: torch.ones(count), **tokens}
+    return {_RIGHT[1]: torch.ones(case.count), **tokens}
 
 
 def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> None:
@@ -184,7 +180,7 @@ def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> No
     if others:
         case.note(
             "denominator",
-            f"cannot be told: the parts add up to the whole batch weighed with {right[0]}, and as well with "
+            f"cannot be decided: the parts add up to the whole batch weighed with {right[0]}, and as well with "
             f"{' and with '.join(others)}; give a batch whose samples differ in their values and lengths",
         )
 
@@ -194,14 +190,14 @@ def _words(count: int, sizes: list[int], rows: Tensor) -> str:
     return f"with the batch of {count},{order} in parts of {', '.join(map(str, sizes))},"
 
 
-def _combined(outcomes: list[Outcome], factors: list[float], sizes: list[int]) -> Outcome:
-    """What the parts give, weighed and added up; without gradients that have the samples of the part."""
+def _combined(outcomes: list[Outcome], factors: list[float]) -> Outcome:
+    """What the parts give, weighed and added up."""
     losses, gradients = [], dict[str, Tensor]()
-    for outcome, factor, size in zip(outcomes, factors, sizes, strict=True):
+    for outcome, factor in zip(outcomes, factors, strict=True):
         if outcome.loss is not None:
             losses.append(outcome.loss.reshape(()) * factor)
         for name, gradient in outcome.gradients.items():
-            if not (name in outcome.own and size in gradient.shape):
-                part = dense(gradient) * factor
-                gradients[name] = gradients[name] + part if name in gradients else part
-    return Outcome(torch.stack(losses).sum() if losses else None, gradients)
+            part = dense(gradient) * factor
+            gradients[name] = gradients[name] + part if name in gradients else part
+    own = frozenset().union(*(outcome.own for outcome in outcomes))
+    return Outcome(torch.stack(losses).sum() if losses else None, gradients, own=own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, 
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
-from maskgrad.doctor.variants import KINDS, other_contents
+from maskgrad.doctor.variants import KINDS, other_contents, rows_of
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["Examination", "findings_of", "garble", "nan_findings", "nan_under_mask", "padding_leak"]
@@ -36,6 +37,11 @@ class Examination:
     #: results of the program as it is, by experiment
     base: dict[str, Any] = field(default_factory=dict)
 
+    @functools.cached_property
+    def count(self) -> int:
+        """The number of samples."""
+        return rows_of(self.trial.batch, self.paddings)
+
     def tried(self, name: str, changed: str, result: str) -> None:
         """Write down what was done."""
         self.report.experiments.append(Experiment(name, changed, result))
@@ -51,10 +57,13 @@ def padding_leak(case: Examination) -> None:
         difference, _ = _with_garbage(case, "padding-leak", case.paddings, kind, seed)
         if not difference:
             continue
+        name, found = "padding-leak", list[Finding]()
         if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in case.paddings):
-            case.report.add(nan_findings(case, kind, seed, difference))
-        else:
-            case.report.add(_locate(case, case.paddings, kind, seed, "padding-leak", difference))
+            name, found = "nan-under-mask", nan_findings(case, "nan-under-mask")
+        if not any(finding.operation for finding in found):
+            # also if the batch's own NaN went straight into the loss: the line is that at which real entries take it up
+            found = _locate(case, case.paddings, kind, seed, name, difference)
+        case.report.add(found)
         return
 
 
@@ -137,7 +146,6 @@ def _locate(
 
 
 def _ends(outcome: Outcome, difference: Difference) -> list[Tensor]:
-    """What differs: the loss, or else gradients."""
     if difference.loss is not None and outcome.loss is not None:
         return [outcome.loss]
     return [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
@@ -206,7 +214,7 @@ def _nan_as_it_is(case: Examination) -> None:
     )
     if not {"nan-under-mask", "empty-row"} & set(case.report.kinds()):
         kind = "empty-row" if empty else "nan-under-mask"
-        case.report.add(nan_findings(case, "numbers", 0, None, finding_kind=kind))
+        case.report.add(nan_findings(case, kind))
     case.tried("nan-under-mask", "nothing", "the program as it is gives NaN")
 
 
@@ -237,15 +245,7 @@ def _holds_no_numbers(case: Examination, padding: Padding) -> bool:
     return tensor.is_floating_point() and not bool(tensor[~padding.entries(tensor)].isfinite().all())
 
 
-def nan_findings(
-    case: Examination,
-    kind: str,
-    seed: int,
-    difference: Difference | None,
-    *,
-    finding_kind: str = "nan-under-mask",
-    batch: Any = None,
-) -> list[Finding]:
+def nan_findings(case: Examination, kind: str, batch: Any = None) -> list[Finding]:
     """The operations from which the NaN in loss and gradients come."""
     trace = Origins(has_nan)
 
@@ -258,21 +258,14 @@ def nan_findings(
     lost, origins, names = case.trial.run(trace, batch, after=read)
     if not lost and not names:
         return []
-    if not any(origin.operation for origin in origins) and difference:
-        # the batch's own NaN went straight into the loss: the line is that at which real entries take it up
-        return _locate(case, case.paddings, kind, seed, finding_kind, difference)
-    what = (
-        "the loss is NaN"
-        if lost
-        else f"the loss is a number, but the gradient of {names[0]}"
-        + (f" and {len(names) - 1} more hold NaN" if len(names) > 1 else " holds NaN")
-    )
+    others = f" and {len(names) - 1} more hold NaN" if len(names) > 1 else " holds NaN"
+    what = "the loss is NaN" if lost else f"the loss is a number, but the gradient of {names[0]}{others}"
+    when = "with a sample that is all padding " if kind == "empty-row" else ""
     made = [origin for origin in origins if origin.operation] or origins
-    when = {"empty-row": "with a sample that is all padding "}.get(finding_kind, "")
     return [
         Finding.at(
             origin,
-            finding_kind,
+            kind,
             f"{when}{what}: {origin.operation or 'the batch'} makes NaN "
             + ("in the backward pass of this line" if origin.backward else "here"),
             affected={"loss": lost, "gradients": names},

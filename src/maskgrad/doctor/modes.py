@@ -93,10 +93,6 @@ class Guarded(TorchDispatchMode):
         """The operation itself; subclasses do more."""
         return call()
 
-    def black_box(self, call: Call) -> None:
-        """A function of which only arguments and results are seen."""
-        self.run(call)
-
     def leaves_torch(self, tensor: Tensor) -> bool:
         """The memory of a tensor is given to somebody else, who may write there; whether it depends on padding."""
         self.keep(tensor)

@@ -14,24 +14,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "COMPARISONS",
-    "COPIES",
-    "EMPTY",
-    "SEES_NAN",
-    "Call",
-    "Facts",
-    "any_key",
-    "dense",
-    "differing",
-    "expanded",
-    "facts_of",
-    "flat",
-    "key_of",
-    "mapped",
-    "on",
-    "same",
-    "tensors_in",
-]
+    "COMPARISONS", "COPIES", "EMPTY", "SEES_NAN", "Call", "Facts", "any_key", "dense", "differing",
+    "expanded", "facts_of", "flat", "key_of", "mapped", "on", "same", "tensors_in",
+]  # fmt: skip
 
 #: what is often among arguments, and needs no question
 _NUMBERS = {int, float, bool, type(None)}

@@ -19,7 +19,7 @@ from maskgrad.doctor.report import Report, identity
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "SentDifferences", "check_examinable", "gathered_report", "is_sharded", "passes_on", "united",
+    "check_examinable", "gathered_report", "is_sharded", "passes_on", "united",
     "waited_for", "with_fake_group", "without_replication",
 ]  # fmt: skip
 
@@ -102,37 +102,6 @@ def check_examinable(module: nn.Module) -> None:
         )
 
 
-class SentDifferences:
-    """By how much twins are apart from tensors that are on their way to other ranks.
-
-    An exchange happens once: a second one would find nobody, and a result is not there yet when the operation returns.
-    So the difference between tensor and twin is kept, and added to the result when something first reads it: by then
-    the program has waited for it.
-    """
-
-    def __init__(self) -> None:
-        self._on_the_way: dict[int, list[tuple[Tensor, Tensor, Tensor, Any]]] = {}
-
-    def keep(self, key: int, target: Tensor, tensor: Tensor, twin: Tensor, known: Any) -> None:
-        """``target``, of this memory, will hold what became of ``tensor``, of which ``known`` was known."""
-        apart = twin - tensor if _is_number(tensor) else twin.clone()
-        self._on_the_way.setdefault(key, []).append((target.detach(), tensor.ne(twin), apart, known))
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._on_the_way
-
-    def arrived(self, key: int) -> list[tuple[Tensor, Tensor, Any]]:
-        """The tensors of this memory that are there now, their twins, and what was known."""
-        return [
-            (target, torch.where(unequal, target + apart if _is_number(target) else apart, target), known)
-            for target, unequal, apart, known in self._on_the_way.pop(key, [])
-        ]
-
-
-def _is_number(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 def passes_on(facts: Facts, args: Any) -> bool:
     """Whether what a rank gives to an exchange is part of what it gets where it gave it."""
     if facts.name.startswith("broadcast"):
@@ -174,15 +143,12 @@ def _shared(
             ranks, _ = found.setdefault(same(one), ([], one))
             if rank not in ranks:
                 ranks.append(rank)
-    return [
-        one
-        if len(ranks) == len(reports)
-        else replace(
-            one,
-            **{words: f"on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {getattr(one, words)}"},
-        )
-        for ranks, one in found.values()
-    ]
+    united = []
+    for ranks, one in found.values():
+        who = f"on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: "
+        all_have_it = len(ranks) == len(reports)
+        united.append(one if all_have_it else replace(one, **{words: who + getattr(one, words)}))
+    return united
 
 
 def gathered_report(result: Report | Exception, group: Any) -> Report:

@@ -76,7 +76,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [_counted(self.findings), *(f"\n{finding}" for finding in self.findings)]
-        parts = {
+        parts: dict[str, Sequence[Any]] = {
             "notes": self.notes,
             "padding": [f"{key}: {source}" for key, source in self.padding.items()],
             "experiments": [f"{tried.name} ({tried.changed}): {tried.result}" for tried in self.experiments],

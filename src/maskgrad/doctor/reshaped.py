@@ -16,14 +16,15 @@ from maskgrad.doctor.leaks import Examination, nan_findings
 from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.trial import Outcome
-from maskgrad.doctor.variants import emptied, pads_left, rows_of, selected, widened
+from maskgrad.doctor.variants import emptied, pads_left, selected, widened
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "empty_row", "finding", "last_division", "longest_first", "order", "padding_length", "run_as_it_is",
+    "DRAWS", "empty_row", "finding", "last_division", "longest_first", "order", "padding_length", "run_as_it_is",
     "run_without_dropout", "splits",
 ]  # fmt: skip
 
+DRAWS = "left out: the program draws random numbers of its own, and would draw others"
 #: of two outputs: what may be compared, None if nothing can be
 Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
 
@@ -131,9 +132,9 @@ def _changed(case: Examination, name: str, batch: Any, words: str) -> Difference
         return None
     if mode.draws != other.draws or (name == "order" and any(shape for _, shape in mode.draws)):
         place = mode.draws[0][0] if mode.draws else None
-        case.note(name, "left out: the program draws random numbers of its own, and would draw others", place)
+        case.note(name, DRAWS, place)
         return None
-    difference = compare_outcomes(before, after, rows_of(case.trial.batch, case.paddings))
+    difference = compare_outcomes(before, after, case.count)
     case.tried(name, words, difference.words("so") or "nothing changed")
     return difference
 
@@ -175,23 +176,26 @@ def padding_length(case: Examination) -> None:
 
 def order(case: Examination) -> None:
     """The rows in another order."""
-    count = rows_of(case.trial.batch, case.paddings)
-    if count < 2:
+    if case.count < 2:
         return
-    for rows in _orders(case, count):
-        batch = selected(case.trial.batch, rows, count)
+    as_it_is = torch.arange(case.count)
+    # backwards, turned by one, and the longest sample first: parts of the batch then hold other numbers of tokens
+    for rows in (as_it_is.flip(0), as_it_is.roll(1), longest_first(case)):
+        if torch.equal(rows, as_it_is):
+            continue
+        batch = selected(case.trial.batch, rows, case.count)
         words = f"with the samples in the order {rows.tolist()}"
         difference = _changed(case, "order", batch, words)
         if difference is None:
             return
         if not difference:
             continue
-        if splits(case, count):
+        if splits(case):
             if "denominator" not in case.report.kinds():
                 parts = len(case.trial.rows)
                 words = f"the step computes the batch in {parts} parts, and {words}, that is in other parts"
                 case.report.add([finding("denominator", last_division(case, batch), words, difference)])
-        elif _in_pairs(case, count):
+        elif _in_pairs(case):
             case.note("order", "samples that belong together are recognised by their places in the batch")
         else:
             entry = _first_difference(_log(case), _log(case, batch), _permuted(rows))
@@ -199,22 +203,17 @@ def order(case: Examination) -> None:
         return
 
 
-def _orders(case: Examination, count: int) -> list[Tensor]:
-    """Backwards, turned by one, and the longest sample first: parts of the batch then hold other numbers of tokens."""
-    orders = [torch.arange(count).flip(0), torch.arange(count).roll(1), longest_first(case, count)]
-    return [rows for rows in orders if not torch.equal(rows, torch.arange(count))]
-
-
-def longest_first(case: Examination, count: int) -> Tensor:
+def longest_first(case: Examination) -> Tensor:
     """The rows by how many real entries they have; as they are if no mask says so."""
-    masks = [p.mask for p in case.paddings if p.mask.ndim and p.mask.shape[0] == count]
+    masks = [p.mask for p in case.paddings if p.mask.ndim and p.mask.shape[0] == case.count]
     if not masks:
-        return torch.arange(count)
-    return masks[0].reshape(count, -1).sum(1).cpu().argsort(descending=True, stable=True)
+        return torch.arange(case.count)
+    return masks[0].reshape(case.count, -1).sum(1).cpu().argsort(descending=True, stable=True)
 
 
-def _in_pairs(case: Examination, count: int) -> bool:
+def _in_pairs(case: Examination) -> bool:
     """Whether nothing changes as long as neighbours, or the halves of the batch, stay together."""
+    count = case.count
     if count < 4 or count % 2:
         return False
     half = torch.arange(count // 2).flip(0)
@@ -226,10 +225,10 @@ def _in_pairs(case: Examination, count: int) -> bool:
     return False
 
 
-def splits(case: Examination, count: int) -> bool:
+def splits(case: Examination) -> bool:
     """Whether the step gives its model parts of the batch, one after the other."""
     rows = case.trial.rows
-    return len(rows) > 1 and 1 < max(rows) < count  # the order of single samples changes no part
+    return len(rows) > 1 and 1 < max(rows) < case.count  # the order of single samples changes no part
 
 
 def last_division(case: Examination, batch: Any = None) -> LoggedOperation | None:
@@ -243,14 +242,13 @@ def last_division(case: Examination, batch: Any = None) -> LoggedOperation | Non
 
 def empty_row(case: Examination) -> None:
     """One sample that is all padding."""
-    count = rows_of(case.trial.batch, case.paddings)
-    if count < 2 or case.gives_nan:
+    row = case.count - 1
+    if row < 1 or case.gives_nan:
         return
-    batch = emptied(case.trial.batch, case.paddings, count - 1)
+    batch = emptied(case.trial.batch, case.paddings, row)
     if batch is None:
         return
-    words = f"sample {count - 1} is all padding"
-
+    words = f"sample {row} is all padding"
     try:
         found = case.trial.run(WithoutDropout(), batch, after=Outcome.has_nan)
     except Exception as error:
@@ -259,7 +257,7 @@ def empty_row(case: Examination) -> None:
     case.tried("empty-row", words, "there is a NaN" if found else "no NaN")
     if not found:
         return
-    findings = nan_findings(case, "numbers", 0, None, finding_kind="empty-row", batch=batch)
+    findings = nan_findings(case, "empty-row", batch)
     if "empty-row" in case.asked:
         case.report.add(findings)
         return

@@ -234,7 +234,6 @@ class Shadows:
         return expanded(torch.stack(known).all(0), output.shape)
 
     def _or_real(self, tensor: Tensor) -> Tensor:
-        """The shadow, all True where all is real."""
         shadow = self.get(tensor)
         return torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device) if shadow is None else shadow
 

@@ -25,7 +25,7 @@ from maskgrad.doctor.operations import (
     same,
     tensors_in,
 )
-from maskgrad.doctor.ranks import SentDifferences, passes_on
+from maskgrad.doctor.ranks import passes_on
 from maskgrad.doctor.state import random_state, set_random_state
 
 __all__ = ["Twins"]
@@ -44,7 +44,8 @@ class Twins(Guarded):
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._markers: set[int] = set()
         self._workspaces: set[int] = set()
-        self._sent = SentDifferences()
+        #: for memory of what comes from other ranks: where, and by how much, it will be apart from its twin
+        self._sent: dict[int, list[tuple[Tensor, Tensor, Tensor, Any]]] = {}
         self._fresh = 0
         self._looks_at_views = type(self)._follow is not Twins._follow
         #: operations that could not be run on garbage, or gave a result of another shape: line, and what happened
@@ -59,8 +60,9 @@ class Twins(Guarded):
             other: Tensor | None = self._others.get(tensor)
             return other
         if key in self._sent:
-            for target, twin, known in self._sent.arrived(key):
-                self.set_twin(target, twin)
+            for target, unequal, apart, known in self._sent.pop(key):
+                twin = target + apart if _is_number(target) else apart
+                self.set_twin(target, torch.where(unequal, twin, target))
                 self.received(target, known)
                 self._heal(target)
         entry = self._storages.get(key)
@@ -132,7 +134,12 @@ class Twins(Guarded):
         return {id(tensor): twin for tensor in tensors if (twin := self.twin(tensor)) is not None}
 
     def _send(self, call: Call) -> Any:
-        """An exchange between ranks, once; see :class:`maskgrad.doctor.ranks.SentDifferences`."""
+        """An exchange between ranks, once.
+
+        A second one would find nobody, and a result is not there yet when the operation returns. So the difference
+        between tensor and twin is kept, and added to the result when something first reads it: by then the program has
+        waited for it.
+        """
         if call.facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
             return call()
         before = {
@@ -147,7 +154,9 @@ class Twins(Guarded):
             target = targets[place] if place < len(targets) else None
             key = None if target is None else key_of(target)
             if target is not None and key is not None and target.shape == old.shape:
-                self._sent.keep(key, target, old, twin if passed else old, known)
+                new = twin if passed else old
+                apart = new - old if _is_number(old) else new.clone()
+                self._sent.setdefault(key, []).append((target.detach(), old.ne(new), apart, known))
             elif not same(old, twin):
                 why = "what depends on padding is sent to other ranks, and not followed there"
                 self.note_not_followed(call.facts.name, why)
@@ -290,6 +299,10 @@ class Twins(Guarded):
                 self._note_shape(call, output)
             elif isinstance(output, Tensor):
                 self.set_twin(output, twin)
+
+
+def _is_number(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _same_geometry(a: Tensor, b: Tensor) -> bool:

@@ -7,9 +7,11 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -231,31 +233,23 @@ def watch(
         if watched.stops and watched.done:
             raise _Stopped
 
-    handle = nn.modules.module.register_module_forward_pre_hook(_with_keywords(watched))
-    _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[assignment, method-assign]
-    torch.autograd.backward = run_backward
+    def called(module: nn.Module, args: Any) -> None:
+        # a hook for all modules is not given keywords: they are in the frame of the call
+        watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
+
+    handle = nn.modules.module.register_module_forward_pre_hook(called)
     try:
-        with torch.compiler.set_stance("force_eager"):
+        with (
+            mock.patch.object(_BaseDataLoaderIter, "__next__", next_batch),
+            mock.patch.object(torch.autograd, "backward", run_backward),
+            torch.compiler.set_stance("force_eager"),
+        ):
             yield watched
     except _Stopped:
         pass
     finally:
         watched.close()
-        torch.autograd.backward = backward
-        _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
         handle.remove()
-
-
-def _with_keywords(watched: Watch) -> Callable[[nn.Module, Any], None]:
-    """A hook for all modules is not given keywords: they are read from the frame of the call."""
-
-    def called(module: nn.Module, args: Any) -> None:
-        frame = inspect.currentframe()
-        caller = frame.f_back if frame is not None else None
-        kwargs = caller.f_locals.get("kwargs", {}) if caller is not None else {}
-        watched.called(module, args, kwargs)
-
-    return called
 
 
 class _Watching:
@@ -329,7 +323,6 @@ def lightning_callback(**options: Any) -> Any:
 
 
 def _callback(base: Any, options: dict[str, Any], begin: str, look: str, *ends: str) -> Any:
-    """A callback with methods of these names."""
     watching = _Watching(options)
 
     def calling(function: Callable[[], None]) -> Callable[..., None]:
