@@ -58,7 +58,7 @@ def _leaves(batch: Any) -> dict[Key, Any]:
 def replaced(batch: Any, new: Mapping[Key, Any], *, above: str = "") -> Any:
     """The batch with the tensors at the keys of ``new`` replaced; everything else is shared."""
     if isinstance(batch, _LEAVES):
-        return new.get(f"{above}0" if above else 0, batch)
+        return new.get(0, batch)
     changed: dict[Any, Any] = {}
     for key, part in _parts(batch):
         place: Key = f"{above}{key}" if above else key

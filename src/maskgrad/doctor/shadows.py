@@ -31,47 +31,29 @@ def distinct(masks: list[Tensor]) -> list[Tensor]:
 
 
 def _shaped(mask: Tensor, output: Tensor) -> Tensor | None:
-    """The mask, if an axis has the size of the batch and others that of the sequence."""
-    if not output.ndim or not output.numel():
-        return None
-    if mask.ndim == 1:
-        return _by_rows(mask.to(output.device), output)
-    if mask.ndim != 2 or output.ndim < 2:
-        return None
-    rows, steps = mask.shape
-    mask = mask.to(output.device)
+    """The mask of samples, or of samples and positions, if an axis has their number; heads may stand with samples."""
     shape = list(output.shape)
-    if shape[0] == rows * steps:
-        return expanded(mask.flatten(), output.shape)
-    batch = next((axis for axis, size in enumerate(shape) if size == rows), None)
-    heads = 1
+    if not output.numel() or not 1 <= mask.ndim <= min(2, len(shape)):
+        return None
+    mask = mask.to(output.device)
+    if mask.ndim == 2 and shape[0] == mask.numel():
+        return expanded(mask.flatten(), shape)
+    batch = next((axis for axis, size in enumerate(shape) if size == len(mask)), None)
     if batch is None:
-        if not shape[0] or shape[0] % rows or steps not in shape[1:]:
+        if shape[0] % len(mask):
             return None
-        batch, heads = 0, shape[0] // rows
-    axes = [axis for axis, size in enumerate(shape) if size == steps and axis != batch]
+        batch, mask = 0, mask.repeat_interleave(shape[0] // len(mask), 0)
+    if mask.ndim == 1:
+        return expanded(mask, shape[batch:]).expand(shape)
+    axes = [axis for axis, size in enumerate(shape) if size == mask.shape[1] and axis != batch]
     if not axes:
         return None
     shadow = torch.ones(shape, dtype=torch.bool, device=output.device)
-    repeated = mask.repeat_interleave(heads, 0)
     for axis in axes[:2] if len(axes) > 1 and axes[1] == axes[0] + 1 else axes[:1]:
         view = [1] * len(shape)
-        view[batch], view[axis] = shape[batch], steps
-        shadow &= (repeated if batch < axis else repeated.t()).reshape(view)
+        view[batch], view[axis] = shape[batch], shape[axis]
+        shadow &= (mask if batch < axis else mask.t()).reshape(view)
     return shadow
-
-
-def _by_rows(mask: Tensor, output: Tensor) -> Tensor | None:
-    """The mask of whole samples, along the first axis of their number, or of a multiple in front."""
-    rows, shape = len(mask), list(output.shape)
-    axis = next((axis for axis, size in enumerate(shape) if size == rows), None)
-    if axis is None:
-        if shape[0] < rows or shape[0] % rows:
-            return None
-        axis, mask = 0, mask.repeat_interleave(shape[0] // rows)
-    view = [1] * len(shape)
-    view[axis] = shape[axis]
-    return mask.reshape(view).expand(shape)
 
 
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
