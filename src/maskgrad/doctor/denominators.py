@@ -35,11 +35,11 @@ _MEANS = "the number of parts (a mean of means)"
 
 
 def denominator(case: Examination) -> None:
-    """A step that splits its batch, or is told how, or is given the parts one by one."""
+    """A step that splits its batch, or is given the sizes, or the parts one by one."""
     own = takes_parts(case.trial.step)
     if case.parts is None and not own:
         if "denominator" not in case.asked:
-            return  # parts belong to the training loop, and the step is not told of them; `order` sees its own
+            return  # parts belong to the training loop, and the step does not know them; `order` sees its own
         if splits(case):
             order(case)
             return
@@ -53,7 +53,7 @@ def denominator(case: Examination) -> None:
 
 
 def takes_parts(step: Callable[..., Any]) -> bool:
-    """Whether a step is told how to split its batch."""
+    """Whether a step is given the sizes of its parts."""
     try:
         return "parts" in inspect.signature(step).parameters
     except (TypeError, ValueError):
@@ -98,7 +98,7 @@ def _arranged(case: Examination) -> list[Tensor]:
 
 
 def _split_by_the_step(case: Examination, ways: list[list[int]]) -> None:
-    """The step splits its batch as it is told: all ways give what the whole batch gives."""
+    """The step splits its batch into parts of these sizes: all ways give what the whole batch gives."""
     step, count = case.trial.step, case.count
     for rows in _arranged(case):
         batch = selected(case.trial.batch, rows, count)

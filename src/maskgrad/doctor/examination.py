@@ -66,7 +66,7 @@ def examine(
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls
-            ``backward`` itself. With a keyword ``parts`` it is told the sizes of the parts to split the batch into.
+            ``backward`` itself. With a keyword ``parts`` it is given the sizes of the parts to split the batch into.
         batch: dict or other mapping, tuple, list, dataclass or tensor.
         padding: for each key of the batch (position in a tuple) a Boolean mask, True where entries are real, of the
             leading dimensions of the tensor; or the key of such a mask in the batch. By default it is recognised: from
@@ -77,7 +77,7 @@ def examine(
         quick: make the experiment ``padding-leak`` alone.
         progress: called with the name of each experiment, its number, and how many there are.
         parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword
-            ``parts`` is told the sizes, and must give what it gives for ``parts=[size of the whole batch]``. To any
+            ``parts`` is given the sizes, and must give what it gives for ``parts=[size of the whole batch]``. To any
             other the parts are given one by one: either their sum, or their mean weighed by samples, must be what the
             whole batch gives, loss and all gradients, and no other weights may fit as well.
         required: raise if padding is needed and none is known, instead of noting it.

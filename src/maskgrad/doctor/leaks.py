@@ -128,7 +128,7 @@ def _locate(
     """Repeat a run with records, and say where the difference enters.
 
     Large numbers that only overflow, in an exponential for instance, are no fault: what NaN in the padding would do
-    is told by an experiment of its own.
+    is the question of an experiment of its own.
     """
     if kind == "large" and not difference.finite:
         return []
