@@ -79,8 +79,9 @@ class Guarded(TorchDispatchMode):
 
     def operation(self, call: Call) -> Any:
         """Run an operation, and remember the memory that it writes or makes."""
-        for tensor in call.written:
-            self.keep(tensor)
+        if call.facts.writes:
+            for tensor in call.written:
+                self.keep(tensor)
         result = self.run(call)
         if not call.facts.view:
             for tensor in tensors_in(result):

@@ -47,13 +47,15 @@ def _collect(tree: Any, found: list[Tensor]) -> None:
 
 def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Arguments with other tensors; see :func:`tensors_in`."""
-    if isinstance(tree, Tensor):
-        return function(tree)
     if isinstance(tree, (tuple, list)):
-        return type(tree)([mapped(function, member) for member in tree])
+        kept = [  # tensors and numbers need no call of their own
+            function(m) if isinstance(m, Tensor) else m if type(m) in _NUMBERS else mapped(function, m)
+            for m in tree
+        ]
+        return type(tree)(kept)
     if isinstance(tree, dict):
         return {key: mapped(function, member) for key, member in tree.items()}
-    return tree
+    return function(tree) if isinstance(tree, Tensor) else tree
 
 
 def flat(tree: Any) -> list[Any]:

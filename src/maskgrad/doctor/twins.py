@@ -125,8 +125,9 @@ class Twins(Guarded):
         twins = self._twins_of(call.inputs)
         if twins:
             return self._run_both(call, twins)
-        for tensor in call.written:
-            self._markers.discard(key_of(tensor) or 0)
+        if call.facts.writes:
+            for tensor in call.written:
+                self._markers.discard(key_of(tensor) or 0)
         return call()
 
     def _twins_of(self, tensors: list[Tensor]) -> dict[int, Tensor]:
@@ -178,7 +179,7 @@ class Twins(Guarded):
         return tensor if twin is None else twin
 
     def _run_both(self, call: Call, twins: dict[int, Tensor]) -> Any:
-        facts, written = call.facts, call.written
+        facts, written = call.facts, call.written if call.facts.writes else []
         fresh = [tensor for tensor in written if id(tensor) not in twins and key_of(tensor) is not None]
         with_twin = [tensor for tensor in call.inputs if id(tensor) in twins]
         for tensor in fresh:
@@ -191,7 +192,7 @@ class Twins(Guarded):
             return twins.get(id(tensor), tensor)
 
         seen = self._seen(call, with_twin, twins) if facts.looks else other
-        twin_args, twin_kwargs = mapped(seen, call.args), mapped(seen, call.kwargs)
+        twin_args, twin_kwargs = mapped(seen, call.args), call.kwargs and mapped(seen, call.kwargs)
         marked = facts.name in COPIES and any(key_of(tensor) in self._markers for tensor in with_twin)
         before = self.before(call)
         generator = call.kwargs.get("generator")
