@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from benchmarks.case import OURS, Case, Comparison, Implementation
 from benchmarks.families.models import Program, programs
 from benchmarks.plan import Family, Point
-from maskgrad.doctor.leaks import compare, garble
-from maskgrad.doctor.recognition import recognised
-from maskgrad.doctor.trail import Recorder
+from maskgrad.doctor.batches import recognised
+from maskgrad.doctor.comparison import compare_twins
+from maskgrad.doctor.leaks import garble
+from maskgrad.doctor.modes import Guarded
+from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.trial import Outcome, Trial
-from maskgrad.doctor.twins import Guarded, Twins
+from maskgrad.doctor.twins import Twins
 
 __all__ = ["FAMILY"]
 
@@ -58,7 +60,7 @@ def _contest(program: Program, run: str, mistake: bool) -> Comparison:
         garble(mode, data, paddings, "numbers")
 
         def read(outcome: Outcome) -> Tensor:
-            assert bool(compare(mode, outcome, trial, paddings)) == mistake
+            assert bool(compare_twins(mode, outcome, trial, paddings)) == mistake
             return _numbers(outcome.loss, outcome.gradients)
 
         found: Tensor = trial.run(mode, after=read)

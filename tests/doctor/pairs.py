@@ -1,4 +1,4 @@
-"""The corpus: programs with a mistake beside the same programs mended, one file a pair in ``corpus/``.
+"""The corpus: programs with a mistake beside the same programs fixed, one file a pair in ``corpus/``.
 
 A file of the corpus is plain PyTorch and has
 
@@ -6,7 +6,7 @@ A file of the corpus is plain PyTorch and has
   ``owner/repository#number``, or ``none found; `` and what was looked for;
 * ``kind``, the kind of finding that is expected, one of ``maskgrad.doctor``'s;
 * ``batch``, and ``padding`` where it cannot be recognised; ``model`` where the program has one module for all;
-* ``wrong(batch)`` and ``mended(batch)``, which return the loss;
+* ``wrong(batch)`` and ``fixed(batch)``, which return the loss;
 * the comment ``# leak`` on the line that must be named; for kinds that name no line, ``module`` instead.
 """
 
@@ -100,7 +100,7 @@ def examine(program: ModuleType, step: str) -> doctor.Report:
 
 def diagnose(pair: Pair) -> Outcome:
     try:
-        wrong, mended = (examine(load(pair.path), step).findings for step in ("wrong", "mended"))
+        wrong, fixed = (examine(load(pair.path), step).findings for step in ("wrong", "fixed"))
     except ExaminationError as error:
         return Outcome(False, False, (f"refused: {error}",), ())
     of_kind = [finding for finding in wrong if finding.kind == pair.kind]
@@ -108,7 +108,7 @@ def diagnose(pair: Pair) -> Outcome:
         right = bool(of_kind) and Path(of_kind[0].file) == pair.path and of_kind[0].line in pair.marked
     else:
         right = any(pair.module in (finding.module or "") for finding in of_kind)
-    return Outcome(bool(of_kind), right, tuple(map(described, wrong)), tuple(map(described, mended)))
+    return Outcome(bool(of_kind), right, tuple(map(described, wrong)), tuple(map(described, fixed)))
 
 
 def described(finding: doctor.Finding) -> str:

@@ -24,7 +24,7 @@ def table(all_pairs: list[Pair]) -> str:
     head = f"""Written by `python -m tests.doctor.table` from `tests/doctor/corpus/`.
 
 Of {len(all_pairs)} programs with a mistake **{right + other} are found**: {right} at the line that is marked
-in its file, {other} at another line, and **{verdicts["missed"]} missed**. In the {len(all_pairs)} mended programs
+in its file, {other} at another line, and **{verdicts["missed"]} missed**. In the {len(all_pairs)} fixed programs
 and in {len(PROGRAMS)} longer ones that are right there are **0 false alarms**.
 
 | kind | program | what is wrong in it | thread | result |

@@ -1,4 +1,4 @@
-"""Each pair of the corpus: the mistake is found at its line, and nothing is found once it is mended."""
+"""Each pair of the corpus: the mistake is found at its line, and nothing is found once it is fixed."""
 
 from __future__ import annotations
 

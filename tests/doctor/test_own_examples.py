@@ -152,4 +152,4 @@ def test_the_script_of_the_tour_leaks_where_it_says() -> None:
     finding = doctor.examine(leaking.step, batch).findings[0]
     assert (finding.kind, finding.code) == ("padding-leak", "pooled = hidden.mean(1)")
     assert Path(finding.file) == Path(leaking.__file__)
-    assert doctor.examine(leak.mended, batch).ok
+    assert doctor.examine(leak.fixed, batch).ok

@@ -156,12 +156,14 @@ def test_a_training_that_is_shorter_than_the_watch_ends_it(fit: Any, callback: A
     assert torch.autograd.backward is before
 
 
-def test_a_training_that_fails_ends_the_watch() -> None:
+@pytest.mark.parametrize(("fit", "callback"), TRAINERS)
+def test_a_training_that_fails_ends_the_watch(fit: Any, callback: Any) -> None:
     class Failing(Pooled):
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
+        def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
             raise RuntimeError("the model's own")
 
     before = torch.autograd.backward
     with pytest.raises(RuntimeError, match="the model's own"):
-        by_lightning(Failing(leaks=False), mg.doctor.lightning_callback())
+        fit(Failing(leaks=False), callback())
     assert torch.autograd.backward is before
+    assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()

@@ -70,7 +70,7 @@ def test_the_doctor_finds_the_line_and_nothing_in_the_mended_script() -> None:
     assert "padding-leak at `pooled = hidden.mean(1)`" in part.finding
     assert [row["findings"] for row in part.rows.values()] == [1, 0]
     batch = leaking.batch_of()
-    assert leak.mended(batch).item() != pytest.approx(leaking.step(batch).item(), rel=1e-6)
+    assert leak.fixed(batch).item() != pytest.approx(leaking.step(batch).item(), rel=1e-6)
 
 
 def test_a_cell_marks_the_best_and_says_the_difference_from_the_first_row() -> None:

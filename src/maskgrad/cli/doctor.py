@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json as json_files
+import os
 import runpy
+import shutil
+import signal
 import sys
+import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,17 +18,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskgrad.cli.doctor_ranks import Ranks
 from maskgrad.errors import ExaminationError, MissingDependencyError
 from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
     from maskgrad.doctor import Report
 
-__all__ = ["doctor"]
+__all__ = ["Ranks", "doctor"]
 
 #: exit status if something was found, and if nothing can be said
 FOUND, UNABLE = 1, 2
+#: for how long rank 0 waits for the reports of others, which have made the same steps
+PATIENCE_S = 60.0
+#: the same once torchrun ends all ranks because one has failed: what they have to say comes now
+GRACE_S = 2.0
 
 
 def doctor(
@@ -41,7 +50,7 @@ def doctor(
     html: Annotated[Path | None, typer.Option(help="Write the report to this file as one HTML page.")] = None,
 ) -> None:
     """Run a script while its first training steps are examined; exit status 1 if padding reaches what counts."""
-    told = _told(padding)
+    given = _given(padding)
     if not script.is_file():
         raise typer.BadParameter(f"there is no file {str(script)!r}", param_hint="'SCRIPT'")
     try:
@@ -60,7 +69,7 @@ def doctor(
             with (
                 ranks.running(),
                 _progress(steps, shown=json is None and not ranks.rank) as progress,
-                watch(told, steps=steps, stop=stop, progress=progress) as watched,
+                watch(given, steps=steps, stop=stop, progress=progress) as watched,
             ):
                 _run(script, context.args)
         except ExaminationError as error:
@@ -85,7 +94,13 @@ def doctor(
         if incomplete:
             raise typer.Exit(UNABLE)
         if report.ok and not report.experiments:
-            typer.echo(_nothing_seen(watched.unpadded), err=True)
+            message = "the script ended without a backward pass; give the script that trains"
+            if watched.unpadded:
+                message = (
+                    "no padding was recognised in the batches of the script; name it with --padding KEY=MASK, such as "
+                    "--padding input_ids=attention_mask"
+                )
+            typer.echo(f"Error: {message}", err=True)
             raise typer.Exit(UNABLE)
         if not report.ok:
             raise typer.Exit(FOUND)
@@ -105,32 +120,27 @@ def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[str, int, int], 
     ) as bar:
         task = bar.add_task("waiting for a batch", total=steps)
 
-        def told(name: str, number: int, total: int) -> None:
+        def show(name: str, number: int, total: int) -> None:
             bar.update(task, description=name, completed=number, refresh=True)
             if number >= total:
                 bar.stop()
 
-        yield told
+        yield show
 
 
-def _told(padding: list[str] | None) -> dict[Any, Any] | None:
-    if not padding:
-        return None
-    told: dict[Any, Any] = {}
-    for pair in padding:
-        key, equals, mask = pair.partition("=")
-        if not (key and equals and mask):
+def _given(padding: list[str] | None) -> dict[Any, Any] | None:
+    given: dict[Any, Any] = {}
+    for pair in padding or []:
+        key, _, mask = pair.partition("=")
+        if not (key and mask):
             raise typer.BadParameter(
                 f"expected KEY=MASK, found {pair!r}; write --padding input_ids=attention_mask",
                 param_hint="'--padding'",
             )
-        told[_key(key)] = _key(mask)
-    return told
-
-
-def _key(text: str) -> Any:
-    """Positions in a tuple are numbers."""
-    return int(text) if text.isdigit() else text
+        # positions in a tuple are numbers
+        name, of = (int(text) if text.isdigit() else text for text in (key, mask))
+        given[name] = of
+    return given or None
 
 
 def _run(script: Path, arguments: list[str]) -> None:
@@ -172,10 +182,94 @@ def _write(report: Report, json: Path | None, html: Path | None) -> None:
                 raise typer.Exit(UNABLE) from None
 
 
-def _nothing_seen(unpadded: int) -> str:
-    if unpadded:
-        return (
-            "Error: no padding was recognised in the batches of the script; name it with --padding KEY=MASK, such as "
-            "--padding input_ids=attention_mask"
-        )
-    return "Error: the script ended without a backward pass; give the script that trains"
+class Ranks:
+    """This process among those that torchrun has started on this machine; alone where it has started none."""
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self._local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.size)))
+        self._running = self._ends = False
+
+    def hand_over(self, report: Report, *, failed: bool) -> None:
+        """Give the report to rank 0."""
+        path = self._folder() / f"{self.rank}.json"
+        part = path.with_suffix(".part")  # whoever sees the file sees all of it
+        part.write_text(json_files.dumps({"failed": failed, **report.as_dict()}), encoding="utf-8")
+        part.replace(path)
+
+    @contextlib.contextmanager
+    def spared(self) -> Iterator[None]:
+        """On rank 0: if another rank fails, torchrun ends this one too; the program ends then, the report does not."""
+        if self.rank or self.size == 1:
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, self._end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _end(self, number: int, frame: object) -> None:  # noqa: ARG002
+        """The first time the program ends, or the waiting; the second time the process."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._ends = True
+        if self._running:
+            raise SystemExit(128 + number)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """While the program runs."""
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+
+    def collected(self, report: Report, *, failed: bool) -> tuple[Report, bool]:
+        """On rank 0: the report of all ranks, and whether the program failed on one of them."""
+        from maskgrad.doctor import Note, Report
+        from maskgrad.doctor.ranks import united
+
+        folder, others = self._folder(), range(1, self._local)
+        patience_s = 5.0 if failed else PATIENCE_S  # what is left after a failure ends soon, or not by itself
+        until = time.monotonic() + patience_s
+        while not all((folder / f"{rank}.json").exists() for rank in others) and time.monotonic() < until:
+            time.sleep(0.05)
+            if self._ends:
+                until = min(until, time.monotonic() + GRACE_S)
+                self._ends = False
+        reports, silent = {0: report}, []
+        for rank in range(1, self.size):
+            try:
+                plain: dict[str, Any] = json_files.loads(
+                    (folder / f"{rank}.json").read_text(encoding="utf-8")
+                )
+            except FileNotFoundError:
+                silent.append(rank)
+                continue
+            failed |= plain["failed"]
+            reports[rank] = Report.from_dict(plain)
+        shutil.rmtree(folder, ignore_errors=True)
+        whole = united(reports)
+        if silent:
+            whole.note(
+                Note(
+                    "ranks",
+                    f"no report came from rank {', '.join(map(str, silent))}: they run on other machines, or did not "
+                    f"end within {patience_s:.0f} s, or before this rank was told to end",
+                )
+            )
+        return whole, failed
+
+    def _folder(self) -> Path:
+        """One for each run of torchrun, and each time that it starts its processes anew; of this user alone."""
+        names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+        run = "-".join(os.environ.get(name, "") for name in names)
+        run = "".join(letter if letter.isalnum() else "-" for letter in run)
+        owner = os.getuid() if hasattr(os, "getuid") else 0
+        folder = Path(tempfile.gettempdir()) / f"maskgrad-doctor-{owner}-{run}-{os.getppid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if hasattr(os, "getuid") and folder.stat().st_uid != owner:
+            raise PermissionError(f"{folder} belongs to another user; set TMPDIR to a folder of your own")
+        return folder

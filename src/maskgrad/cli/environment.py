@@ -25,10 +25,13 @@ _COMPUTING = ("torch", "numpy", "numba", "llvmlite", "triton")
 
 def environment() -> dict[str, Any]:
     """Everything, as plain data; imports Dynamo and the compiler of the kernels to find out."""
+    importlib.import_module("torch._dynamo")  # patches that wait for it are then applied
+    patch_facts = ("target", "how", "state", "is_off", "reason", "without", "versions", "test")
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {
         "versions": _versions(),
-        "kernels": _kernels(),
-        "patches": _patches(),
+        "kernels": {device: kernels_in_use(device) for device in devices},
+        "patches": [{fact: getattr(patch, fact) for fact in patch_facts} for patch in PATCHES],
         "devices": _devices(),
         "threads": _threads(),
     }
@@ -49,18 +52,6 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _kernels() -> dict[str, dict[str, str]]:
-    """By device, which body of each kernel runs for a large tensor."""
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    return {device: kernels_in_use(device) for device in devices}
-
-
-def _patches() -> list[dict[str, Any]]:
-    importlib.import_module("torch._dynamo")  # what waits for it is then applied
-    facts = ("target", "how", "state", "is_off", "reason", "without", "versions", "test")
-    return [{fact: getattr(patch, fact) for fact in facts} for patch in PATCHES]
-
-
 def _devices() -> dict[str, str]:
     found = {"cpu": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"}
     for i in range(torch.cuda.device_count()):
@@ -70,23 +61,20 @@ def _devices() -> dict[str, str]:
     return found
 
 
-def _pool() -> str:
-    if not numba_works():
-        return "nothing: numba cannot be used"
-    from maskgrad.kernels.cpu import threads  # brings the compiler
-
-    return threads.pool()
-
-
 def _threads() -> dict[str, Any]:
     """Of PyTorch's pool, which our loops use too, and of who says how many there are."""
     may_use = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    pool = "nothing: numba cannot be used"
+    if numba_works():
+        from maskgrad.kernels.cpu import threads  # brings the compiler
+
+        pool = threads.pool()
     return {
         "cores of the machine": os.cpu_count(),
         "cores this process may use": may_use,
         "threads of PyTorch": torch.get_num_threads(),
         "threads between operations": torch.get_num_interop_threads(),
-        "compiled kernels run on": _pool(),
+        "compiled kernels run on": pool,
         "environment": {
             name: os.environ[name]
             for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "MASKGRAD_KERNELS")

@@ -39,9 +39,7 @@ def info(
 
 
 def _table(title: str, rows: dict[str, Any]) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = _empty(title)
     for name, value in rows.items():
         shown = " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
         table.add_row(name, shown or "-")
@@ -49,29 +47,29 @@ def _table(title: str, rows: dict[str, Any]) -> Table:
     return table
 
 
+def _empty(title: str) -> Table:
+    from rich.table import Table
+
+    return Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+
+
 def _by_body(kernels: dict[str, str]) -> dict[str, str]:
     """Which kernels each body runs: there are more kernels than bodies."""
-    return {
-        body: f"{len(names)}: {', '.join(names)}"
-        for body in sorted(set(kernels.values()))
-        if (names := [name for name, runs in kernels.items() if runs == body])
-    }
+    found: dict[str, list[str]] = {body: [] for body in sorted(set(kernels.values()))}
+    for name, body in kernels.items():
+        found[body].append(name)
+    return {body: f"{len(names)}: {', '.join(names)}" for body, names in found.items()}
 
 
 def _patches(patches: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-
-    table = Table(
-        title="Inside PyTorch", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0)
-    )
+    table = _empty("Inside PyTorch")
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for patch in patches:
         is_off = patch["is_off"]
-        table.add_row(
-            "[bold red]off[/]" if is_off else patch["state"], f"[bold]{patch['target']}[/] ({patch['how']})"
-        )
+        state = "[bold red]off[/]" if is_off else patch["state"]
         words = f"{patch['state']}: {patch['without']}" if is_off else f"PyTorch {patch['reason']}"
+        table.add_row(state, f"[bold]{patch['target']}[/] ({patch['how']})")
         table.add_row("", f"[dim]{words}[/]")
     table.add_row("", "")
     return table

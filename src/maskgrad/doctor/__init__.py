@@ -1,10 +1,9 @@
 """The doctor: where does padding leak, in any PyTorch program? See the page "Is my masking right?"."""
 
-from maskgrad.doctor.callbacks import huggingface_callback, lightning_callback
 from maskgrad.doctor.examination import examine
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.watching import Watch, watch
+from maskgrad.doctor.watching import Watch, huggingface_callback, lightning_callback, watch
 
 __all__ = [
     "Experiment",

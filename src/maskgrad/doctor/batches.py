@@ -1,19 +1,23 @@
-"""Batches of any form: the tensors in them by key, and the same batch with other tensors."""
+"""Batches of any form: the tensors in them by key, and which of their entries are padding."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Hashable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from maskgrad.doctor.operations import expanded
+from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Key", "fields", "ragged", "replaced", "tensor_of"]
+__all__ = ["IGNORED", "Key", "Padding", "fields", "ragged", "recognised", "replaced", "tensor_of"]
 
 Key = Hashable
 _LEAVES = (Tensor, MaskedTensor, PackedSequence)
@@ -54,7 +58,7 @@ def _leaves(batch: Any) -> dict[Key, Any]:
 def replaced(batch: Any, new: Mapping[Key, Any], *, above: str = "") -> Any:
     """The batch with the tensors at the keys of ``new`` replaced; everything else is shared."""
     if isinstance(batch, _LEAVES):
-        return new.get(f"{above}0" if above else 0, batch)
+        return new.get(0, batch)
     changed: dict[Any, Any] = {}
     for key, part in _parts(batch):
         place: Key = f"{above}{key}" if above else key
@@ -100,3 +104,170 @@ def _with(batch: Any, changed: dict[Any, Any]) -> Any:
     for name, part in changed.items():
         object.__setattr__(other, name, part)
     return other
+
+
+#: the label that PyTorch's losses ignore
+IGNORED = -100
+_LENGTHS = ("length", "lens", "seq_len", "seqlen", "num_tokens")
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Which entries of one tensor of the batch are real, and how that is known."""
+
+    key: Key
+    #: Boolean, of the leading dimensions of the tensor, or of its shape with sizes of 1
+    mask: Tensor
+    source: str
+    #: the key of the tensor that says so, if it is in the batch
+    mask_key: Key | None = None
+    #: the mask has the meaning of `True = padding` in the batch
+    inverted: bool = False
+
+    def entries(self, tensor: Tensor) -> Tensor:
+        """The mask in the shape of the tensor."""
+        return _expanded(self.mask, tensor)
+
+
+def recognised(batch: Any, padding: Mapping[Key, Any] | None) -> list[Padding]:
+    """The padding of each tensor of a batch.
+
+    Args:
+        batch: dict, tuple, list, dataclass or tensor.
+        padding: for each key a mask (True = real) or the key of a mask in the batch; None to find out.
+
+    Raises:
+        ExaminationError: a key is not in the batch, or a mask does not fit.
+    """
+    inside = fields(batch)
+    if padding is None:
+        return _found(inside)
+    if isinstance(padding, (Tensor, str)) or not isinstance(padding, Mapping):
+        raise ExaminationError(
+            f"padding: expected a mapping from keys of the batch to masks or keys of masks, "
+            f"found {type(padding).__name__}; write padding={{{next(iter(inside), 'x')!r}: mask}}"
+        )
+    return [_given(inside, key, mask) for key, mask in padding.items()]
+
+
+def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Padding:
+    known = f"the batch has {', '.join(map(repr, inside)) or 'no tensors'}"
+    if key not in inside:
+        raise ExaminationError(f"padding: {key!r} is no key of the batch; {known}")
+    mask_key: Key | None = None
+    if not isinstance(given, Tensor):
+        if isinstance(given, MaskedTensor) or given not in inside:
+            raise ExaminationError(
+                f"padding[{key!r}]: expected a Boolean tensor or the key of one, found {given!r}; {known}"
+            )
+        mask_key, given = given, tensor_of(inside[given])
+    tensor = tensor_of(inside[key])
+    if given.dtype != torch.bool and not bool(((given == 0) | (given == 1)).all()):
+        raise ExaminationError(
+            f"padding[{key!r}]: expected a mask, Boolean or of zeros and ones, found other numbers; "
+            f"lengths make one: torch.arange(size) < lengths[:, None]"
+        )
+    mask = given if given.dtype == torch.bool else given != 0
+    try:
+        _expanded(mask, tensor)
+    except RuntimeError:
+        raise ExaminationError(
+            f"padding[{key!r}]: a mask of shape {tuple(mask.shape)} does not fit the tensor of shape "
+            f"{tuple(tensor.shape)}; give a mask of its leading dimensions, such as {tuple(tensor.shape[: mask.ndim])}"
+        ) from None
+    return Padding(key, mask, "given", mask_key)
+
+
+def _expanded(mask: Tensor, tensor: Tensor) -> Tensor:
+    """The mask in the shape of the tensor: leading dimensions are matched first."""
+    sizes = zip(mask.shape, tensor.shape, strict=False)
+    if mask.ndim <= tensor.ndim and all(size in (1, wanted) for size, wanted in sizes):
+        return expanded(mask, tensor.shape)
+    return mask.expand(tensor.shape)
+
+
+def _found(inside: dict[Key, Tensor | MaskedTensor]) -> list[Padding]:
+    masks = {key: found for key, field in inside.items() if (found := _as_mask(key, field)) is not None}
+    lengths = {key: field for key, field in inside.items() if _is_lengths(key, field, inside)}
+    paddings = []
+    for key, field in inside.items():
+        if key in masks or key in lengths:
+            continue
+        padding = _own(key, field) or _by_mask(key, field, masks) or _by_lengths(key, field, lengths)
+        if padding is not None and not bool(padding.mask.all()):
+            paddings.append(padding)
+    return paddings
+
+
+def _own(key: Key, field: Tensor | MaskedTensor) -> Padding | None:
+    """Padding that the tensor itself marks."""
+    if field.layout is not torch.strided:
+        return None
+    if isinstance(field, MaskedTensor):
+        return Padding(key, field.mask.clone(), "the pattern of the MaskedTensor")
+    if field.is_floating_point() and bool(field.isnan().any()):
+        return Padding(key, ~field.isnan(), "NaN")
+    if field.dtype == torch.int64 and bool((field == IGNORED).any()):
+        return Padding(key, field != IGNORED, f"labels of {IGNORED}")
+    return None
+
+
+def _as_mask(key: Key, field: Tensor | MaskedTensor) -> tuple[Tensor, bool] | None:
+    """The mask that a tensor is, True = real, and whether it was turned round; None if it is no mask."""
+    if isinstance(field, MaskedTensor) or field.layout is not torch.strided:
+        return None
+    name = key.lower() if isinstance(key, str) else None
+    if field.ndim != 2 or field.numel() == 0 or (name is not None and "mask" not in name):
+        return None
+    if field.dtype != torch.bool:
+        if name is None or not bool(((field == 0) | (field == 1)).all()):
+            return None
+        field = field != 0
+    inverted = (
+        name is not None and ("padding_mask" in name or "pad_mask" in name) and not bool(field[:, 0].all())
+    )
+    return (~field if inverted else field), inverted
+
+
+def _by_mask(key: Key, field: Tensor | MaskedTensor, masks: dict[Key, tuple[Tensor, bool]]) -> Padding | None:
+    tensor = tensor_of(field)
+    fitting = [name for name, (mask, _) in masks.items() if tensor.shape[: mask.ndim] == mask.shape]
+    if not fitting:
+        return None
+    best = max(fitting, key=lambda name: _likeness(name, key))
+    mask, inverted = masks[best]
+    return Padding(key, mask, f"the mask {best!r}", best, inverted)
+
+
+def _likeness(mask: Key, key: Key) -> int:
+    """How many letters the names begin with in common: `decoder_attention_mask` is for `decoder_input_ids`."""
+    pairs = zip(str(mask), str(key), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _is_lengths(key: Key, field: Tensor | MaskedTensor, inside: dict[Key, Tensor | MaskedTensor]) -> bool:
+    if isinstance(field, MaskedTensor) or field.ndim != 1 or field.numel() == 0:
+        return False
+    if field.is_floating_point() or field.dtype == torch.bool:
+        return False
+    if isinstance(key, str):
+        return any(word in key.lower() for word in _LENGTHS) and bool((field >= 0).all())
+    shape = (len(field), int(field.max()))
+    return bool((field > 0).all()) and any(tensor_of(other).shape[:2] == shape for other in inside.values())
+
+
+def _by_lengths(
+    key: Key, field: Tensor | MaskedTensor, lengths: dict[Key, Tensor | MaskedTensor]
+) -> Padding | None:
+    tensor = tensor_of(field)
+    if tensor.ndim < 2:
+        return None
+    rows, columns = tensor.shape[:2]
+    longest = {key: int(tensor_of(held).max()) for key, held in lengths.items() if held.shape[0] == rows}
+    fitting = [name for name, size in longest.items() if size <= columns]
+    if not fitting:
+        return None
+    best = max(fitting, key=lambda name: (longest[name] == columns, _likeness(name, key)))
+    steps = torch.arange(columns, device=tensor.device)
+    mask = steps < tensor_of(lengths[best]).to(tensor.device)[:, None]
+    return Padding(key, mask, f"the lengths {best!r}", best)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,15 +23,20 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from maskgrad.doctor import randomness
-from maskgrad.doctor.operations import Facts
-from maskgrad.doctor.trees import exchanged, mapped, tensors_in
+from maskgrad.doctor.operations import Call, Facts, mapped, tensors_in
+from maskgrad.doctor.state import random_state, set_random_state
 
 __all__ = ["outside"]
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH, _MASKGRAD = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
+#: classes of Triton's kernels, compiled and interpreted
+_LAUNCHERS = (
+    ("triton.runtime.jit", "JITFunction"),
+    ("triton.runtime.interpreter", "InterpretedFunction"),
+)
 #: how the memory of a tensor is handed to somebody else
-_WAYS = ("numpy", "tolist", "data_ptr", "__dlpack__")
+_WAYS: list[tuple[Any, str]] = [(Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
+_WAYS += [(torch.UntypedStorage, "data_ptr"), (torch.TypedStorage, "data_ptr")]
 _PARTS = ("forward", "setup_context", "backward", "vjp")
 
 
@@ -39,27 +45,18 @@ def outside(mode: Any) -> Iterator[None]:
     """Inside, ``mode`` hears of what runs outside of PyTorch."""
     boxes = _Boxes(mode)
     with contextlib.ExitStack() as stack:
-        for kind in _launchers():
-            stack.enter_context(mock.patch.object(kind, "run", boxes.launching(kind.run)))
-        for name in _WAYS:
-            way, own = getattr(Tensor, name), name in vars(Tensor)
-            setattr(Tensor, name, boxes.leaving(name, way))
-            stack.callback(*((setattr, Tensor, name, way) if own else (delattr, Tensor, name)))
+        for module, name in _LAUNCHERS:
+            kind = getattr(sys.modules.get(module), name, None)
+            if kind is not None:
+                stack.enter_context(mock.patch.object(kind, "run", boxes.launching(kind.run)))
+        for kind, name in _WAYS:
+            way, own = getattr(kind, name), name in vars(kind)
+            setattr(kind, name, boxes.leaving(f"{kind.__name__}.{name}", way))
+            stack.callback(*((setattr, kind, name, way) if own else (delattr, kind, name)))
         for kind, name, part in _functions(len(torch.autograd.Function.__subclasses__())):
             setattr(kind, name, staticmethod(getattr(boxes, name)(kind, part.__func__)))
             stack.callback(setattr, kind, name, part)
         yield
-
-
-def _launchers() -> Iterator[Any]:
-    """The classes of Triton's kernels, compiled and interpreted, where Triton is loaded."""
-    for module, name in (
-        ("triton.runtime.jit", "JITFunction"),
-        ("triton.runtime.interpreter", "InterpretedFunction"),
-    ):
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None:
-            yield kind
 
 
 @functools.lru_cache(maxsize=1)
@@ -108,8 +105,9 @@ class _Boxes:
                 return [tensors[n] for n in changed or range(len(tensors))]
 
             name = f"the kernel {getattr(kernel, '__name__', 'of Triton')}"
+            facts = Facts(name, writes=tuple(range(len(pointers))))
             with _disable_current_modes():
-                self._mode.operation(launch, _facts(name, tuple(range(len(pointers)))), tuple(pointers), {})
+                self._mode.operation(Call(launch, facts, tuple(pointers), {}))
             return returned[0]
 
         return launched
@@ -118,57 +116,49 @@ class _Boxes:
 
     def leaving(self, name: str, way: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(way)
-        def left(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            # PyTorch itself asks for pointers only to look at them
-            looks = name == "data_ptr" and sys._getframe(1).f_code.co_filename.startswith(_TORCH)
+        def left(held: Any, *args: Any, **kwargs: Any) -> Any:
+            # PyTorch itself asks for pointers only to look at them, and so do we for those of a storage
+            ours = _TORCH if isinstance(held, Tensor) else (_TORCH, _MASKGRAD)
+            looks = name.endswith("data_ptr") and sys._getframe(1).f_code.co_filename.startswith(ours)
             if not looks and self._hears():
                 with _disable_current_modes():
-                    depends = self._mode.leaves(tensor)
+                    depends = self._mode.leaves_torch(held if isinstance(held, Tensor) else _whole(held))
                 if depends and self._open:
                     self._open[-1] = True
                 elif depends:
-                    self._mode.refused(
-                        f"Tensor.{name}",
+                    self._mode.note_not_followed(
+                        name,
                         "what is computed outside of PyTorch is computed once; in a torch.autograd.Function or a "
                         "torch.library.custom_op it would be run with the other garbage, too",
                     )
-            return way(tensor, *args, **kwargs)
+            return way(held, *args, **kwargs)
 
         return left
 
     # functions
 
     def forward(self, kind: Any, part: Callable[..., Any]) -> Callable[..., Any]:
-        apart = kind.setup_context is not torch.autograd.Function.setup_context
+        takes_context = kind.setup_context is torch.autograd.Function.setup_context
 
         @functools.wraps(part)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if apart:
-                context: Any = None
-                return self._run(kind, part, context, args, kwargs)
-            return self._run(kind, functools.partial(part, args[0]), args[0], args[1:], kwargs, part)
+            if not self._hears():
+                return part(*args, **kwargs)
+            self._pending = None
+            state = random_state()
+            left, result = self._watched(part, args, kwargs)
+            if left:
+                context, args = (args[0], args[1:]) if takes_context else (None, args)
+                other = _Context(context, self._mode)
+                again = functools.partial(part, other) if takes_context else part
+                twins = self._twice(f"{kind.__name__}.forward", result, again, args, kwargs, state)
+                if takes_context:
+                    self._contexts[id(context)] = (context, other)
+                elif twins:
+                    self._pending = (kind, other, *twins)
+            return result
 
         return forward
-
-    def _run(self, kind: Any, call: Any, context: Any, args: Any, kwargs: Any, part: Any = None) -> Any:
-        if not self._hears():
-            return call(*args, **kwargs)
-        self._pending = None
-        state = randomness.state({})
-        left, result = self._watched(lambda: call(*args, **kwargs))
-        if left:
-            other = _Context(context, self._mode)
-
-            def again(*given: Any, **named: Any) -> Any:
-                return part(other, *given, **named) if part is not None else call(*given, **named)
-
-            twins: list[Any] = []
-            self._twice(f"{kind.__name__}.forward", result, again, args, kwargs, state, twins)
-            if context is not None:
-                self._contexts[id(context)] = (context, other)
-            elif twins:
-                self._pending = (kind, other, *twins[0])
-        return result
 
     def setup_context(self, kind: Any, part: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(part)
@@ -189,48 +179,45 @@ class _Boxes:
         def backward(ctx: Any, *gradients: Any) -> Any:
             if not self._hears():
                 return part(ctx, *gradients)
-            state = randomness.state({})
-            left, result = self._watched(lambda: part(ctx, *gradients))
+            state = random_state()
+            left, result = self._watched(part, (ctx, *gradients), {})
             known = self._contexts.pop(id(ctx), None)
             if left or known:
                 other = known[1] if known else _Context(ctx, self._mode)
                 again = functools.partial(part, other)
-                self._twice(f"{kind.__name__}.backward", result, again, gradients, {}, state, [])
+                self._twice(f"{kind.__name__}.backward", result, again, gradients, {}, state)
             return result
 
         return backward
 
     vjp = backward
 
-    def _watched(self, call: Callable[[], Any]) -> tuple[bool, Any]:
+    def _watched(self, part: Callable[..., Any], args: Any, kwargs: Any) -> tuple[bool, Any]:
         self._open.append(False)
         try:
-            result = call()
+            result = part(*args, **kwargs)
         finally:
             left = self._open.pop()
         return left, result
 
-    def _twice(
-        self, name: str, result: Any, again: Any, args: Any, kwargs: Any, state: Any, twins: list[Any]
-    ) -> None:
-        """The first run was the program's own; the second one is on the twins."""
-        runs: list[None] = []
+    def _twice(self, name: str, result: Any, again: Any, args: Any, kwargs: Any, state: Any) -> list[Any]:
+        """The first run was the program's own; the arguments and results of the second one, on the twins."""
+        runs, twins = itertools.count(), list[Any]()
 
         def replayed(*given: Any, **named: Any) -> Any:
-            runs.append(None)
-            if len(runs) == 1:
+            if next(runs) == 0:
                 return result
-            after = randomness.state({})
-            randomness.restore(state, {})
+            after = random_state()
+            set_random_state(state)
             try:
-                found = again(*given, **named)
+                twins[:] = given, again(*given, **named)
             finally:
-                randomness.restore(after, {})
-            twins.append((given, found))
-            return found
+                set_random_state(after)
+            return twins[1]
 
         with _disable_current_modes(), torch.no_grad():
-            self._mode.black_box(replayed, _facts(name), args, kwargs)
+            self._mode.black_box(Call(replayed, Facts(name), args, kwargs))
+        return twins
 
 
 class _Context:
@@ -261,28 +248,21 @@ class _Context:
         return getattr(self._ctx, name)
 
 
-def _facts(name: str, writes: tuple[int, ...] = ()) -> Facts:
-    return Facts(
-        name,
-        view=False,
-        writes=writes,
-        random=False,
-        workspaces=(),
-        pointwise=False,
-        collective=False,
-        looks=False,
-    )
+def _whole(storage: Any) -> Tensor:
+    if isinstance(storage, torch.TypedStorage):
+        storage = storage._untyped_storage
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _pointers(tree: Any) -> list[Tensor]:
     """The tensors among a kernel's arguments, also those in descriptors."""
-    found = list(tensors_in(tree))
+    found = [*tensors_in(tree)]
     found += [held.base for part in (tree[0], tree[1].values()) for held in part if _is_descriptor(held)]
     return list({id(tensor): tensor for tensor in found}.values())
 
 
 def _with_pointers(tree: Any, others: dict[int, Tensor]) -> Any:
-    args, kwargs = exchanged(tree, others)
+    args, kwargs = mapped(lambda tensor: others.get(id(tensor), tensor), tree)
 
     def described(held: Any) -> Any:
         if not _is_descriptor(held):

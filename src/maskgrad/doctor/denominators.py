@@ -9,44 +9,51 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.experiments import Examination
-from maskgrad.doctor.reshaped import base, finding, last_division, longest_first, order, so, splits, steady
-from maskgrad.doctor.tolerance import between
+from maskgrad.doctor.comparison import compare_outcomes
+from maskgrad.doctor.leaks import Examination
+from maskgrad.doctor.operations import dense
+from maskgrad.doctor.reshaped import (
+    DRAWS,
+    finding,
+    last_division,
+    longest_first,
+    order,
+    run_as_it_is,
+    run_without_dropout,
+    splits,
+)
 from maskgrad.doctor.trial import Outcome
-from maskgrad.doctor.variants import rows_of, selected
+from maskgrad.doctor.variants import selected
 from maskgrad.errors import ExaminationError
 
 __all__ = ["denominator", "takes_parts"]
 
 #: what a part may be weighed with so that a training loop which knows nothing of its tokens adds it up rightly
-RIGHT = ("nothing (a sum)", "its number of samples")
+_RIGHT = ("nothing (a sum)", "its number of samples")
 #: what fits besides is named in the message
-MEANS = "the number of parts (a mean of means)"
+_MEANS = "the number of parts (a mean of means)"
 
 
 def denominator(case: Examination) -> None:
-    """A step that splits its batch, or is told how, or is given the parts one by one."""
-    count = rows_of(case.trial.batch, case.paddings)
+    """A step that splits its batch, or is given the sizes, or the parts one by one."""
     own = takes_parts(case.trial.step)
     if case.parts is None and not own:
         if "denominator" not in case.asked:
-            return  # parts belong to the training loop, and the step is not told of them; `order` sees its own
-        if splits(case, count):
+            return  # parts belong to the training loop, and the step does not know them; `order` sees its own
+        if splits(case):
             order(case)
             return
-    ways = _sizes(case.parts, count)
-    if any(shape for _, shape in base(case)[1].draws):
-        case.note(
-            "denominator", "left out: the program draws random numbers of its own, and would draw others"
-        )
+    ways = _sizes(case.parts, case.count)
+    if any(shape for _, shape in run_as_it_is(case)[1].draws):
+        case.note("denominator", DRAWS)
     elif own:
-        _told(case, ways, count)
+        _split_by_the_step(case, ways)
     else:
-        _added_up(case, ways, count)
+        _added_up(case, ways)
 
 
 def takes_parts(step: Callable[..., Any]) -> bool:
-    """Whether a step is told how to split its batch."""
+    """Whether a step is given the sizes of its parts."""
     try:
         return "parts" in inspect.signature(step).parameters
     except (TypeError, ValueError):
@@ -54,7 +61,6 @@ def takes_parts(step: Callable[..., Any]) -> bool:
 
 
 def _sizes(parts: Any, count: int) -> list[list[int]]:
-    """The sizes of the parts for each way to split."""
     if count < 2:
         raise ExaminationError(
             f"batch: expected at least two samples, to be split into parts, found {count}; give a larger batch"
@@ -85,100 +91,98 @@ def _unequal(number: int, count: int) -> list[int]:
     return [count - small * (number - 1), *[small] * (number - 1)]
 
 
-def _arranged(case: Examination, count: int) -> list[Tensor]:
+def _arranged(case: Examination) -> list[Tensor]:
     """As the batch is, and so that parts differ most in their tokens."""
-    as_it_is, longest = torch.arange(count), longest_first(case, count)
+    as_it_is, longest = torch.arange(case.count), longest_first(case)
     return [as_it_is, as_it_is.flip(0) if torch.equal(longest, as_it_is) else longest]
 
 
-def _told(case: Examination, ways: list[list[int]], count: int) -> None:
-    """The step splits its batch as it is told: all ways give what the whole batch gives."""
-    step = case.trial.step
-    for rows in _arranged(case, count):
+def _split_by_the_step(case: Examination, ways: list[list[int]]) -> None:
+    """The step splits its batch into parts of these sizes: all ways give what the whole batch gives."""
+    step, count = case.trial.step, case.count
+    for rows in _arranged(case):
         batch = selected(case.trial.batch, rows, count)
         found = []
         try:
             for sizes in ([count], *ways):
                 case.trial.step = lambda batch, sizes=sizes: step(batch, parts=sizes)  # type: ignore[call-arg, misc]
-                found.append(steady(case, batch)[0])
+                found.append(run_without_dropout(case, batch)[0])
         finally:
             case.trial.step = step
         for sizes, outcome in zip(ways, found[1:], strict=True):
             words = _words(count, sizes, rows)
-            difference = between(found[0], outcome)
-            case.tried("denominator", words, so(difference) or "nothing changed")
+            difference = compare_outcomes(found[0], outcome, count)
+            case.tried("denominator", words, difference.words("so") or "nothing changed")
             if difference:
                 case.report.add([finding("denominator", last_division(case), words, difference)])
                 return
 
 
-def _added_up(case: Examination, ways: list[list[int]], count: int) -> None:
+def _added_up(case: Examination, ways: list[list[int]]) -> None:
     """Parts run one by one and are added up; one denominator has to fit in all ways, and to be the only one."""
-    counts = _counts(case, count)
+    count, counts = case.count, _counts(case)
     fitting: dict[str, list[float]] = {}
-    first = None
-    for number, (rows, sizes) in enumerate(
-        (rows, sizes) for rows in _arranged(case, count) for sizes in ways
-    ):
+    first, whole = None, run_as_it_is(case)[0]
+    arranged = [(rows, sizes) for rows in _arranged(case) for sizes in ways]
+    for number, (rows, sizes) in enumerate(arranged):
         outcomes = [
-            steady(case, selected(case.trial.batch, rows[part], count))[0]
+            run_without_dropout(case, selected(case.trial.batch, rows[part], count))[0]
             for part in torch.arange(count).split(sizes)
         ]
-        weights = {RIGHT[0]: [1.0] * len(sizes), MEANS: [1 / len(sizes)] * len(sizes)}
+        weights = {_RIGHT[0]: [1.0] * len(sizes), _MEANS: [1 / len(sizes)] * len(sizes)}
         for name, of_samples in counts.items():
             weights[name] = [float(part.sum() / of_samples.sum()) for part in of_samples[rows].split(sizes)]
         differences = {
-            name: between(base(case)[0], _combined(outcomes, factors)) for name, factors in weights.items()
+            name: compare_outcomes(whole, _combined(outcomes, factors), count)
+            for name, factors in weights.items()
         }
-        fits = {name for name, difference in differences.items() if not difference}
         fitting = {
             name: [*fitting.get(name, []), *factors]
             for name, factors in weights.items()
-            if name in fits and (not number or name in fitting)
+            if not differences[name] and (not number or name in fitting)
         }
         words = _words(count, sizes, rows)
-        if first is None and not set(fitting) & set(RIGHT):
-            first = (words, differences[RIGHT[1]])
-        closest = next((name for name in RIGHT if name in fitting), RIGHT[1])
-        case.tried(
-            "denominator", words, so(differences[closest]) or f"nothing changed, parts weighed with {closest}"
-        )
+        if first is None and not set(fitting) & set(_RIGHT):
+            first = (words, differences[_RIGHT[1]])
+        closest = next((name for name in _RIGHT if name in fitting), _RIGHT[1])
+        nothing = f"nothing changed, parts weighed with {closest}"
+        case.tried("denominator", words, differences[closest].words("so") or nothing)
     _judge(case, fitting, first)
 
 
-def _counts(case: Examination, count: int) -> dict[str, Tensor]:
+def _counts(case: Examination) -> dict[str, Tensor]:
     """What each sample may count: itself, or its real entries, once for all tensors that have the same ones."""
     keys: dict[tuple[float, ...], list[str]] = {}
     for padding in case.paddings:
-        if padding.mask.ndim and padding.mask.shape[0] == count:
-            entries = padding.mask.reshape(count, -1).sum(1).tolist()
+        if padding.mask.ndim and padding.mask.shape[0] == case.count:
+            entries = padding.mask.reshape(case.count, -1).sum(1).tolist()
             keys.setdefault(tuple(entries), []).append(repr(padding.key))
     tokens = {f"its number of real entries of {', '.join(k)}": torch.tensor(n) for n, k in keys.items()}
-    return {RIGHT[1]: torch.ones(count), **tokens}
+    return {_RIGHT[1]: torch.ones(case.count), **tokens}
 
 
 def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> None:
-    right = [name for name in RIGHT if name in fitting]
+    right = [name for name in _RIGHT if name in fitting]
     if not right:
         words, difference = first
-        tried = f"the parts, weighed with {' or with '.join(RIGHT)}, do not add up to the whole batch"
+        tried = f"the parts, weighed with {' or with '.join(_RIGHT)}, do not add up to the whole batch"
         if fitting:
             tried += f" (with {' or '.join(fitting)} they do)"
-        message = f"{words} {tried}: weighed with {RIGHT[1]},"
+        message = f"{words} {tried}: weighed with {_RIGHT[1]},"
         case.report.add([finding("denominator", last_division(case), message, difference)])
         return
     # equal weights are one denominator: samples of equal length are as good as their tokens
-    others = [name for name, weights in fitting.items() if not _equal(weights, fitting[right[0]])]
+    others = [
+        name
+        for name, weights in fitting.items()
+        if any(abs(a - b) >= 1e-6 for a, b in zip(weights, fitting[right[0]], strict=True))
+    ]
     if others:
         case.note(
             "denominator",
-            f"cannot be told: the parts add up to the whole batch weighed with {right[0]}, and as well with "
+            f"cannot be decided: the parts add up to the whole batch weighed with {right[0]}, and as well with "
             f"{' and with '.join(others)}; give a batch whose samples differ in their values and lengths",
         )
-
-
-def _equal(weights: list[float], others: list[float]) -> bool:
-    return all(abs(a - b) < 1e-6 for a, b in zip(weights, others, strict=True))
 
 
 def _words(count: int, sizes: list[int], rows: Tensor) -> str:
@@ -187,17 +191,13 @@ def _words(count: int, sizes: list[int], rows: Tensor) -> str:
 
 
 def _combined(outcomes: list[Outcome], factors: list[float]) -> Outcome:
-    losses = [
-        outcome.loss * factor
-        for outcome, factor in zip(outcomes, factors, strict=True)
-        if outcome.loss is not None
-    ]
-    gradients: dict[str, Tensor] = {}
+    """What the parts give, weighed and added up."""
+    losses, gradients = [], dict[str, Tensor]()
     for outcome, factor in zip(outcomes, factors, strict=True):
+        if outcome.loss is not None:
+            losses.append(outcome.loss.reshape(()) * factor)
         for name, gradient in outcome.gradients.items():
-            dense = (gradient if gradient.layout is torch.strided else gradient.to_dense()) * factor
-            if name not in gradients:
-                gradients[name] = dense
-            elif gradients[name].shape == dense.shape:
-                gradients[name] = gradients[name] + dense
-    return Outcome(torch.stack([loss.reshape(()) for loss in losses]).sum() if losses else None, gradients)
+            part = dense(gradient) * factor
+            gradients[name] = gradients[name] + part if name in gradients else part
+    own = frozenset().union(*(outcome.own for outcome in outcomes))
+    return Outcome(torch.stack(losses).sum() if losses else None, gradients, own=own)

@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.doctor.batches import ragged
+from maskgrad.doctor.batches import fields, ragged, recognised, tensor_of
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
-from maskgrad.doctor.experiments import Examination, nan_under_mask, padding_leak
-from maskgrad.doctor.origins import has_nan
-from maskgrad.doctor.ranks import exchanged
-from maskgrad.doctor.recognition import recognised
+from maskgrad.doctor.leaks import Examination, nan_under_mask, padding_leak
+from maskgrad.doctor.modes import Guarded, OperationLog
+from maskgrad.doctor.operations import same
+from maskgrad.doctor.ranks import gathered_report
 from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import empty_row, order, padding_length
-from maskgrad.doctor.sanity import check_step
 from maskgrad.doctor.trial import Outcome, Trial
-from maskgrad.doctor.twins import Guarded
-from maskgrad.doctor.variants import rows_of
+from maskgrad.doctor.twins import Twins
+from maskgrad.doctor.variants import other_contents, rows_of
 from maskgrad.errors import ExaminationError
 
 __all__ = ["EXPERIMENTS", "examine"]
@@ -66,7 +66,7 @@ def examine(
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls
-            ``backward`` itself. With a keyword ``parts`` it is told the sizes of the parts to split the batch into.
+            ``backward`` itself. With a keyword ``parts`` it is given the sizes of the parts to split the batch into.
         batch: dict or other mapping, tuple, list, dataclass or tensor.
         padding: for each key of the batch (position in a tuple) a Boolean mask, True where entries are real, of the
             leading dimensions of the tensor; or the key of such a mask in the batch. By default it is recognised: from
@@ -77,7 +77,7 @@ def examine(
         quick: make the experiment ``padding-leak`` alone.
         progress: called with the name of each experiment, its number, and how many there are.
         parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword
-            ``parts`` is told the sizes, and must give what it gives for ``parts=[size of the whole batch]``. To any
+            ``parts`` is given the sizes, and must give what it gives for ``parts=[size of the whole batch]``. To any
             other the parts are given one by one: either their sum, or their mean weighed by samples, must be what the
             whole batch gives, loss and all gradients, and no other weights may fit as well.
         required: raise if padding is needed and none is known, instead of noting it.
@@ -100,59 +100,70 @@ def examine(
         (False, ['padding-leak'])
     """
     chosen = _chosen(experiments, quick=quick)
-    trial = Trial(step, batch, model)
+    asked = frozenset() if experiments is None else frozenset(chosen)
+    case = Examination(Trial(step, batch, model), asked=asked, parts=parts)
+    result: Report | Exception = case.report
     try:
-        result: Report | Exception = _examined(trial, padding, experiments, chosen, progress, parts, required)
+        _prepare(case, padding)
+        _run(case, chosen, progress, required=required)
     except Exception as error:
-        if trial.replicas() is None:
+        if case.trial.replicas() is None:
             raise
         result = error
-    replicas: Any = trial.replicas()
+    replicas: Any = case.trial.replicas()
     if replicas is not None:
         # whatever a rank has found, all others wait for it here, and nowhere else
-        return exchanged(
-            result, getattr(replicas, "process_group", None) or getattr(replicas, "_group", None)
-        )
-    assert isinstance(result, Report)
-    return result
+        group = getattr(replicas, "process_group", None) or getattr(replicas, "_group", None)
+        return gathered_report(result, group)
+    return case.report
 
 
-def _examined(
-    trial: Trial,
-    padding: Mapping[Any, Any] | None,
-    experiments: Iterable[str] | None,
+def _prepare(case: Examination, padding: Mapping[Any, Any] | None) -> None:
+    """Find the padding, and run the step as it is, twice."""
+    trial = case.trial
+    case.paddings = recognised(trial.batch, padding)
+    case.report.padding = {str(found.key): found.source for found in case.paddings}
+    if takes_parts(trial.step):
+        trial.step = functools.partial(trial.step, parts=[rows_of(trial.batch, case.paddings)])  # type: ignore[call-arg]
+    outcome, again = (trial.run(Guarded(), after=Outcome.cloned) for _ in range(2))
+    case.gives_nan = outcome.has_nan()
+    _check_step(case, outcome.tensors(), again.tensors())
+
+
+def _run(
+    case: Examination,
     chosen: list[str],
     progress: Callable[[str, int, int], None] | None,
-    parts: Any,
+    *,
     required: bool,
-) -> Report:
-    batch = trial.batch
-    paddings = recognised(batch, padding)
-    if takes_parts(trial.step):
-        trial.step = functools.partial(trial.step, parts=[rows_of(batch, paddings)])  # type: ignore[call-arg]
-    base, again = (trial.run(Guarded(), after=_values) for _ in range(2))
-    check_step(trial, base, again)
-    case = Examination(
-        trial,
-        paddings,
-        Report(padding={str(found.key): found.source for found in paddings}),
-        frozenset() if experiments is None else frozenset(chosen),
-        parts,
-        {"nan": any(has_nan(tensor) for tensor in base.values() if tensor.is_floating_point())},
-    )
-    _note_ragged(case)
-    if not paddings and any(EXPERIMENTS[name][1] for name in chosen):
-        _nothing_is_padded(case, required=required)
+) -> None:
+    samples = ragged(case.trial.batch)
+    if samples:
+        case.note(
+            "padding",
+            f"{', '.join(map(repr, samples))}: samples of their own lengths, one after the other, hold no padding, and "
+            "none can leak from there; no garbage is written into them, no column added, no sample rewritten",
+        )
+    if not case.paddings and any(EXPERIMENTS[name][1] for name in chosen):
+        message = (
+            "padding: none was recognised in the batch; say which entries are real with padding={key: mask} "
+            "(True = real) or padding={key: key_of_the_mask}"
+        )
+        if required:
+            raise ExaminationError(message)
+        if not samples:
+            case.note("padding", message)
         chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
-    _note_compilation(case)
+    modules = [module for root in case.trial.roots for module in root.modules()]
+    if any(type(module).__name__ == "OptimizedModule" for module in modules):
+        case.note("torch.compile", "is off during the examination: the program is run as it is written")
     for number, name in enumerate(chosen):
         if progress is not None:
             progress(name, number, len(chosen))
-            trial.rewind()
+            case.trial.rewind()
         EXPERIMENTS[name][0](case)
     if progress is not None:
         progress("", len(chosen), len(chosen))
-    return case.report
 
 
 def _chosen(experiments: Iterable[str] | None, *, quick: bool) -> list[str]:
@@ -168,35 +179,75 @@ def _chosen(experiments: Iterable[str] | None, *, quick: bool) -> list[str]:
     return [name for name in EXPERIMENTS if name in wanted]
 
 
-def _values(outcome: Outcome) -> dict[str, torch.Tensor]:
-    """Loss and gradients, before memory is restored."""
-    values = {f"the gradient of {name}": gradient.clone() for name, gradient in outcome.gradients.items()}
-    return values if outcome.loss is None else {"the loss": outcome.loss.clone(), **values}
-
-
-def _note_ragged(case: Examination) -> None:
-    keys = ragged(case.trial.batch)
-    if keys:
-        case.note(
-            "padding",
-            f"{', '.join(map(repr, keys))}: samples of their own lengths, one after the other, hold no padding, and "
-            "none can leak from there; no garbage is written into them, no column added, no sample rewritten",
+def _check_step(case: Examination, first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    """ExaminationError if two runs from one state differ, or other contents of the whole batch change nothing."""
+    differs = [name for name in first if name not in second or not same(first[name], second[name])]
+    if differs or first.keys() != second.keys():
+        name = differs[0] if differs else "a gradient"
+        raise ExaminationError(
+            f"step: it is not deterministic: {name} differs between two runs from one state{_who_draws(case.trial)}; "
+            f"draw random numbers with torch, numpy.random or random, or give the step its numbers in the batch"
+        )
+    # NaN stays NaN whatever the batch holds: the next experiments say where it comes from
+    if not case.gives_nan and not _depends(case.trial):
+        raise ExaminationError(
+            "step: the loss does not depend on the batch: other contents of all its tensors change neither loss nor "
+            "gradients; use the argument of the step, `def step(batch): return loss_of(model(batch['x']))`"
         )
 
 
-def _nothing_is_padded(case: Examination, *, required: bool) -> None:
-    message = (
-        "padding: none was recognised in the batch; say which entries are real with padding={key: mask} "
-        "(True = real) or padding={key: key_of_the_mask}"
-    )
-    if required:
-        raise ExaminationError(message)
-    if not ragged(case.trial.batch):
-        case.note("padding", message)
+def _depends(trial: Trial) -> bool:
+    """Whether other contents of the whole batch change anything; also where that cannot be tried."""
+    samples = ragged(trial.batch).values()
+    tensors = [
+        held.data if isinstance(held, PackedSequence) else held._values.detach()
+        for held in samples
+        if not isinstance(held, Tensor)
+    ]
+    padded = [tensor_of(held).detach() for held in fields(trial.batch).values()]
+    # operations on nested and sparse tensors are not followed
+    if len(samples) > len(tensors) or any(tensor.layout is not torch.strided for tensor in padded):
+        return True
+    places = [*[0] * len(tensors), *range(len(padded))]
+    tensors += padded
+    mode = Twins()
+    others = [(tensor, _rewritten(tensor, place)) for tensor, place in zip(tensors, places, strict=True)]
+    for tensor, other in others:
+        if other is not None:
+            mode.set_twin(tensor, other)
+    if all(other is None for _, other in others):
+        return True
+
+    def differs(outcome: Outcome) -> bool:
+        return any(mode.twin(tensor) is not None for tensor in outcome.tensors().values())
+
+    depends: bool = trial.run(mode, after=differs)
+    return depends or bool(mode.not_followed)
 
 
-def _note_compilation(case: Examination) -> None:
-    for root in case.trial.roots:
-        if any(type(module).__name__ == "OptimizedModule" for module in root.modules()):
-            case.note("torch.compile", "is off during the examination: the program is run as it is written")
-            return
+def _rewritten(tensor: Tensor, place: int = 0) -> Tensor | None:
+    """Other contents for a whole tensor that every table still knows: integers change places.
+
+    Tokens and their labels move by different distances: together they would be the same tokens in another order.
+    """
+    if tensor.is_floating_point() or tensor.is_complex():
+        return other_contents(tensor, torch.zeros_like(tensor, dtype=torch.bool), "numbers")
+    if tensor.dtype == torch.bool:
+        return ~tensor
+    if tensor.numel() < 2:
+        return None
+    return tensor.flatten().roll(1 + place % (tensor.numel() - 1)).reshape(tensor.shape)
+
+
+def _who_draws(trial: Trial) -> str:
+    """The first operation that gives something else in the second of two runs."""
+    logs = [OperationLog(), OperationLog()]
+    for log in logs:
+        trial.run(log)
+    for first, second in zip(*(log.entries for log in logs), strict=False):
+        outputs = zip(first.outputs, second.outputs, strict=False)
+        if first.operation != second.operation or not all(same(a, b) for a, b in outputs):
+            place = first.place
+            where = f" at {place.file}:{place.line}: {place.code}" if place else ""
+            return f", first in {first.operation}{where}"
+    return ""

@@ -2,60 +2,89 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import Key, fields, tensor_of
-from maskgrad.doctor.equality import differing
-from maskgrad.doctor.findings import Finding
-from maskgrad.doctor.garbage import KINDS, other_contents
-from maskgrad.doctor.origins import Origin, Origins, stands_at_padding
-from maskgrad.doctor.recognition import Padding
-from maskgrad.doctor.remedies import remedy_for
-from maskgrad.doctor.trail import Event, Recorder
+from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
+from maskgrad.doctor.comparison import Difference, compare_twins
+from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
+from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
+from maskgrad.doctor.variants import KINDS, other_contents, rows_of
+from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Difference", "compare", "compare_tensors", "findings_of", "garble", "locate"]
+__all__ = ["Examination", "findings_of", "garble", "nan_findings", "nan_under_mask", "padding_leak"]
 
 
 @dataclass
-class Difference:
-    """What differs between a run and its twin."""
+class Examination:
+    """What the experiments share."""
 
-    loss: tuple[float, float] | None = None
-    gradients: dict[str, float] = field(default_factory=dict)
-    #: whether some entry that differs is infinite or NaN in neither run
-    finite: bool = False
+    trial: Trial
+    paddings: list[Padding] = field(default_factory=list)
+    report: Report = field(default_factory=Report)
+    #: the experiments that were asked for by name
+    asked: frozenset[str] = frozenset()
+    #: how the batch is split into parts, if that was given
+    parts: Any = None
+    #: whether the program as it is gives NaN
+    gives_nan: bool = False
+    #: results of the program as it is, by experiment
+    base: dict[str, Any] = field(default_factory=dict)
 
-    def __bool__(self) -> bool:
-        return self.loss is not None or bool(self.gradients)
+    @functools.cached_property
+    def count(self) -> int:
+        """The number of samples."""
+        return rows_of(self.trial.batch, self.paddings)
 
-    def words(self) -> str:
-        """The difference as part of a sentence."""
-        parts = []
-        if self.loss is not None:
-            parts.append(f"the loss is {self.loss[0]:.6g}, and {self.loss[1]:.6g} with other padding")
-        if self.gradients:
-            worst = max(self.gradients, key=lambda name: _size(self.gradients[name]))
-            others = f" and {len(self.gradients) - 1} more" if len(self.gradients) > 1 else ""
-            parts.append(f"the gradient of {worst}{others} changes by up to {self.gradients[worst]:.3g}")
-        return "; ".join(parts)
+    def tried(self, name: str, changed: str, result: str) -> None:
+        """Write down what was done."""
+        self.report.experiments.append(Experiment(name, changed, result))
 
-    def numbers(self) -> dict[str, Any]:
-        """The difference as plain data."""
-        return {
-            "loss": None if self.loss is None else list(self.loss),
-            "gradients": dict(self.gradients),
-        }
+    def note(self, about: str, message: str, place: Any = None) -> None:
+        """Write down what is no fault."""
+        self.report.note(Note.at(place, about, message))
 
 
-def _size(number: float) -> float:
-    return float("inf") if number != number else number
+def padding_leak(case: Examination) -> None:
+    """Other garbage of the same shape, until something differs."""
+    for seed, kind in enumerate(("numbers", "large")):
+        difference, _ = _with_garbage(case, "padding-leak", case.paddings, kind, seed)
+        if not difference:
+            continue
+        name, found = "padding-leak", list[Finding]()
+        if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in case.paddings):
+            name, found = "nan-under-mask", nan_findings(case, "nan-under-mask")
+        if not any(finding.operation for finding in found):
+            # also if the batch's own NaN went straight into the loss: the line is that at which real entries take it up
+            found = _locate(case, case.paddings, kind, seed, name, difference)
+        case.report.add(found)
+        return
+
+
+def _with_garbage(
+    case: Examination, name: str, paddings: list[Padding], kind: str, seed: int = 0
+) -> tuple[Difference | None, list[Key]]:
+    """A run with garbage in the padding: what differs, and which tensors were changed; None if there were none."""
+    mode = Twins()
+    changed = garble(mode, case.trial.batch, paddings, kind, seed)
+    if not changed:
+        return None, changed
+    found: Difference = case.trial.run(
+        mode, after=lambda outcome: compare_twins(mode, outcome, case.trial, case.paddings)
+    )
+    nothing = "nothing else changed"
+    if name == "padding-leak" and mode.not_followed:
+        nothing += ", as far as it was followed: see the notes"
+        for place, why in mode.not_followed:
+            case.note(name, why, place)
+    case.tried(name, f"{KINDS[kind]} in {', '.join(map(str, changed))}", found.words() or nothing)
+    return found, changed
 
 
 def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0) -> list[Key]:
@@ -69,7 +98,7 @@ def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: in
             continue
         mode.set_twin(tensor, other, marker=_is_marker(tensor, real))
         if isinstance(mode, Recorder):
-            mode.begin(tensor, real)
+            mode.shadows.set(tensor, real)
         done.append(padding.key)
     return done
 
@@ -86,101 +115,56 @@ def _is_marker(tensor: Tensor, real: Tensor) -> bool:
     return padded.numel() > 0
 
 
-def compare(mode: Twins, outcome: Outcome, trial: Trial, paddings: list[Padding]) -> Difference:
-    """Loss and gradients of a trial beside their twins; gradients of the batch itself where it is real."""
-    inside = {id(tensor_of(field)): key for key, field in fields(trial.batch).items()}
-    by_key = {padding.key: padding for padding in paddings}
-    real = {}
-    for name, leaf in outcome.leaves.items():
-        padding = by_key.get(inside.get(id(leaf)))
-        if padding is not None:
-            real[name] = padding
-    return compare_tensors(mode, outcome.loss, outcome.gradients, real)
-
-
-def compare_tensors(
-    mode: Twins, loss: Tensor | None, gradients: dict[str, Tensor], real: dict[str, Padding] | None = None
-) -> Difference:
-    """A loss and gradients by name beside their twins, some only where they are real.
-
-    What is no scalar, such as the root of a backward pass inside a checkpoint, may hold padding: its gradients tell.
-    """
-    difference = Difference()
-    if loss is not None and loss.numel() == 1:
-        twin = mode.twin(loss)
-        if twin is not None and bool(differing(loss, twin).any()):
-            difference.loss = (float(loss), float(twin))
-            difference.finite |= math.isfinite(float(loss) - float(twin))
-    for name, gradient in gradients.items():
-        twin = mode.twin(gradient)
-        if twin is None:
-            continue
-        dense, other = (t.to_dense() if t.layout is not torch.strided else t for t in (gradient, twin))
-        apart = (dense - other).abs()
-        if real and name in real:
-            apart *= real[name].entries(apart)
-        worst = apart.max().item() if apart.numel() else 0.0
-        if worst != worst:
-            # infinity minus itself, or zero times what is not real
-            unequal = differing(dense, other)
-            if real and name in real:
-                unequal &= real[name].entries(unequal)
-            if not bool(unequal.any()):
-                continue
-            apart = apart[unequal]
-            worst = apart.max().item()
-        if worst:
-            difference.gradients[name] = worst
-            difference.finite |= bool((apart.isfinite() & (apart != 0)).any())
-    return difference
-
-
-def locate(
-    trial: Trial, paddings: list[Padding], kind: str, seed: int, finding_kind: str, difference: Difference
-) -> tuple[list[Finding], Recorder]:
+def _locate(
+    case: Examination,
+    paddings: list[Padding],
+    kind: str,
+    seed: int,
+    finding_kind: str,
+    difference: Difference,
+    *,
+    fault: bool = True,
+) -> list[Finding]:
     """Repeat a run with records, and say where the difference enters.
 
     Large numbers that only overflow, in an exponential for instance, are no fault: what NaN in the padding would do
-    is told by an experiment of its own.
+    is the question of an experiment of its own.
     """
-    recorder = Recorder([padding.mask for padding in paddings], trial.modules())
     if kind == "large" and not difference.finite:
-        return [], recorder
-    garble(recorder, trial.batch, paddings, kind, seed)
-
-    def events(outcome: Outcome) -> list[Event]:
-        if difference.loss is not None and outcome.loss is not None:
-            return list(recorder.mixing([outcome.loss]))
-        ends = [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
-        return list(recorder.mixing(ends))
-
-    found: list[Event] = trial.run(recorder, after=events)
+        return []
+    recorder = Recorder([padding.mask for padding in paddings], case.trial.modules())
+    garble(recorder, case.trial.batch, paddings, kind, seed)
+    found: list[Event] = case.trial.run(
+        recorder, after=lambda outcome: recorder.mixing(_ends(outcome, difference))
+    )
     findings = findings_of(found, paddings, kind, finding_kind, difference)
     if difference.loss is None and found:
-        findings = _at_the_gradient(trial, paddings, finding_kind, difference) or findings
-    return findings, recorder
+        findings = _at_the_gradient(case, paddings, finding_kind, difference) or findings
+    if fault:
+        case.report.add_lines(recorder.lines)
+    return findings
+
+
+def _ends(outcome: Outcome, difference: Difference) -> list[Tensor]:
+    if difference.loss is not None and outcome.loss is not None:
+        return [outcome.loss]
+    return [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
 
 
 def _at_the_gradient(
-    trial: Trial, paddings: list[Padding], finding_kind: str, difference: Difference
+    case: Examination, paddings: list[Padding], finding_kind: str, difference: Difference
 ) -> list[Finding]:
     """The loss is right and gradients are not: where a gradient first stands at padding."""
     trace = Origins(stands_at_padding([padding.mask for padding in paddings]), backward_only=True)
-
-    def read(outcome: Outcome) -> list[Origin]:
-        return trace.origins(
-            outcome.gradients[name] for name in difference.gradients if name in outcome.gradients
-        )
-
-    origins: list[Origin] = trial.run(trace, after=read)
+    origins: list[Origin] = case.trial.run(
+        trace, after=lambda outcome: trace.origins(_ends(outcome, difference))
+    )
     return [
         Finding.at(
-            origin.place,
+            origin,
             finding_kind,
             f"the backward pass of this line ({origin.operation}) gives a gradient to padding: the loss is right, but "
             f"{difference.words()}",
-            remedy=remedy_for(finding_kind, origin),
-            operation=origin.operation,
             affected=difference.numbers(),
         )
         for origin in {origin.place: origin for origin in origins}.values()
@@ -199,13 +183,92 @@ def findings_of(
     unique = {(event.place, event.module if event.place is None else ""): event for event in reversed(found)}
     return [
         Finding.at(
-            event.place,
+            event,
             finding_kind,
             f"{event.operation} mixes padding into what is real: {message}",
-            remedy=remedy_for(finding_kind, event),
-            module=event.module,
-            operation=event.operation,
             affected={**difference.numbers(), "share": event.share},
         )
         for event in reversed(unique.values())
     ]
+
+
+def nan_under_mask(case: Examination) -> None:
+    """NaN and infinity in the padding; a fault only where padding holds such values, or where it was asked for."""
+    if case.gives_nan:
+        _nan_as_it_is(case)
+        return
+    if "padding-leak" in case.report.kinds():
+        return  # NaN takes the way that is known already
+    held = [padding for padding in case.paddings if _holds_no_numbers(case, padding)]
+    others = [padding for padding in case.paddings if padding not in held]
+    if "nan-under-mask" in case.asked:
+        held, others = case.paddings, []
+    _nan_in(case, held, fault=True)
+    _nan_in(case, others, fault=False)
+
+
+def _nan_as_it_is(case: Examination) -> None:
+    """The program gives NaN before anything is changed."""
+    empty = any(
+        padding.mask.ndim > 1 and not bool(padding.mask.flatten(1).any(1).all()) for padding in case.paddings
+    )
+    if not {"nan-under-mask", "empty-row"} & set(case.report.kinds()):
+        kind = "empty-row" if empty else "nan-under-mask"
+        case.report.add(nan_findings(case, kind))
+    case.tried("nan-under-mask", "nothing", "the program as it is gives NaN")
+
+
+def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
+    for kind in ("nan", "inf"):
+        difference, changed = _with_garbage(case, "nan-under-mask", paddings, kind)
+        if not difference:
+            continue
+        findings = _locate(case, paddings, kind, 0, "nan-under-mask", difference, fault=fault)
+        if fault:
+            case.report.add(findings)
+        else:
+            first = findings[0]
+            message = (
+                f"a NaN in the padding of {', '.join(map(str, changed))} would reach the result "
+                f"({first.operation or 'some operation'}); the padding of this batch holds none"
+            )
+            case.report.note(Note("nan-under-mask", message, first.file, first.line))
+        return
+
+
+def _holds_no_numbers(case: Examination, padding: Padding) -> bool:
+    """Whether padding has NaN or infinity in this batch, or is of a MaskedTensor, under which anything may lie."""
+    held = fields(case.trial.batch)[padding.key]
+    if isinstance(held, MaskedTensor):
+        return True
+    tensor = tensor_of(held)
+    return tensor.is_floating_point() and not bool(tensor[~padding.entries(tensor)].isfinite().all())
+
+
+def nan_findings(case: Examination, kind: str, batch: Any = None) -> list[Finding]:
+    """The operations from which the NaN in loss and gradients come."""
+    trace = Origins(has_nan)
+
+    def read(outcome: Outcome) -> tuple[bool, list[Origin], list[str]]:
+        with_nan = {name: gradient for name, gradient in outcome.gradients.items() if has_nan(gradient)}
+        if outcome.loss is not None and has_nan(outcome.loss):
+            return True, trace.origins([outcome.loss]), list(with_nan)
+        return False, trace.origins(with_nan.values()), list(with_nan)
+
+    lost, origins, names = case.trial.run(trace, batch, after=read)
+    if not lost and not names:
+        return []
+    others = f" and {len(names) - 1} more hold NaN" if len(names) > 1 else " holds NaN"
+    what = "the loss is NaN" if lost else f"the loss is a number, but the gradient of {names[0]}{others}"
+    when = "with a sample that is all padding " if kind == "empty-row" else ""
+    made = [origin for origin in origins if origin.operation] or origins
+    return [
+        Finding.at(
+            origin,
+            kind,
+            f"{when}{what}: {origin.operation or 'the batch'} makes NaN "
+            + ("in the backward pass of this line" if origin.backward else "here"),
+            affected={"loss": lost, "gradients": names},
+        )
+        for origin in dict.fromkeys(made)
+    ][:3]

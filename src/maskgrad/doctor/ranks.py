@@ -1,60 +1,157 @@
-"""One report of several ranks: what all have once, what only some have with their numbers."""
+"""Several ranks: none waits for another during an examination; at the end their reports become one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
+from unittest import mock
 
 import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
+from maskgrad.distributed.accumulation import imported, replicating, sharding
+from maskgrad.doctor.operations import Facts
 from maskgrad.doctor.report import Report, identity
 from maskgrad.errors import ExaminationError
 
-__all__ = ["exchanged", "united"]
+__all__ = [
+    "check_examinable", "gathered_report", "is_sharded", "passes_on", "united",
+    "waited_for", "with_fake_group", "without_replication",
+]  # fmt: skip
 
-_T = TypeVar("_T")
+
+def with_fake_group(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a collective operation with a group that sends nothing: every rank has what this one has."""
+    names: Any = torch.distributed.distributed_c10d
+    inside: list[Any] = []
+    for declared, given in zip(func._schema.arguments, args, strict=False):
+        if isinstance(given, torch.ScriptObject) and "ProcessGroup" in str(declared.type):
+            group = torch.distributed.ProcessGroup.unbox(given)
+            inside.append(_fake_group(group.rank(), group.size()).boxed())
+        elif declared.name == "group_name" and isinstance(given, str):
+            group = names._resolve_process_group(given)
+            inside.append(_fake_group(group.rank(), group.size()).group_name)
+        else:
+            inside.append(given)
+    return tuple(inside)
+
+
+@functools.cache
+def _fake_group(rank: int, size: int) -> Any:
+    from torch._C._distributed_c10d import FakeProcessGroup, _register_process_group
+
+    make: Callable[[int, int], Any] = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)
+    distributed: Any = torch.distributed
+    custom = distributed.ProcessGroup.BackendType.CUSTOM
+    group = distributed.ProcessGroup(distributed.HashStore(), rank, size)
+    for device in ("cpu", "cuda"):
+        group._register_backend(torch.device(device), custom, make(rank, size))
+    group._set_default_backend(custom)
+    group._set_group_name(f"maskgrad-doctor-{rank}-{size}")
+    _register_process_group(group.group_name, group)
+    return group
+
+
+@contextlib.contextmanager
+def without_replication() -> Iterator[None]:
+    """Inside, modules that replicate their parameters are what they wrap: nothing is counted, sent or waited for."""
+    with contextlib.ExitStack() as stack:
+        for kind in replicating():
+            stack.enter_context(mock.patch.object(kind, "forward", _inner))
+        yield
+
+
+def _inner(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+    if getattr(wrapper, "device_ids", None):
+        from torch.distributed.utils import _to_kwargs
+
+        moved = _to_kwargs(args, kwargs, torch.device(wrapper.device_type, wrapper.device_ids[0]), False)
+        args, kwargs = moved[0][0], moved[1][0]
+    return wrapper.module(*args, **kwargs)
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether ranks share the parameters of a module: none of them can compute alone."""
+    kinds = (
+        *sharding(),
+        *imported("torch.distributed.fsdp", "FullyShardedDataParallel"),
+        *imported("torch.distributed.tensor", "DTensor"),
+    )
+    return any(isinstance(part, kinds) for part in (*module.modules(), *module.parameters()))
+
+
+def check_examinable(module: nn.Module) -> None:
+    """ExaminationError if ranks share the parameters of a module, or count its first backward passes."""
+    for wrapper in module.modules():
+        if getattr(wrapper, "static_graph", False) and not getattr(
+            wrapper, "_static_graph_delay_allreduce_enqueued", True
+        ):
+            # its hooks count every backward pass before the first exchange, and later wait for as many
+            raise ExaminationError(
+                f"model: {type(wrapper).__name__}(static_graph=True) learns its graph from the first step that is "
+                "exchanged; examine after that step, or the module before it is wrapped"
+            )
+    if is_sharded(module):
+        raise ExaminationError(
+            f"model: the parameters of {type(module).__name__} are sharded (fully_shard, DTensor), and no rank can run "
+            f"it alone; examine the model before fully_shard(model), on one process or under DistributedDataParallel"
+        )
+
+
+def passes_on(facts: Facts, args: Any) -> bool:
+    """Whether what a rank gives to an exchange is part of what it gets where it gave it."""
+    if facts.name.startswith("broadcast"):
+        groups = [a for a in args if isinstance(a, torch.ScriptObject)]
+        if groups:  # broadcast_(tensors, group, root, ...)
+            return bool(torch.distributed.ProcessGroup.unbox(groups[0]).rank() == args[2])
+    return "reduce" in facts.name.replace("_", "") and "scatter" not in facts.name
+
+
+def waited_for(types: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments in which results of functional collectives are plain tensors: somebody is about to read them."""
+    for kind in types:
+        if kind.__name__ == "AsyncCollectiveTensor":
+            wait: Callable[[Any], Tensor] = lambda tensor: tensor.trigger_wait()  # noqa: E731
+            args, kwargs = tree_map_only(kind, wait, (args, kwargs))
+    return args, kwargs
 
 
 def united(reports: Mapping[int, Report]) -> Report:
     """The reports of ranks as one; a finding that not all have says in its message who has it."""
     whole = Report()
-    for ranks, finding in _shared(reports, lambda report: report.findings, identity):
-        whole.findings.append(replace(finding, message=_said(ranks, reports, finding.message)))
-    for ranks, note in _shared(reports, lambda report: report.notes, lambda note: note):
-        whole.notes.append(replace(note, message=_said(ranks, reports, note.message)))
-    for ranks, tried in _shared(reports, lambda report: report.experiments, lambda tried: tried):
-        whole.experiments.append(replace(tried, changed=_said(ranks, reports, tried.changed)))
+    whole.findings = _shared(reports, "findings", "message", identity)
+    whole.notes = _shared(reports, "notes", "message")
+    whole.experiments = _shared(reports, "experiments", "changed")
     for report in reports.values():
         whole.padding = {**report.padding, **whole.padding}
         for file, lines in report.trail.items():
-            known = whole.trail.setdefault(file, {})
-            for line, what in lines.items():
-                if known.get(line) != "mixed":
-                    known[line] = what
+            whole.add_lines({(file, line): what for line, what in lines.items()})
     return whole
 
 
 def _shared(
-    reports: Mapping[int, Report], part: Callable[[Report], list[_T]], same: Callable[[_T], object]
-) -> list[tuple[list[int], _T]]:
-    """Each part once, as the first rank has it, with the ranks that have it."""
-    found: dict[object, tuple[list[int], _T]] = {}
+    reports: Mapping[int, Report], part: str, words: str, same: Callable[[Any], object] = lambda one: one
+) -> list[Any]:
+    """Each part once, as the first rank has it; its words say which ranks have it unless all do."""
+    found: dict[object, tuple[list[int], Any]] = {}
     for rank, report in reports.items():
-        for one in part(report):
+        for one in getattr(report, part):
             ranks, _ = found.setdefault(same(one), ([], one))
             if rank not in ranks:
                 ranks.append(rank)
-    return list(found.values())
+    united = []
+    for ranks, one in found.values():
+        who = f"on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: "
+        all_have_it = len(ranks) == len(reports)
+        united.append(one if all_have_it else replace(one, **{words: who + getattr(one, words)}))
+    return united
 
 
-def _said(ranks: list[int], reports: Mapping[int, Report], message: str) -> str:
-    if len(ranks) == len(reports):
-        return message
-    return f"on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: {message}"
-
-
-def exchanged(result: Report | Exception, group: Any) -> Report:
+def gathered_report(result: Report | Exception, group: Any) -> Report:
     """The reports of all ranks of a group, united; the error of one is an error of all.
 
     Raises:
@@ -67,5 +164,5 @@ def exchanged(result: Report | Exception, group: Any) -> Report:
         raise result
     for rank, other in enumerate(found):
         if isinstance(other, str):
-            raise ExaminationError(f"step: rank {rank} could not be examined ({other}); mend that rank first")
+            raise ExaminationError(f"step: rank {rank} could not be examined ({other}); fix that rank first")
     return united(dict(enumerate(found)))

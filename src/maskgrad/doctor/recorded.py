@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.experiments import Examination
 from maskgrad.doctor.findings import Finding
-from maskgrad.doctor.frames import Place, here, is_users
-from maskgrad.doctor.operations import Facts
-from maskgrad.doctor.origins import Origins
-from maskgrad.doctor.remedies import remedy_for
-from maskgrad.doctor.tensor_hooks import TensorHooks
-from maskgrad.doctor.trees import tensors_in
+from maskgrad.doctor.frames import Lines, Place, here, is_users
+from maskgrad.doctor.leaks import Examination
+from maskgrad.doctor.modes import Guarded
+from maskgrad.doctor.operations import Call, key_of, tensors_in
 from maskgrad.doctor.trial import Outcome
-from maskgrad.doctor.twins import Guarded, key_of
 from maskgrad.optim.lazy.zero_gradients import RowsReadLate
 
 __all__ = ["recorded_step"]
@@ -26,13 +24,14 @@ __all__ = ["recorded_step"]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class _Step(Origins):
+class _Step(Guarded):
     """Notes where sparse tensors become dense, where and which gradients are zero because an input was."""
 
     sees_late_reads = True
 
     def __init__(self) -> None:
-        super().__init__(lambda _: False, backward_only=True)
+        super().__init__()
+        self._nodes = Lines()
         self.densified: list[tuple[str, Place | None]] = []
         #: for each memory that an operation read in the forward pass, the first such operation
         self.read: dict[int, tuple[str, Place | None]] = {}
@@ -41,30 +40,27 @@ class _Step(Origins):
         #: memories that the last operation wrote because all of a factor was zero
         self.zeroed: dict[int, tuple[str, Place | None]] = {}
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def run(self, call: Call) -> Any:
         self._nodes.note()
-        backward = torch._C._current_autograd_node() is not None
-        result = Guarded.run(self, func, facts, args, kwargs)
-        if facts.view:
+        result = call()
+        if call.facts.view:
             return result
-        inputs, outputs = list(tensors_in((args, kwargs))), list(tensors_in(result))
-        if not backward and torch.is_grad_enabled():
-            for tables in (self.read, self.read_whole) if "embedding" not in facts.name else (self.read,):
-                for key in {key_of(tensor) for tensor in inputs} - tables.keys():
+        name, inputs, outputs = call.facts.name, call.inputs, tensors_in(result)
+        if torch._C._current_autograd_node() is not None:
+            self._look_for_zeros(name, inputs, outputs)
+            sparse = next((tensor for tensor in inputs if tensor.layout is not torch.strided), None)
+            if sparse is not None and any(
+                output.layout is torch.strided and output.shape == sparse.shape for output in outputs
+            ):
+                self.densified.append((name, self._nodes.here()))
+        elif torch.is_grad_enabled():
+            for table in (self.read, self.read_whole) if "embedding" not in name else (self.read,):
+                for key in {key_of(tensor) for tensor in inputs} - table.keys():
                     if key is not None:
-                        tables[key] = (facts.name, here())
-        sparse = [tensor for tensor in inputs if tensor.layout is not torch.strided]
-        if (
-            backward
-            and sparse
-            and any(output.layout is torch.strided and output.shape == sparse[0].shape for output in outputs)
-        ):
-            self.densified.append((facts.name, self._nodes.here()))
-        if backward:
-            self._look_for_zeros(facts, inputs, outputs)
+                        table[key] = (name, here())
         return result
 
-    def _look_for_zeros(self, facts: Facts, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def _look_for_zeros(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         zero_factor = any(
             tensor.is_floating_point()
             and tensor.numel()
@@ -77,7 +73,7 @@ class _Step(Origins):
             if key is None:
                 continue
             if zero_factor and output.is_floating_point() and not bool(output.any()):
-                self.zeroed[key] = (facts.name, self._nodes.here())
+                self.zeroed[key] = (name, self._nodes.here())
             else:
                 self.zeroed.pop(key, None)
 
@@ -87,66 +83,53 @@ def recorded_step(case: Examination) -> None:
     mode = _Step()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with _CountedHooks(case) as hooks, TensorHooks() as tensor_hooks:
+        with _counted_hooks(case) as silent_hooks:
             found: list[Finding] = case.trial.run(
                 mode, after=lambda outcome: list(_gradients(case, mode, outcome))
             )
-    found += hooks.silent() + tensor_hooks.silent()
-    found += _stale(mode, caught)
+    found += [*silent_hooks(), *_stale(mode, caught)]
     case.report.add(found)
     case.tried("recorded step", "nothing", f"{len(found)} findings" if found else "nothing found")
 
 
 def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Finding]:
     sparse_tables = {
-        id(module.weight): name
+        id(module.weight)
         for root in case.trial.roots
-        for name, module in root.named_modules()
+        for module in root.modules()
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
     }
     leaves = {id(leaf): name for name, leaf in outcome.leaves.items()}
     for name, parameter in case.trial.parameters():
         if not parameter.requires_grad or not parameter.numel():
             continue
-        known = leaves.get(id(parameter))
-        if known is None:
-            yield Finding(
-                "unused-parameter",
-                f"{name} requires a gradient and got none: it takes no part in the loss",
-                remedy=remedy_for("unused-parameter"),
-                module=name.rpartition(".")[0],
-                affected={"parameter": name, "entries": parameter.numel()},
-            )
+        module, affected = name.rpartition(".")[0], {"parameter": name, "entries": parameter.numel()}
+        if id(parameter) not in leaves:
+            message = f"{name} requires a gradient and got none: it takes no part in the loss"
+            yield Finding.at(None, "unused-parameter", message, module=module, affected=affected)
             continue
-        gradient = outcome.gradients[known]
-        if gradient.layout is torch.strided:
-            if id(parameter) in sparse_tables:
-                operation, place = mode.read_whole.get(key_of(parameter) or 0) or next(
-                    iter(mode.densified), ("", None)
-                )
-                yield Finding.at(
-                    place,
-                    "densified-gradient",
-                    f"{name} belongs to an embedding with sparse=True, and its gradient is dense"
-                    + (f": {operation} gives it a dense one" if operation else ""),
-                    remedy=remedy_for("densified-gradient"),
-                    module=name.rpartition(".")[0],
-                    operation=operation,
-                    affected={"parameter": name, "entries": parameter.numel()},
-                )
-            key = key_of(gradient)
-            if not bool(gradient.any()) and key in mode.zeroed:
-                operation, place = mode.zeroed[key]
-                yield Finding.at(
-                    place,
-                    "zero-gradient",
-                    f"the gradient of {name} is exactly zero: all that reached it in {operation} was zero, as it is "
-                    f"where a mask lets nothing through",
-                    remedy=remedy_for("zero-gradient"),
-                    module=name.rpartition(".")[0],
-                    operation=operation,
-                    affected={"parameter": name},
-                )
+        gradient = outcome.gradients[leaves[id(parameter)]]
+        if gradient.layout is not torch.strided:
+            continue
+        if id(parameter) in sparse_tables:
+            operation, place = mode.read_whole.get(key_of(parameter) or 0) or next(
+                iter(mode.densified), ("", None)
+            )
+            message = f"{name} belongs to an embedding with sparse=True, and its gradient is dense"
+            message += f": {operation} gives it a dense one" if operation else ""
+            kind = "densified-gradient"
+            yield Finding.at(place, kind, message, module=module, operation=operation, affected=affected)
+        key = key_of(gradient)
+        if not bool(gradient.any()) and key in mode.zeroed:
+            operation, place = mode.zeroed[key]
+            message = (
+                f"the gradient of {name} is exactly zero: all that reached it in {operation} was zero, as it is "
+                f"where a mask lets nothing through"
+            )
+            affected = {"parameter": name}
+            yield Finding.at(
+                place, "zero-gradient", message, module=module, operation=operation, affected=affected
+            )
 
 
 def _stale(mode: _Step, caught: list[warnings.WarningMessage]) -> Iterator[Finding]:
@@ -155,76 +138,63 @@ def _stale(mode: _Step, caught: list[warnings.WarningMessage]) -> Iterator[Findi
             operation, place = mode.read.get(key_of(warning.message.param) or 0, ("", None))
             if place is None and is_users(warning.filename):
                 place = Place(warning.filename, warning.lineno)
-            yield Finding.at(
-                place,
-                "stale-rows",
-                str(warning.message),
-                remedy=remedy_for("stale-rows"),
-                operation=operation,
-            )
+            yield Finding.at(place, "stale-rows", str(warning.message), operation=operation)
 
 
-class _CountedHooks:
-    """Replaces each hook by one that counts its calls, in the same tables, and puts the hooks back."""
+@contextlib.contextmanager
+def _counted_hooks(case: Examination) -> Iterator[Callable[[], list[Finding]]]:
+    """Each hook notes its calls, also one that the step registers on a tensor; gives the findings of silent ones."""
+    findings: dict[Any, Finding] = {}
+    called = set()
 
-    def __init__(self, case: Examination) -> None:
-        self._tables: list[tuple[str, str, dict[Any, Any]]] = []
-        for root in case.trial.roots:
-            for name, module in root.named_modules():
-                for attribute in _HOOKS:
-                    table = getattr(module, attribute, None)
-                    if table:
-                        self._tables.append((name or type(module).__name__, attribute, table))
-        for name, parameter in case.trial.parameters():
-            if parameter._backward_hooks:
-                self._tables.append((name, "_backward_hooks of the parameter", parameter._backward_hooks))
-        self._before: list[dict[Any, Any]] = []
-        self._calls: dict[tuple[int, Any], int] = {}
+    def counting(key: Any, finding: Finding, hook: Callable[..., Any]) -> Callable[..., Any]:
+        findings.setdefault(key, finding)
 
-    def __enter__(self) -> _CountedHooks:
-        for place, (_, _, table) in enumerate(self._tables):
-            self._before.append(dict(table))
-            for key, hook in list(table.items()):
-                self._calls[place, key] = 0
-                table[key] = self._counting(place, key, hook)
-        return self
-
-    def _counting(self, place: int, key: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
-            self._calls[place, key] += 1
+            called.add(key)
             return hook(*args, **kwargs)
 
         return counted
 
-    def __exit__(self, *_: object) -> None:
-        for (_name, _attribute, table), before in zip(self._tables, self._before, strict=True):
-            for key, hook in before.items():
-                if key in table:
-                    table[key] = hook
+    register: Any = Tensor.register_hook
 
-    def silent(self) -> list[Finding]:
-        """The hooks that nobody called."""
-        found = []
-        for (place, key), calls in self._calls.items():
-            if calls:
-                continue
-            name, attribute, _ = self._tables[place]
-            hook = self._before[place][key]
+    def registered(tensor: Tensor, hook: Callable[..., Any]) -> Any:
+        place = here()
+        if place is None:
+            return register(tensor, hook)
+        message = "a hook is registered here on a tensor that the loss does not use, and was not called"
+        return register(tensor, counting(place, Finding.at(place, "silent-hook", message), hook))
+
+    replaced = []
+    for number, (name, attribute, table) in enumerate(_hook_tables(case)):
+        for key, hook in list(table.items()):
             code = getattr(hook, "__code__", None)
-            where = (
-                Place(code.co_filename, code.co_firstlineno) if code and is_users(code.co_filename) else None
-            )
-            if code is not None and where is None:
+            if code is not None and not is_users(code.co_filename):
                 continue  # a hook of a library, which knows when it is called
-            what = attribute.replace("_", " ").strip().removesuffix("s")
-            found.append(
-                Finding.at(
-                    where,
-                    "silent-hook",
-                    f"a {what} of {name} is registered and was not called in the whole step",
-                    remedy=remedy_for("silent-hook"),
-                    module=name,
-                    affected={"hook": getattr(hook, "__qualname__", repr(hook))},
-                )
+            finding = Finding.at(
+                Place(code.co_filename, code.co_firstlineno) if code else None,
+                "silent-hook",
+                f"a {attribute} of {name} is registered and was not called in the whole step",
+                module=name,
+                affected={"hook": getattr(hook, "__qualname__", repr(hook))},
             )
-        return found
+            replaced.append((table, key, hook))
+            table[key] = counting((number, key), finding, hook)
+    try:
+        with mock.patch.object(Tensor, "register_hook", registered):
+            yield lambda: [finding for key, finding in findings.items() if key not in called]
+    finally:
+        for table, key, hook in replaced:
+            if key in table:
+                table[key] = hook
+
+
+def _hook_tables(case: Examination) -> Iterator[tuple[str, str, dict[Any, Any]]]:
+    """Whose hooks, how they are called, and the table that PyTorch keeps them in."""
+    for root in case.trial.roots:
+        for name, module in root.named_modules():
+            for attribute in _HOOKS:
+                words = attribute.replace("_", " ").strip().removesuffix("s")
+                yield name or type(module).__name__, words, getattr(module, attribute, None) or {}
+    for name, parameter in case.trial.parameters():
+        yield name, "backward hook of the parameter", parameter._backward_hooks or {}

@@ -1,10 +1,12 @@
-"""The report of an examination: findings, notes, and which experiments were made."""
+"""The report of an examination: findings, notes, and which experiments were made; as text, JSON and HTML."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import linecache
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +58,8 @@ class Report:
         """Take findings up, each kind at each line once."""
         known = {identity(finding) for finding in self.findings}
         for finding in findings:
-            same = identity(finding)
-            if same not in known:
-                known.add(same)
+            if identity(finding) not in known:
+                known.add(identity(finding))
                 self.findings.append(finding)
 
     def note(self, note: Note) -> None:
@@ -66,30 +67,27 @@ class Report:
         if note not in self.notes:
             self.notes.append(note)
 
+    def add_lines(self, lines: Mapping[tuple[str, int], str]) -> None:
+        """Take up what differed at lines (file and number); a line that mixes stays one."""
+        for (file, line), what in lines.items():
+            known = self.trail.setdefault(file, {})
+            if known.get(line) != "mixed":
+                known[line] = what
+
     def __str__(self) -> str:
-        lines = [f"{len(self.findings)} findings" if len(self.findings) != 1 else "1 finding"]
-        lines += [f"\n{finding}" for finding in self.findings]
-        if self.notes:
-            lines.append("\nnotes")
-            lines += [f"  {note}" for note in self.notes]
-        if self.padding:
-            lines.append("\npadding")
-            lines += [f"  {key}: {source}" for key, source in self.padding.items()]
-        if self.experiments:
-            lines.append("\nexperiments")
-            lines += [f"  {tried.name} ({tried.changed}): {tried.result}" for tried in self.experiments]
+        lines = [_counted(self.findings), *(f"\n{finding}" for finding in self.findings)]
+        parts: dict[str, Sequence[Any]] = {
+            "notes": self.notes,
+            "padding": [f"{key}: {source}" for key, source in self.padding.items()],
+            "experiments": [f"{tried.name} ({tried.changed}): {tried.result}" for tried in self.experiments],
+        }
+        for title, part in parts.items():
+            lines += [f"\n{title}", *(f"  {line}" for line in part)] if part else []
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "ok": self.ok,
-            "findings": [finding.as_dict() for finding in self.findings],
-            "notes": [note.as_dict() for note in self.notes],
-            "experiments": [vars(tried) for tried in self.experiments],
-            "padding": dict(self.padding),
-            "trail": {file: dict(lines) for file, lines in self.trail.items()},
-        }
+        return {"ok": self.ok, **asdict(self)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Report:
@@ -111,12 +109,14 @@ class Report:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The report as one HTML page with the program's lines; written to ``path`` too if that is given."""
-        from maskgrad.doctor.page import page
-
-        text = page(self)
+        text = _page(self)
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text
+
+
+def _counted(findings: Sequence[Finding]) -> str:
+    return f"{len(findings)} finding{'s' * (len(findings) != 1)}"
 
 
 def identity(finding: Finding) -> tuple[object, ...]:
@@ -124,3 +124,67 @@ def identity(finding: Finding) -> tuple[object, ...]:
     if finding.file:
         return finding.kind, finding.file, finding.line, finding.module
     return finding.kind, finding.message
+
+
+_STYLE = """
+body { color: #222; font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }
+pre { background: #f6f6f6; padding: .5em; overflow-x: auto; }
+.finding { border-left: 4px solid #c33; padding-left: 1em; }
+table.code { border-collapse: collapse; font: 13px/1.4 monospace; width: 100%; }
+table.code td { padding: 0 .6em; white-space: pre; }
+.code td:first-child { color: #888; text-align: right; }
+tr.padding { background: #fff3cd; } tr.real { background: #f8d7da; }
+tr.mixed { background: #c33; color: #fff; } .key span { padding: 0 .6em; margin-right: .6em; }
+"""
+_MEANING = {
+    "padding": "padding differs here",
+    "mixed": "padding is mixed into what is real",
+    "real": "real entries differ",
+}
+
+
+def _page(report: Report) -> str:
+    parts = [f"<h1>{_counted(report.findings)}</h1>"]
+    for finding in report.findings:
+        where = f"{escape(finding.file)}:{finding.line}" if finding.file else "no line is known"
+        parts.append(
+            f'<div class="finding"><h2>{escape(finding.kind)}</h2><p>{where}'
+            f"{f' in <code>{escape(finding.module)}</code>' if finding.module else ''}</p>"
+            f"<pre>{escape(finding.code)}</pre><p>{escape(finding.message)}</p>"
+            f"<p>Instead:</p><pre>{escape(finding.remedy)}</pre></div>"
+        )
+    if report.notes:
+        notes = "".join(f"<li>{escape(str(note))}</li>" for note in report.notes)
+        parts.append(f"<h2>Notes</h2><ul>{notes}</ul>")
+    parts += [_listing(file, lines) for file, lines in report.trail.items()]
+    if report.experiments:
+        rows = "".join(
+            _row(escape(tried.name), escape(tried.changed), escape(tried.result))
+            for tried in report.experiments
+        )
+        head = "<tr><th>name</th><th>changed</th><th>result</th></tr>"
+        parts.append(f"<h2>Experiments</h2><table>{head}{rows}</table>")
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>maskgrad doctor</title>'
+        f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _row(*cells: str, kind: str = "") -> str:
+    return f'<tr class="{kind}"><td>{"</td><td>".join(cells)}</td></tr>'
+
+
+def _listing(file: str, lines: dict[int, str]) -> str:
+    """The lines of one file around those at which something differed."""
+    shown = sorted({near for line in lines for near in range(line - 2, line + 3) if near > 0})
+    rows, before = [], 0
+    for number in shown:
+        text = linecache.getline(file, number)
+        if not text:
+            continue
+        if before and number > before + 1:
+            rows.append(_row("⋮", ""))
+        rows.append(_row(str(number), escape(text.rstrip()), kind=lines.get(number, "")))
+        before = number
+    key = "".join(_row("", meaning, kind=kind) for kind, meaning in _MEANING.items())
+    return f'<h2>{escape(file)}</h2><table class="code">{"".join(rows)}</table><table class="code key">{key}</table>'

@@ -2,99 +2,158 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.alignment import Aligned, cropped, first_difference, permuted
-from maskgrad.doctor.experiments import Examination, nan_findings
+from maskgrad.doctor.comparison import Difference, compare_outcomes, not_close
 from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.leaks import Difference
-from maskgrad.doctor.origins import has_nan
-from maskgrad.doctor.remedies import remedy_for
-from maskgrad.doctor.steady import Entry, Log, Steady
-from maskgrad.doctor.tolerance import between
+from maskgrad.doctor.leaks import Examination, nan_findings
+from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
+from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.trial import Outcome
-from maskgrad.doctor.variants import emptied, pads_left, rows_of, selected, widened
+from maskgrad.doctor.variants import emptied, pads_left, selected, widened
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "base", "empty_row", "finding", "last_division", "longest_first", "order", "padding_length", "so", "splits",
-    "steady",
+    "DRAWS", "empty_row", "finding", "last_division", "longest_first", "order", "padding_length", "run_as_it_is",
+    "run_without_dropout", "splits",
 ]  # fmt: skip
 
-
-def _clone(outcome: Outcome) -> Outcome:
-    """What is read of a run before memory is restored."""
-    loss = None if outcome.loss is None else outcome.loss.clone()
-    return Outcome(loss, {name: gradient.clone() for name, gradient in outcome.gradients.items()})
+DRAWS = "left out: the program draws random numbers of its own, and would draw others"
+#: of two outputs: what may be compared, None if nothing can be
+Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
 
 
-def steady(case: Examination, batch: Any = None) -> tuple[Outcome, Steady]:
+def _first_difference(
+    first: list[LoggedOperation], second: list[LoggedOperation], align: Aligned
+) -> LoggedOperation | None:
+    """The first operation whose outputs differ where they can be compared.
+
+    Consecutive operations of one line are a group; groups are matched as lines of two texts are. A loop may run once
+    more: then only the common end of its operations is compared.
+    """
+    groups = [
+        [(place, list(group)) for place, group in itertools.groupby(entries, key=lambda entry: entry.place)]
+        for entries in (first, second)
+    ]
+    keys = [[key for key, _ in group] for group in groups]
+    matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False)
+    for start, other, size in matcher.get_matching_blocks():
+        for place in range(size):
+            for a, b in _pairs(groups[0][start + place][1], groups[1][other + place][1]):
+                for outputs in zip(a.outputs, b.outputs, strict=False):
+                    aligned = align(*outputs)
+                    if aligned is not None and not_close(*aligned):
+                        return a
+    return None
+
+
+def _pairs(
+    first: list[LoggedOperation], second: list[LoggedOperation]
+) -> Iterator[tuple[LoggedOperation, LoggedOperation]]:
+    if [entry.operation for entry in first] == [entry.operation for entry in second]:
+        yield from zip(first, second, strict=True)
+        return
+    pairs = list(zip(reversed(first), reversed(second), strict=False))
+    yield from ((a, b) for a, b in reversed(pairs) if a.operation == b.operation and a.outputs[0].ndim > 1)
+
+
+def _cropped(shape: tuple[int, int], masks: list[Tensor], *, left: bool) -> Aligned:
+    """Outputs of a run with one more column: cut it off, and compare what the mask has."""
+    columns, shadows = shape[1], Shadows(masks)
+
+    def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+        if a.ndim != b.ndim:
+            return None
+        for axis, (before, after) in enumerate(zip(a.shape, b.shape, strict=True)):
+            if before == after:
+                continue
+            if before % columns or after != before // columns * (columns + 1):
+                return None
+            split = b.unflatten(axis, (before // columns, columns + 1))
+            b = split.narrow(axis + 1, 1 if left else 0, columns).flatten(axis, axis + 1)
+        real = shadows.by_shape(a)
+        return (a, b) if real is None else (a[real], b[real])
+
+    return align
+
+
+def _permuted(order: Tensor) -> Aligned:
+    """Outputs of a run with rows in another order: put them back, and choose the axis that fits best."""
+    rows = len(order)
+
+    def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+        if a.shape != b.shape:
+            return None
+        moved = order.to(a.device)
+        axes = [axis for axis, size in enumerate(a.shape) if size == rows]
+        options = [a, *(a.index_select(axis, moved) for axis in axes)]
+        if len(axes) > 1:
+            options.append(a.index_select(axes[0], moved).index_select(axes[1], moved))
+        if a.ndim and a.shape[0] > rows and a.shape[0] % rows == 0:
+            for split in ((rows, -1), (-1, rows)):
+                whole = a.unflatten(0, split)
+                options.append(whole.index_select(split.index(rows), moved).flatten(0, 1))
+        return next(
+            (option for option in options if not not_close(option, b)), options[min(1, len(options) - 1)]
+        ), b
+
+    return align
+
+
+def run_without_dropout(case: Examination, batch: Any = None) -> tuple[Outcome, WithoutDropout]:
     """A run without dropout, and what it drew."""
-    mode = Steady()
-    return case.trial.run(mode, batch, after=_clone), mode
+    mode = WithoutDropout()
+    return case.trial.run(mode, batch, after=Outcome.cloned), mode
 
 
-def base(case: Examination) -> tuple[Outcome, Steady]:
+def run_as_it_is(case: Examination) -> tuple[Outcome, WithoutDropout]:
     """That run with the batch as it is."""
-    if "steady" not in case.base:
-        case.base["steady"] = steady(case)
-    found: tuple[Outcome, Steady] = case.base["steady"]
+    if "without dropout" not in case.base:
+        case.base["without dropout"] = run_without_dropout(case)
+    found: tuple[Outcome, WithoutDropout] = case.base["without dropout"]
     return found
 
 
 def _changed(case: Examination, name: str, batch: Any, words: str) -> Difference | None:
     """Loss and gradients of a changed batch beside those of the batch; None if that cannot be said."""
-    before, mode = base(case)
+    before, mode = run_as_it_is(case)
     try:
-        after, other = steady(case, batch)
+        after, other = run_without_dropout(case, batch)
     except ExaminationError:
         raise
     except Exception as error:
-        case.tried(
-            name,
-            words,
-            f"the program itself refuses: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-        )
+        case.tried(name, words, _raised(error))
         return None
-    if mode.draws != other.draws or (
-        name in ("order", "denominator") and any(shape for _, shape in mode.draws)
-    ):
+    if mode.draws != other.draws or (name == "order" and any(shape for _, shape in mode.draws)):
         place = mode.draws[0][0] if mode.draws else None
-        case.note(name, "left out: the program draws random numbers of its own, and would draw others", place)
+        case.note(name, DRAWS, place)
         return None
-    difference = between(before, after)
-    case.tried(name, words, so(difference) or "nothing changed")
+    difference = compare_outcomes(before, after, case.count)
+    case.tried(name, words, difference.words("so") or "nothing changed")
     return difference
 
 
-def _line(case: Examination, batch: Any, align: Aligned) -> Entry | None:
-    logs = []
-    for what in (None, batch):
-        log = Log()
-        case.trial.run(log, what)
-        logs.append(log.entries)
-    return first_difference(logs[0], logs[1], align)
+def _raised(error: Exception) -> str:
+    return f"the program itself fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def so(difference: Difference) -> str:
-    """The difference as part of a sentence; empty if there is none."""
-    return difference.words().replace("with other padding", "so")
+def _log(case: Examination, batch: Any = None) -> list[LoggedOperation]:
+    log = OperationLog()
+    case.trial.run(log, batch)
+    return log.entries
 
 
-def finding(kind: str, entry: Entry | None, words: str, difference: Difference) -> Finding:
+def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Difference) -> Finding:
     """What changed, at the first line at which something did."""
     where = f"{entry.operation} is the first operation that gives something else: " if entry else ""
-    return Finding.at(
-        entry.place if entry else None,
-        kind,
-        f"{where}{words}, {so(difference)}",
-        remedy=remedy_for(kind, entry),
-        operation=entry.operation if entry else "",
-        affected=difference.numbers(),
-    )
+    message = f"{where}{words}, {difference.words('so')}"
+    return Finding.at(entry, kind, message, affected=difference.numbers())
 
 
 def padding_length(case: Examination) -> None:
@@ -111,118 +170,94 @@ def padding_length(case: Examination) -> None:
     if "padding-leak" in case.report.kinds():
         return  # another column is other garbage too; what leaks is known already
     masks = [padding.mask for padding in case.paddings]
-    entry = _line(case, batch, cropped(shape, masks, left=left))
+    entry = _first_difference(_log(case), _log(case, batch), _cropped(shape, masks, left=left))
     case.report.add([finding("padding-length", entry, words, difference)])
 
 
 def order(case: Examination) -> None:
     """The rows in another order."""
-    count = rows_of(case.trial.batch, case.paddings)
-    if count < 2:
+    if case.count < 2:
         return
-    for rows in _orders(case, count):
-        batch = selected(case.trial.batch, rows, count)
+    as_it_is = torch.arange(case.count)
+    # backwards, turned by one, and the longest sample first: parts of the batch then hold other numbers of tokens
+    for rows in (as_it_is.flip(0), as_it_is.roll(1), longest_first(case)):
+        if torch.equal(rows, as_it_is):
+            continue
+        batch = selected(case.trial.batch, rows, case.count)
         words = f"with the samples in the order {rows.tolist()}"
         difference = _changed(case, "order", batch, words)
         if difference is None:
             return
         if not difference:
             continue
-        if splits(case, count):
+        if splits(case):
             if "denominator" not in case.report.kinds():
-                _report_split(case, rows, batch, difference)
-        elif _in_pairs(case, count):
+                parts = len(case.trial.rows)
+                words = f"the step computes the batch in {parts} parts, and {words}, that is in other parts"
+                case.report.add([finding("denominator", last_division(case, batch), words, difference)])
+        elif _in_pairs(case):
             case.note("order", "samples that belong together are recognised by their places in the batch")
         else:
-            entry = _line(case, batch, permuted(rows))
+            entry = _first_difference(_log(case), _log(case, batch), _permuted(rows))
             case.report.add([finding("order", entry, words, difference)])
         return
 
 
-def _orders(case: Examination, count: int) -> list[Tensor]:
-    """Backwards, turned by one, and the longest sample first: parts of the batch then hold other numbers of tokens."""
-    orders = [torch.arange(count).flip(0), torch.arange(count).roll(1), longest_first(case, count)]
-    return [rows for rows in orders if not torch.equal(rows, torch.arange(count))]
-
-
-def longest_first(case: Examination, count: int) -> Tensor:
+def longest_first(case: Examination) -> Tensor:
     """The rows by how many real entries they have; as they are if no mask says so."""
-    masks = [p.mask for p in case.paddings if p.mask.ndim and p.mask.shape[0] == count]
+    masks = [p.mask for p in case.paddings if p.mask.ndim and p.mask.shape[0] == case.count]
     if not masks:
-        return torch.arange(count)
-    return masks[0].reshape(count, -1).sum(1).cpu().argsort(descending=True, stable=True)
+        return torch.arange(case.count)
+    return masks[0].reshape(case.count, -1).sum(1).cpu().argsort(descending=True, stable=True)
 
 
-def _in_pairs(case: Examination, count: int) -> bool:
+def _in_pairs(case: Examination) -> bool:
     """Whether nothing changes as long as neighbours, or the halves of the batch, stay together."""
+    count = case.count
     if count < 4 or count % 2:
         return False
     half = torch.arange(count // 2).flip(0)
     together = (torch.stack([2 * half, 2 * half + 1], 1).flatten(), torch.cat([half, half + count // 2]))
     for rows in together:
-        after, _ = steady(case, selected(case.trial.batch, rows, count))
-        if not between(base(case)[0], after):
+        after, _ = run_without_dropout(case, selected(case.trial.batch, rows, count))
+        if not compare_outcomes(run_as_it_is(case)[0], after, count):
             return True
     return False
 
 
-def splits(case: Examination, count: int) -> bool:
+def splits(case: Examination) -> bool:
     """Whether the step gives its model parts of the batch, one after the other."""
     rows = case.trial.rows
-    return len(rows) > 1 and 1 < max(rows) < count  # the order of single samples changes no part
+    return len(rows) > 1 and 1 < max(rows) < case.count  # the order of single samples changes no part
 
 
-def _report_split(case: Examination, rows: Tensor, batch: Any, difference: Difference) -> None:
-    words = (
-        f"the step computes the batch in {len(case.trial.rows)} parts, and with the samples in the order "
-        f"{rows.tolist()}, that is in other parts"
-    )
-    entry = last_division(case, batch)
-    case.report.add([finding("denominator", entry, words, difference)])
-
-
-def last_division(case: Examination, batch: Any = None) -> Entry | None:
+def last_division(case: Examination, batch: Any = None) -> LoggedOperation | None:
     """The operation of the user's program that divides last before a backward pass."""
-    log = Log()
-    case.trial.run(log, batch)
-    dividing = (
-        "mean",
-        "div",
-        "div_",
-        "nll_loss_forward",
-        "mse_loss",
-        "nll_loss2d_forward",
-        "binary_cross_entropy",
-    )
-    scalars = [e for e in log.entries if e.outputs[0].numel() == 1 and e.operation in dividing]
-    losses = [e for e in scalars if e.operation not in ("div", "div_")]
-    chosen = losses or scalars
+    losses = ("mean", "nll_loss_forward", "nll_loss2d_forward", "mse_loss", "binary_cross_entropy")
+    scalars = [entry for entry in _log(case, batch) if entry.outputs[0].numel() == 1]
+    means = [entry for entry in scalars if entry.operation in losses]
+    chosen = means or [entry for entry in scalars if entry.operation in ("div", "div_")]
     return chosen[-1] if chosen else None
 
 
 def empty_row(case: Examination) -> None:
     """One sample that is all padding."""
-    count = rows_of(case.trial.batch, case.paddings)
-    if count < 2 or case.base.get("nan"):
+    row = case.count - 1
+    if row < 1 or case.gives_nan:
         return
-    batch = emptied(case.trial.batch, case.paddings, count - 1)
+    batch = emptied(case.trial.batch, case.paddings, row)
     if batch is None:
         return
-    words = f"sample {count - 1} is all padding"
-
-    def nan_in(outcome: Outcome) -> bool:
-        ends = [*outcome.gradients.values(), *([outcome.loss] if outcome.loss is not None else [])]
-        return any(has_nan(tensor) for tensor in ends)
-
+    words = f"sample {row} is all padding"
     try:
-        found = case.trial.run(Steady(), batch, after=nan_in)
+        found = case.trial.run(WithoutDropout(), batch, after=Outcome.has_nan)
     except Exception as error:
-        case.tried("empty-row", words, f"the program itself refuses: {type(error).__name__}: {error}"[:200])
+        case.tried("empty-row", words, _raised(error))
         return
     case.tried("empty-row", words, "there is a NaN" if found else "no NaN")
     if not found:
         return
-    findings = nan_findings(case, "numbers", 0, None, finding_kind="empty-row", batch=batch)
+    findings = nan_findings(case, "empty-row", batch)
     if "empty-row" in case.asked:
         case.report.add(findings)
         return

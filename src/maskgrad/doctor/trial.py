@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from maskgrad.doctor import randomness
-from maskgrad.doctor.bookkeeping import Bookkeeping, Flags, of_the_process
-from maskgrad.doctor.silence import alone, is_replicated, refuse_coupled
-from maskgrad.doctor.trees import tensors_in
-from maskgrad.doctor.twins import Guarded
+from maskgrad.distributed.accumulation import replicating
+from maskgrad.doctor.batches import fields, tensor_of
+from maskgrad.doctor.modes import Guarded, module_calls
+from maskgrad.doctor.operations import tensors_in
+from maskgrad.doctor.ranks import check_examinable, without_replication
+from maskgrad.doctor.recorder import has_nan
+from maskgrad.doctor.state import (
+    ModuleState,
+    RunState,
+    all_random_states,
+    objects_with_state,
+    set_all_random_states,
+)
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "Trial", "reached"]
+__all__ = ["Outcome", "Trial", "reached", "with_gradient"]
 
 
 @dataclass
@@ -29,6 +36,22 @@ class Outcome:
     loss: Tensor | None
     gradients: dict[str, Tensor]
     leaves: dict[str, Tensor] = field(default_factory=dict)
+    #: names of leaves that the batch holds or the step made: their gradients may have a row for each sample
+    own: frozenset[str] = frozenset()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Loss and gradients by what a message calls them."""
+        loss = {} if self.loss is None else {"the loss": self.loss}
+        return loss | {f"the gradient of {name}": gradient for name, gradient in self.gradients.items()}
+
+    def cloned(self) -> Outcome:
+        """What stays when the memory of the run is restored."""
+        loss = None if self.loss is None else self.loss.clone()
+        return Outcome(loss, {name: grad.clone() for name, grad in self.gradients.items()}, own=self.own)
+
+    def has_nan(self) -> bool:
+        """Whether there is a NaN in the loss or a gradient."""
+        return any(has_nan(tensor) for tensor in self.tensors().values() if tensor.is_floating_point())
 
 
 class Trial:
@@ -44,12 +67,12 @@ class Trial:
         self.step, self.batch = step, batch
         self.roots: list[nn.Module] = [model] if model is not None else []
         if model is not None:
-            refuse_coupled(model)
+            check_examinable(model)
         self._found_roots = model is not None
-        self._random = randomness.all_states()
+        self._random = all_random_states()
         # all objects of the process are looked through once; what a run makes is taken up when it is reached
-        self._leaves, self._keepers, modules = of_the_process()
-        self._flags = Flags(modules)
+        self._leaves, self._counters, modules = objects_with_state()
+        self._modules = ModuleState(modules)
         #: how many rows the outermost modules were given in the first run, call by call
         self.rows: list[int] = []
 
@@ -64,12 +87,12 @@ class Trial:
         Returns:
             what ``after`` returns, else the outcome.
         """
-        mode.silent = True
-        kept = _Kept(self._leaves, self._keepers, mode)
+        mode.sends_nothing = True
+        state = RunState(self._leaves, self._counters, mode)
         try:
             with (
-                kept,
-                alone(),
+                state,
+                without_replication(),
                 torch.compiler.set_stance("force_eager"),
                 self._watch_modules(),
                 mode,
@@ -77,29 +100,29 @@ class Trial:
             ):
                 returned = call_step(self.step, self.batch if batch is None else batch)
                 loss = _loss_of(returned)
-                if not any(leaf.grad is not None for leaf in kept.leaves()):
+                if not any(leaf.grad is not None for leaf in state.leaves()):
                     _backward(loss)
-            outcome = self._outcome(loss, kept)
+            outcome = self._outcome(loss, state, self.batch if batch is None else batch)
             return outcome if after is None else after(outcome)
         finally:
-            kept.restore()
+            state.restore()
             mode.restore()
-            self._flags.restore()
+            self._modules.restore()
             self.rewind()
 
     def rewind(self) -> None:
         """Random numbers are drawn again from the state of the beginning."""
-        randomness.restore_all(self._random)
+        set_all_random_states(self._random)
 
-    def _outcome(self, loss: Tensor | None, kept: _Kept) -> Outcome:
-        names = {id(parameter): name for name, parameter in self.parameters()}
-        gradients, leaves = {}, {}
-        kept.take_up(reached(loss))
-        for place, leaf in enumerate(kept.leaves()):
-            if leaf.grad is not None:
-                name = names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}")
-                gradients[name], leaves[name] = leaf.grad, leaf
-        return Outcome(loss.detach() if loss is not None else None, gradients, leaves)
+    def _outcome(self, loss: Tensor | None, state: RunState, batch: Any) -> Outcome:
+        before = {id(leaf) for leaf in state.leaves()} - {
+            id(tensor_of(held)) for held in fields(batch).values()
+        }
+        state.add_leaves(reached(loss))
+        leaves = with_gradient(state.leaves(), self.parameters())
+        gradients: dict[str, Any] = {name: leaf.grad for name, leaf in leaves.items()}
+        own = frozenset(name for name, leaf in leaves.items() if id(leaf) not in before)
+        return Outcome(loss.detach() if loss is not None else None, gradients, leaves, own)
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and parameters of the modules that the step calls."""
@@ -111,7 +134,7 @@ class Trial:
     def replicas(self) -> nn.Module | None:
         """A module of which other ranks have replicas, and examine them as well."""
         inside = (module for root in self.roots for module in root.modules())
-        return next(filter(is_replicated, inside), None)
+        return next((module for module in inside if isinstance(module, replicating())), None)
 
     def modules(self) -> dict[int, str]:
         """The dotted name of each module by its id."""
@@ -133,7 +156,7 @@ class Trial:
             if not inside:
                 if not self._found_roots and module not in self.roots:
                     self.roots.append(module)
-                    refuse_coupled(module)
+                    check_examinable(module)
                 self.rows.append(next((t.shape[0] for t in tensors_in(args) if t.ndim), 0))
             inside.append(module)
 
@@ -141,15 +164,10 @@ class Trial:
             if inside:
                 inside.pop()
 
-        handles = [
-            nn.modules.module.register_module_forward_pre_hook(enter),
-            nn.modules.module.register_module_forward_hook(leave, always_call=True),
-        ]
         try:
-            yield
+            with module_calls(enter, leave):
+                yield
         finally:
-            for handle in handles:
-                handle.remove()
             self._found_roots = True
             self.rows = self.rows or [0]
 
@@ -209,55 +227,11 @@ def reached(loss: Tensor | None) -> list[Tensor]:
     return found
 
 
-class _Kept:
-    """What a run may change besides the memory of tensors: gradients, books, states of optimizers."""
-
-    def __init__(self, leaves: list[Tensor], keepers: list[Any], mode: Guarded) -> None:
-        self._mode = mode
-        self._books = Bookkeeping(leaves, keepers)
-        self._books.warn_of_late_reads(mode.sees_late_reads)
-        self._gradients = [(leaf, leaf.grad) for leaf in leaves]
-        #: of each optimizer that makes a step: states and groups, the objects themselves and what was in them
-        self._optimizers: dict[int, tuple[Any, dict[Any, Any], list[tuple[Any, Any]]]] = {}
-
-    def leaves(self) -> list[Tensor]:
-        return [leaf for leaf, _ in self._gradients]
-
-    def take_up(self, leaves: list[Tensor]) -> None:
-        """Leaves that the step made itself: they had no gradient before."""
-        known = {id(leaf) for leaf in self.leaves()}
-        self._gradients += [(leaf, None) for leaf in leaves if id(leaf) not in known]
-
-    def __enter__(self) -> None:
-        for leaf, gradient in self._gradients:
-            if gradient is not None:
-                leaf.grad = None
-        self._handle = register_optimizer_step_pre_hook(self._keep_optimizer)
-
-    def __exit__(self, *_: object) -> None:
-        self._handle.remove()
-
-    def _keep_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if id(optimizer) in self._optimizers:
-            return
-        inside = [*optimizer.param_groups, *(v for v in optimizer.state.values() if isinstance(v, dict))]
-        self._optimizers[id(optimizer)] = (
-            optimizer,
-            dict(optimizer.state),
-            [(one, dict(one)) for one in inside],
-        )
-        for tensor in tensors_in(
-            (list(optimizer.state.values()), [g["params"] for g in optimizer.param_groups])
-        ):
-            self._mode._keep(tensor)
-
-    def restore(self) -> None:
-        for leaf, gradient in self._gradients:
-            leaf.grad = gradient
-        for optimizer, state, inside in self._optimizers.values():
-            optimizer.state.clear()
-            optimizer.state.update(state)
-            for one, before in inside:
-                one.clear()
-                one.update(before)
-        self._books.restore()
+def with_gradient(leaves: list[Tensor], parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """The leaves that got a gradient, by the names of the parameters that they are."""
+    names = {id(parameter): name for name, parameter in parameters}
+    return {
+        names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}"): leaf
+        for place, leaf in enumerate(leaves)
+        if leaf.grad is not None
+    }

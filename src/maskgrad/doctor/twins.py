@@ -10,15 +10,25 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
-from maskgrad.doctor import randomness
-from maskgrad.doctor.equality import same
 from maskgrad.doctor.frames import Place, here
-from maskgrad.doctor.guarded import Guarded, key_of, on
-from maskgrad.doctor.operations import COMPARISONS, EMPTY, SEES_NAN, Facts
-from maskgrad.doctor.sending import Differences, passes_on
-from maskgrad.doctor.trees import exchanged, flat, mapped, tensors_in
+from maskgrad.doctor.modes import Guarded
+from maskgrad.doctor.operations import (
+    COMPARISONS,
+    COPIES,
+    EMPTY,
+    SEES_NAN,
+    Call,
+    flat,
+    key_of,
+    mapped,
+    on,
+    same,
+    tensors_in,
+)
+from maskgrad.doctor.ranks import passes_on
+from maskgrad.doctor.state import random_state, set_random_state
 
-__all__ = ["Guarded", "Twins", "key_of"]
+__all__ = ["Twins"]
 
 #: bytes; a few twins that nobody needs any more may wait when they are no larger than this
 _SMALL = 2**14
@@ -34,11 +44,12 @@ class Twins(Guarded):
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._markers: set[int] = set()
         self._workspaces: set[int] = set()
-        self._sent = Differences()
+        #: for memory of what comes from other ranks: where, and by how much, it will be apart from its twin
+        self._sent: dict[int, list[tuple[Tensor, Tensor, Tensor, Any]]] = {}
         self._fresh = 0
         self._looks_at_views = type(self)._follow is not Twins._follow
-        #: operations that could not be run on garbage, or gave a result of another shape: name, error and line
-        self.refusals: list[tuple[str, str, Place | None]] = []
+        #: operations that could not be run on garbage, or gave a result of another shape: line, and what happened
+        self.not_followed: list[tuple[Place | None, str]] = []
 
     # twins of single tensors
 
@@ -49,8 +60,10 @@ class Twins(Guarded):
             other: Tensor | None = self._others.get(tensor)
             return other
         if key in self._sent:
-            for target, twin in self._sent.arrived(key):
-                self.set_twin(target, twin)
+            for target, unequal, apart, known in self._sent.pop(key):
+                twin = target + apart if _is_number(target) else apart
+                self.set_twin(target, torch.where(unequal, twin, target))
+                self.received(target, known)
                 self._heal(target)
         entry = self._storages.get(key)
         if entry is None:
@@ -82,8 +95,9 @@ class Twins(Guarded):
             self._storages[key] = (StorageWeakRef(memory), storage, whole)
             self._fresh += 1
             if self._fresh > max(len(self._storages) // 8, 0 if storage.nbytes() > _SMALL else 16):
-                self._fresh = 0
-                self._prune()
+                self._fresh = 0  # twins of tensors that are gone take memory
+                for gone in [key for key, entry in self._storages.items() if entry[0].expired()]:
+                    self.forget(gone)
         else:
             on(entry[1], tensor).copy_(twin)
         if marker:
@@ -95,151 +109,144 @@ class Twins(Guarded):
         self._markers.discard(key)
         self._workspaces.discard(key)
 
-    def _prune(self) -> None:
-        """Twins of tensors that are gone take memory."""
-        for key in [key for key, entry in self._storages.items() if entry[0].expired()]:
-            self.forget(key)
-
     # operations
 
-    def run(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
+    def run(self, call: Call) -> Any:
         """The operation on the tensors of the program, and again on their twins if it has any."""
-        if facts.collective:
-            return self._send(func, facts, args, kwargs)
-        if facts.view:
-            result = func(*args, **kwargs)
+        if call.facts.collective:
+            return self._send(call)
+        if call.facts.view:
+            result = call()
             if self._looks_at_views or self._others:
-                self._follow(func, facts, args, kwargs, result)
+                self._follow(call, result)
             return result
-        if facts.name in EMPTY:
-            return func(*args, **kwargs)
-        inputs = list(tensors_in((args, kwargs)))
-        twins = self._twins_of(inputs)
-        if not twins:
-            for tensor in self._written(facts, args, kwargs):
+        if call.facts.name in EMPTY:
+            return call()
+        twins = self._twins_of(call.inputs)
+        if twins:
+            return self._run_both(call, twins)
+        if call.facts.writes:
+            for tensor in call.written:
                 self._markers.discard(key_of(tensor) or 0)
-            result = func(*args, **kwargs)
-            self.untwinned(func, facts, args, kwargs, result)
-            return result
-        return self._run_both(func, facts, args, kwargs, inputs, twins)
+        return call()
 
     def _twins_of(self, tensors: list[Tensor]) -> dict[int, Tensor]:
         """The twins of tensors that have one, by the ``id`` of the tensor."""
         return {id(tensor): twin for tensor in tensors if (twin := self.twin(tensor)) is not None}
 
-    def _send(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> Any:
-        """An exchange between ranks, once; see :mod:`maskgrad.doctor.sending`."""
-        if facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
-            return func(*args, **kwargs)
-        inputs = list(tensors_in((args, kwargs)))
-        twins = [self.twin(tensor) for tensor in inputs]
-        before = [
-            None if twin is None else tensor.clone() for tensor, twin in zip(inputs, twins, strict=True)
-        ]
-        passed = passes_on(facts, args)
-        result = func(*args, **kwargs)
-        outputs = list(tensors_in(result))
-        for place, (tensor, twin, old) in enumerate(zip(inputs, twins, before, strict=True)):
-            if twin is None or old is None:
-                continue
-            target = tensor if facts.writes else outputs[place] if place < len(outputs) else None
+    def _send(self, call: Call) -> Any:
+        """An exchange between ranks, once.
+
+        A second one would find nobody, and a result is not there yet when the operation returns. So the difference
+        between tensor and twin is kept, and added to the result when something first reads it: by then the program has
+        waited for it.
+        """
+        if call.facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
+            return call()
+        before = {
+            place: (tensor.clone(), twin, self.sent(tensor))
+            for place, tensor in enumerate(call.inputs)
+            if (twin := self.twin(tensor)) is not None
+        }
+        passed = passes_on(call.facts, call.args)
+        result = call()
+        targets = call.inputs if call.facts.writes else tensors_in(result)
+        for place, (old, twin, known) in before.items():
+            target = targets[place] if place < len(targets) else None
             key = None if target is None else key_of(target)
-            if target is None or key is None or target.shape != tensor.shape:
-                if not same(old, twin):
-                    self.refused(
-                        facts.name, "what depends on padding is sent to other ranks, and not followed there"
-                    )
-                continue
-            self._sent.keep(key, target, old, twin if passed else old)
-            self.passedon(tensor, target)
+            if target is not None and key is not None and target.shape == old.shape:
+                new = twin if passed else old
+                apart = new - old if _is_number(old) else new.clone()
+                self._sent.setdefault(key, []).append((target.detach(), old.ne(new), apart, known))
+            elif not same(old, twin):
+                why = "what depends on padding is sent to other ranks, and not followed there"
+                self.note_not_followed(call.facts.name, why)
         return result
 
-    def black_box(self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any) -> None:
+    def black_box(self, call: Call) -> None:
         """A function that is run once more, whether or not an argument has a twin."""
-        inputs = list(tensors_in((args, kwargs)))
-        self._run_both(func, facts, args, kwargs, inputs, self._twins_of(inputs))
+        self._run_both(call, self._twins_of(call.inputs))
 
-    def leaves(self, tensor: Tensor) -> bool:
+    def leaves_torch(self, tensor: Tensor) -> bool:
         """The memory of a tensor is given to somebody else; whether it depends on padding."""
-        super().leaves(tensor)
+        super().leaves_torch(tensor)
         twin = self.twin(tensor)
         return twin is not None and not same(tensor, twin)
 
     def other(self, tensor: Tensor) -> Tensor:
         """The twin, or the tensor itself."""
-        return _or(self.twin(tensor), tensor)
+        twin = self.twin(tensor)
+        return tensor if twin is None else twin
 
-    def _run_both(
-        self,
-        func: Callable[..., Any],
-        facts: Facts,
-        args: Any,
-        kwargs: Any,
-        inputs: list[Tensor],
-        twins: dict[int, Tensor],
-    ) -> Any:
-        written = list(self._written(facts, args, kwargs)) if facts.writes else []
+    def _run_both(self, call: Call, twins: dict[int, Tensor]) -> Any:
+        facts, written = call.facts, call.written if call.facts.writes else []
         fresh = [tensor for tensor in written if id(tensor) not in twins and key_of(tensor) is not None]
+        with_twin = [tensor for tensor in call.inputs if id(tensor) in twins]
         for tensor in fresh:
             if self.twin(tensor) is None:
                 self.set_twin(tensor, on(tensor.untyped_storage().clone(), tensor))
-        with_twin = [tensor for tensor in inputs if id(tensor) in twins]
         if fresh:
-            twins = self._twins_of(inputs)
-        if facts.looks:
-            seen = self._seen(facts, args, kwargs, with_twin, twins)
-            twin_args, twin_kwargs = mapped(seen, args), mapped(seen, kwargs)
-        else:
-            twin_args, twin_kwargs = exchanged(args, twins), exchanged(kwargs, twins)
+            twins = self._twins_of(call.inputs)
+
+        def other(tensor: Tensor) -> Tensor:
+            return twins.get(id(tensor), tensor)
+
+        seen = self._seen(call, with_twin, twins) if facts.looks else other
+        twin_args, twin_kwargs = mapped(seen, call.args), call.kwargs and mapped(seen, call.kwargs)
         marked = facts.name in COPIES and any(key_of(tensor) in self._markers for tensor in with_twin)
-        before = self.before(func, facts, args, kwargs, written)
-        state = randomness.state(kwargs) if facts.random else None
-        result = func(*args, **kwargs)
+        before = self.before(call)
+        generator = call.kwargs.get("generator")
+        state = random_state(generator) if facts.random else None
+        result = call()
         if state is not None:
-            after = randomness.state(kwargs)
-            randomness.restore(state, kwargs)
+            after = random_state(generator)
+            set_random_state(state, generator)
         try:
-            others = func(*twin_args, **twin_kwargs)
+            others = call.func(*twin_args, **twin_kwargs)
         except Exception as error:
-            self.refused(facts.name, str(error))
+            self.note_not_followed(facts.name, str(error))
             return result
         finally:
             if state is not None:
-                randomness.restore(after, kwargs)
+                set_random_state(after, generator)
         targets = {key_of(tensor) for tensor in written}
         for place, (output, twin) in enumerate(zip(flat(result), flat(others), strict=False)):
             if not isinstance(output, Tensor):
                 if output != twin and output == output:
-                    self.refused(facts.name, "a Python number depends on the padding")
+                    self.note_not_followed(facts.name, "a Python number depends on the padding")
             elif targets and key_of(output) in targets:
                 continue
             elif output.shape != twin.shape:
-                self.refused(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
+                self._note_shape(call, output)
             elif place in facts.workspaces or not same(output, twin):
                 self.set_twin(output, twin, marker=marked)
                 if place in facts.workspaces:
                     self._workspaces.add(key_of(output) or 0)
         for tensor in written:
             self._heal(tensor)
-        self.twinned(func, facts, args, kwargs, result, before)
+        self.twinned(call, result, before)
         return result
 
     def _seen(
-        self, facts: Facts, args: Any, kwargs: Any, inputs: list[Tensor], twins: dict[int, Tensor]
+        self, call: Call, with_twin: list[Tensor], twins: dict[int, Tensor]
     ) -> Callable[[Tensor], Tensor]:
         """What the second run is given for each tensor; tests of a marker see the marker."""
-        compares, sees_nan = facts.name in COMPARISONS, facts.name in SEES_NAN
-        tests = compares and _is_a_test(facts, args, kwargs)
-        itself = len(inputs) == 2 and inputs[0] is inputs[1]
+        name = call.facts.name
+        is_loss, compares, sees_nan = name.startswith("nll_loss"), name in COMPARISONS, name in SEES_NAN
+        # a test compares with a number (or a label with the one that is ignored)
+        operand = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
+        number = not isinstance(operand, Tensor) or operand.numel() == 1
+        tests = compares and (is_loss or name == "isin" or number)
+        itself = len(with_twin) == 2 and with_twin[0] is with_twin[1]
         # only a label that the loss ignores is a marker: any other is what the loss is about
-        ignored = next((value for value in reversed(args) if type(value) is int), None) if tests else None
+        ignored = next((value for value in reversed(call.args) if type(value) is int), None)
 
         def seen(tensor: Tensor) -> Tensor:
             twin = twins.get(id(tensor))
             if twin is None:
                 return tensor
             if tests and key_of(tensor) in self._markers:
-                if facts.name.startswith("nll_loss"):
+                if is_loss:
                     return twin if ignored is None else torch.where(tensor.eq(ignored), tensor, twin)
                 return tensor
             if sees_nan and tensor.is_floating_point() and (tests or itself or not compares):
@@ -260,67 +267,48 @@ class Twins(Guarded):
 
     # what recorders add
 
-    def before(self, func: Any, facts: Facts, args: Any, kwargs: Any, written: list[Tensor]) -> Any:  # noqa: ARG002
+    def before(self, call: Call) -> Any:  # noqa: ARG002
         """Called before both runs of an operation; the result is passed on to :meth:`twinned`."""
         return None
 
-    def twinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any, before: Any) -> None:
+    def twinned(self, call: Call, result: Any, before: Any) -> None:
         """An operation ran twice."""
 
-    def untwinned(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
-        """An operation ran once: none of its inputs has a twin."""
+    def sent(self, tensor: Tensor) -> Any:  # noqa: ARG002
+        """A tensor goes to other ranks; the result is given to :meth:`received`."""
+        return None
 
-    def passedon(self, tensor: Tensor, target: Tensor) -> None:
-        """A tensor went to other ranks, and ``target`` will hold what comes back."""
+    def received(self, target: Tensor, known: Any) -> None:
+        """The tensor ``target`` holds what came back."""
 
-    def refused(self, name: str, error: str) -> None:
-        """An operation could not be followed."""
-        refusal = (name, error, here())
-        if refusal not in self.refusals:
-            self.refusals.append(refusal)
+    def note_not_followed(self, name: str, why: str) -> None:
+        """An operation could not be run with the other garbage."""
+        note = here(), f"{name} was not followed into the padding: {why}"
+        if note not in self.not_followed:
+            self.not_followed.append(note)
 
-    def _follow(self, func: Any, facts: Facts, args: Any, kwargs: Any, result: Any) -> None:
+    def _note_shape(self, call: Call, output: Tensor) -> None:
+        self.note_not_followed(call.facts.name, f"the shape {tuple(output.shape)} depends on the padding")
+
+    def _follow(self, call: Call, result: Any) -> None:
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
-        for tensor in tensors_in((args, kwargs)):
-            if key_of(tensor) is None and tensor in self._others and facts.view:
-                twin_args, twin_kwargs = mapped(self.other, (args, kwargs))
-                twins = func(*twin_args, **twin_kwargs)
-                for output, twin in zip(flat(result), flat(twins), strict=False):
-                    if isinstance(output, Tensor) and output.shape != twin.shape:
-                        self.refused(facts.name, f"the shape {tuple(output.shape)} depends on the padding")
-                    elif isinstance(output, Tensor):
-                        self.set_twin(output, twin)
-                return
+        if not any(key_of(tensor) is None and tensor in self._others for tensor in call.inputs):
+            return
+        twins = call.func(*mapped(self.other, call.args), **mapped(self.other, call.kwargs))
+        for output, twin in zip(flat(result), flat(twins), strict=False):
+            if isinstance(output, Tensor) and output.shape != twin.shape:
+                self._note_shape(call, output)
+            elif isinstance(output, Tensor):
+                self.set_twin(output, twin)
 
 
-#: operations whose results hold the entries of an input unchanged
-COPIES = {
-    "clone", "copy", "copy_", "_to_copy", "cat", "stack", "index_select", "index", "gather", "flip", "roll", "repeat",
-    "constant_pad_nd", "contiguous", "slice_backward", "take", "masked_select", "tril", "triu",
-}  # fmt: skip
-
-
-def _is_a_test(facts: Facts, args: Any, kwargs: Any) -> bool:
-    """Whether something is compared with a number (or a label with the one that is ignored)."""
-    if facts.name.startswith("nll_loss"):
-        return True
-    if facts.name == "isin":
-        return True
-    other = args[1] if len(args) > 1 else kwargs.get("other")
-    return not isinstance(other, Tensor) or other.numel() == 1
-
-
-def _or(first: Tensor | None, second: Tensor) -> Tensor:
-    return second if first is None else first
+def _is_number(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _same_geometry(a: Tensor, b: Tensor) -> bool:
     return (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and a.layout is b.layout
-        and a.stride() == b.stride()
-        and a.storage_offset() == b.storage_offset()
-        and a.device == b.device
+        (a.dtype, a.shape, a.layout, a.device) == (b.dtype, b.shape, b.layout, b.device)
+        and (a.stride(), a.storage_offset()) == (b.stride(), b.storage_offset())
         and not (a.is_conj() or b.is_conj() or a.is_neg() or b.is_neg())
     )

@@ -1,7 +1,8 @@
-"""The same batch in another form: one more column of padding, other rows, rows that are all padding."""
+"""The same batch with other contents in its padding, one more column of it, other rows, or empty rows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,66 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from maskgrad.doctor.batches import Key, fields, ragged, replaced, tensor_of
-from maskgrad.doctor.recognition import IGNORED, Padding
+from maskgrad.doctor.batches import IGNORED, Key, Padding, fields, ragged, replaced, tensor_of
 from maskgrad.masked_tensor import MaskedTensor, masked
 
-__all__ = ["emptied", "pads_left", "rows_of", "selected", "widened"]
+__all__ = ["KINDS", "emptied", "other_contents", "pads_left", "rows_of", "selected", "widened"]
+
+#: what is written over padding, and how a report calls it
+KINDS = {
+    "numbers": "other numbers, of the size of the data, and other ids",
+    "large": "numbers ten thousand times as large, and other ids",
+    "nan": "NaN",
+    "inf": "infinity",
+}
+_LARGE = 1e4
+
+
+def other_contents(tensor: Tensor, real: Tensor, kind: str, seed: int = 0) -> Tensor | None:
+    """A copy of ``tensor`` with garbage where ``real`` is False; None if no other contents are possible.
+
+    Args:
+        tensor: tensor of any dtype.
+        real: Boolean tensor of its shape.
+        kind: one of :data:`KINDS`; integers have no NaN and no infinity.
+        seed: other numbers for another seed; the program's generators are left alone.
+    """
+    generator = torch.Generator().manual_seed(0x5EED + seed)
+    if bool(real.all()):
+        return None
+    if tensor.is_floating_point() or tensor.is_complex():
+        return torch.where(real, tensor, _numbers(tensor, real, kind, generator))
+    if kind in ("nan", "inf"):
+        return None
+    if tensor.dtype == torch.bool:
+        return torch.where(real, tensor, ~tensor)
+    return _ids(tensor, real, generator)
+
+
+def _numbers(tensor: Tensor, real: Tensor, kind: str, generator: torch.Generator) -> Tensor:
+    if kind in ("nan", "inf"):
+        return torch.full_like(tensor, float(kind))
+    size = float(torch.where(real, tensor, 0).abs().max())
+    if not math.isfinite(size):
+        size = float(torch.where(real & tensor.isfinite(), tensor, 0).abs().max())
+    size = size or 1.0
+    numbers = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).mul_(size)
+    if kind == "large":
+        limit = torch.finfo(tensor.dtype).max / 16
+        numbers.mul_(_LARGE).clamp_(-limit, limit)
+    return numbers.to(tensor)
+
+
+def _ids(tensor: Tensor, real: Tensor, generator: torch.Generator) -> Tensor | None:
+    """Ids that the batch has elsewhere, so that every table knows them, and never the one that is there."""
+    known = tensor[real].unique()
+    if known.numel() < 2:
+        # a single id: whatever lies between 0 and the largest number seen is in the table too
+        known = torch.arange(max(2, int(tensor.max()) + 1), device=tensor.device, dtype=tensor.dtype)
+        known = known[: max(2, int(tensor[real].max()) + 1)] if real.any() else known[:2]
+    drawn = torch.randint(known.numel(), tensor.shape, generator=generator).to(tensor.device)
+    ids, following = known[drawn], known[(drawn + 1) % known.numel()]
+    return torch.where(real, tensor, torch.where(ids == tensor, following, ids))
 
 
 def rows_of(batch: Any, paddings: Sequence[Padding]) -> int:
@@ -103,32 +159,23 @@ def _column(
         return torch.full_like(edge, int(masks[key]))
     if tensor.dtype == torch.bool:
         return torch.zeros_like(edge)
-    padding = paddings.get(key)
-    if padding is None:
-        marker = _marker(tensor)
-        return edge.clone() if marker is None else torch.full_like(edge, marker)
-    content = _content(tensor, padding)
-    return torch.zeros_like(edge) if content is None else content.expand_as(edge).clone()
+    if key in paddings:
+        content = _content(tensor, paddings[key].mask)
+        return torch.zeros_like(edge) if content is None else content.expand_as(edge).clone()
+    # of this tensor nothing was said: a label that is ignored, or NaN, marks padding
+    if tensor.is_floating_point() and bool(tensor.isnan().any()):
+        return torch.full_like(edge, float("nan"))
+    if tensor.dtype == torch.int64 and bool((tensor == IGNORED).any()):
+        return torch.full_like(edge, IGNORED)
+    return edge.clone()
 
 
-def _marker(tensor: Tensor) -> float | None:
-    """What marks padding in a tensor of which nothing was told: a label that is ignored, or NaN."""
-    if tensor.is_floating_point():
-        return float("nan") if bool(tensor.isnan().any()) else None
-    return IGNORED if tensor.dtype == torch.int64 and bool((tensor == IGNORED).any()) else None
-
-
-def _content(tensor: Tensor, padding: Padding) -> Tensor | None:
+def _content(tensor: Tensor, mask: Tensor) -> Tensor | None:
     """What stands at the first padded position of a tensor."""
-    mask = padding.mask
-    if mask.ndim >= 2 and mask.shape[:2] == tensor.shape[:2]:
-        mask = mask.reshape(*mask.shape[:2], -1).any(-1)
-        places = (~mask).nonzero()
-        if len(places):
-            row, column = places[0].tolist()
-            return tensor[row, column]
+    if mask.ndim < 2 or mask.shape[:2] != tensor.shape[:2]:
         return None
-    return None
+    places = (~mask.reshape(*mask.shape[:2], -1).any(-1)).nonzero()
+    return tensor[tuple(places[0])] if len(places) else None
 
 
 def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
@@ -142,8 +189,8 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
         if padding.mask.ndim == 0 or tensor.shape[0] != padding.mask.shape[0]:
             continue
         own = padding.source == "NaN" or padding.source.startswith("labels")
-        content = _any_content(tensor, padding)
-        tensor[row] = 0 if content is None else content
+        padded = tensor[~padding.entries(tensor)]
+        tensor[row] = padded[0] if padded.numel() else 0
         if isinstance(field, MaskedTensor):
             mask = field.mask.clone()
             mask[row] = False
@@ -156,11 +203,6 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
             new[padding.mask_key], said = mask, True
         said |= own
     return replaced(batch, new) if said else None
-
-
-def _any_content(tensor: Tensor, padding: Padding) -> Tensor | None:
-    padded = tensor[~padding.entries(tensor)]
-    return padded[0] if padded.numel() else None
 
 
 def _like(old: Tensor | MaskedTensor, new: Any) -> Any:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import importlib.util
 import inspect
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from maskgrad.doctor.batches import fields
-from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.leaks import Difference, compare_tensors, findings_of, garble
-from maskgrad.doctor.recognition import Padding, recognised
+from maskgrad.doctor.batches import Key, Padding, fields, recognised
+from maskgrad.doctor.comparison import Difference, compare_tensors
+from maskgrad.doctor.findings import Note
+from maskgrad.doctor.leaks import findings_of, garble
+from maskgrad.doctor.ranks import is_sharded
+from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.silence import is_sharded
-from maskgrad.doctor.trail import Recorder
-from maskgrad.doctor.trial import reached
+from maskgrad.doctor.trial import reached, with_gradient
+from maskgrad.errors import MissingDependencyError
 
-__all__ = ["Watch", "watch"]
+__all__ = ["Watch", "huggingface_callback", "lightning_callback", "watch"]
 
 #: what is written over the padding of the first step, the second, and so on
 _KINDS = ("numbers", "large", "nan")
@@ -45,11 +51,12 @@ class Watch:
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.report, self.steps, self.unpadded = Report(), 0, 0
-        self._padding, self._wanted, self._stop = padding, steps, stop
+        self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress = progress
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
-        self._changed: list[Any] = []
+        self._changed = ""
+        self._seen: dict[Key, None] = {}
         self._busy = False
         self._roots: list[nn.Module] = []
 
@@ -70,25 +77,23 @@ class Watch:
 
     def _begin(self, batch: Any) -> None:
         inside = fields(batch)
-        told = self._padding
-        if told is not None:
-            told = {key: mask for key, mask in told.items() if key in inside}
-            if not told:
-                return
-        paddings = [found for found in recognised(batch, told) if not bool(found.mask.all())]
+        self._seen |= dict.fromkeys(inside)
+        given = self._padding
+        if given is not None:
+            given = {key: mask for key, mask in given.items() if key in inside}
+        paddings = [found for found in recognised(batch, given) if not bool(found.mask.all())]
         if not paddings:
             self.unpadded += bool(inside)
             return
         names = {id(module): name for root in self._roots for name, module in root.named_modules()}
         recorder = Recorder([padding.mask for padding in paddings], names)
         kind = _KINDS[self.steps % len(_KINDS)]
-        self._changed = garble(recorder, batch, paddings, kind, self.steps)
+        self._changed = ", ".join(map(str, garble(recorder, batch, paddings, kind, self.steps)))
         if not self._changed:
             self.steps += 1  # nothing of this kind can be written there, such as NaN among ids
             return
         if self._progress is not None:
-            changed = ", ".join(map(str, self._changed))
-            self._progress(f"padding-leak: {kind} in {changed}", self.steps, self._wanted)
+            self._progress(f"padding-leak: {kind} in {self._changed}", self.steps, self._wanted)
         self._paddings, self._recorder = paddings, recorder
         self.report.padding |= {str(padding.key): padding.source for padding in paddings}
         recorder.__enter__()
@@ -125,28 +130,19 @@ class Watch:
             return
         loss = losses if isinstance(losses, Tensor) else losses[0]
         self._leave()
-        names = {id(p): name for root in self._roots for name, p in root.named_parameters()}
-        leaves = {
-            names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}"): leaf
-            for place, leaf in enumerate(reached(loss))
-            if leaf.grad is not None
-        }
-        gradients = {name: leaf.grad for name, leaf in leaves.items()}
-        detached = loss.detach()
-        difference = compare_tensors(recorder, detached, gradients)  # type: ignore[arg-type]
+        params = [(name, param) for root in self._roots for name, param in root.named_parameters()]
+        gradients = {name: leaf.grad for name, leaf in with_gradient(reached(loss), params).items()}
+        loss = loss.detach()
+        difference = compare_tensors(recorder, loss, gradients)
         kind = _KINDS[self.steps % len(_KINDS)]
         self.steps += 1
-        changed = ", ".join(map(str, self._changed))
+        changed = f"{kind} in {self._changed}, step {self.steps}"
         result = difference.words() or "nothing else changed"
-        self.report.experiments.append(
-            Experiment("padding-leak", f"{kind} in {changed}, step {self.steps}", result)
-        )
-        for name, error, place in recorder.refusals:
-            self.report.note(
-                Note.at(place, "padding-leak", f"{name} was not followed into the padding: {error}")
-            )
-        if difference:
-            self._found(recorder, detached, gradients, kind, difference)
+        self.report.experiments.append(Experiment("padding-leak", changed, result))
+        for place, why in recorder.not_followed:
+            self.report.note(Note.at(place, "padding-leak", why))
+        if difference and (kind != "nan" or self._padding_holds_nan()):
+            self._found(recorder, loss, gradients, kind, difference)
         if self.done and self._progress is not None:
             self._progress("", self._wanted, self._wanted)
 
@@ -155,14 +151,8 @@ class Watch:
     ) -> None:
         ends = [loss] if difference.loss is not None else [gradients[name] for name in difference.gradients]
         name = "nan-under-mask" if kind == "nan" else "padding-leak"
-        findings: list[Finding] = findings_of(
-            list(recorder.mixing(ends)), self._paddings, kind, name, difference
-        )
-        if kind == "nan" and not self._padding_holds_nan():
-            return
-        self.report.add(findings)
-        for (file, line), what in recorder.lines.items():
-            self.report.trail.setdefault(file, {})[line] = what
+        self.report.add(findings_of(recorder.mixing(ends), self._paddings, kind, name, difference))
+        self.report.add_lines(recorder.lines)
 
     def _padding_holds_nan(self) -> bool:
         return any(padding.source in ("NaN", "the pattern of the MaskedTensor") for padding in self._paddings)
@@ -175,6 +165,17 @@ class Watch:
     def close(self) -> None:
         """The program is over, perhaps in the middle of a step."""
         self._leave()
+        if self._seen and not self.report.padding:
+            self.report.note(
+                Note(
+                    "padding",
+                    f"none was recognised in what a DataLoader gave or a module was called with "
+                    f"({', '.join(map(repr, self._seen))}), and nothing was examined. Write padding={{key: mask}}, a "
+                    "mask (True = real) or the key of one, for a key of the batch or a name of the model's arguments. "
+                    "Targets and masks that only the loss reads are seen if they come from a DataLoader; otherwise "
+                    "write mg.doctor.examine(step, batch)",
+                )
+            )
 
 
 class _Stopped(BaseException):
@@ -229,31 +230,113 @@ def watch(
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         backward(tensors, *args, **kwargs)
         watched.differentiated(tensors)
-        if stop and watched.done:
+        if watched.stops and watched.done:
             raise _Stopped
 
-    handle = nn.modules.module.register_module_forward_pre_hook(_with_keywords(watched))
-    _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[assignment, method-assign]
-    torch.autograd.backward = run_backward
+    def called(module: nn.Module, args: Any) -> None:
+        # a hook for all modules is not given keywords: they are in the frame of the call
+        watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
+
+    handle = nn.modules.module.register_module_forward_pre_hook(called)
     try:
-        with torch.compiler.set_stance("force_eager"):
+        with (
+            mock.patch.object(_BaseDataLoaderIter, "__next__", next_batch),
+            mock.patch.object(torch.autograd, "backward", run_backward),
+            torch.compiler.set_stance("force_eager"),
+        ):
             yield watched
     except _Stopped:
         pass
     finally:
         watched.close()
-        torch.autograd.backward = backward
-        _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
         handle.remove()
 
 
-def _with_keywords(watched: Watch) -> Callable[[nn.Module, Any], None]:
-    """A hook for all modules is not given keywords: they are read from the frame of the call."""
+class _Watching:
+    """Begins with the training, warns of what is found, ends when enough steps are seen."""
 
-    def called(module: nn.Module, args: Any) -> None:
-        frame = inspect.currentframe()
-        caller = frame.f_back if frame is not None else None
-        kwargs = caller.f_locals.get("kwargs", {}) if caller is not None else {}
-        watched.called(module, args, kwargs)
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._context: Any = None
+        self.watched: Watch | None = None
 
-    return called
+    def begin(self) -> None:
+        if self._context is None:
+            self._context = watch(**self._options)
+            self.watched = self._context.__enter__()
+
+    def look(self) -> None:
+        if self.watched is not None and self.watched.done:
+            self.end()
+
+    def end(self) -> None:
+        if self._context is None:
+            return
+        context, self._context = self._context, None
+        context.__exit__(None, None, None)
+        if self.watched is not None and not self.watched.report.ok:
+            warnings.warn(str(self.watched.report), UserWarning, stacklevel=2)
+
+
+def huggingface_callback(**options: Any) -> Any:
+    """A ``transformers.TrainerCallback`` that watches the first steps and warns of what it finds.
+
+    Callbacks of Transformers do not hear of a training that fails: ``Trainer.train`` is wrapped once, and ends the
+    watch then, too.
+
+    Args:
+        options: those of :func:`maskgrad.doctor.watch`.
+
+    Raises:
+        MissingDependencyError: Transformers is not installed.
+    """
+    transformers = _imported("transformers", "transformers")
+    train = transformers.Trainer.train
+
+    @functools.wraps(train)
+    def watched_train(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return train(trainer, *args, **kwargs)
+        finally:
+            for callback in trainer.callback_handler.callbacks:
+                if isinstance(getattr(callback, "doctor", None), _Watching):
+                    callback.doctor.end()
+
+    if not hasattr(train, "ends_watches"):
+        watched_train.ends_watches = True  # type: ignore[attr-defined]
+        transformers.Trainer.train = watched_train
+    return _callback(transformers.TrainerCallback, options, "on_train_begin", "on_step_end", "on_train_end")
+
+
+def lightning_callback(**options: Any) -> Any:
+    """A Lightning ``Callback`` that watches the first steps and warns of what it finds.
+
+    Args:
+        options: those of :func:`maskgrad.doctor.watch`.
+
+    Raises:
+        MissingDependencyError: Lightning is not installed.
+    """
+    base = _imported("lightning", "lightning.pytorch", "pytorch_lightning").Callback
+    names = ("on_train_start", "on_train_batch_end", "on_train_end", "on_exception")
+    return _callback(base, options, *names)
+
+
+def _callback(base: Any, options: dict[str, Any], begin: str, look: str, *ends: str) -> Any:
+    watching = _Watching(options)
+
+    def calling(function: Callable[[], None]) -> Callable[..., None]:
+        return lambda self, *args, **kwargs: function()  # noqa: ARG005
+
+    methods = {begin: calling(watching.begin), look: calling(watching.look)}
+    methods |= {end: calling(watching.end) for end in ends}
+    return type("DoctorCallback", (base,), {"doctor": watching, **methods})()
+
+
+def _imported(package: str, *modules: str) -> Any:
+    """The first of some modules that is there; no extra of ours brings trainers alone."""
+    for module in modules:
+        if importlib.util.find_spec(module.partition(".")[0]) is not None:
+            return importlib.import_module(module)
+    remedy = f"which is not installed; install it with: pip install {package}"
+    raise MissingDependencyError(package, "ecosystem", "the callback for its trainer", remedy)

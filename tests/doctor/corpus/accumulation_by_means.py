@@ -25,7 +25,7 @@ def wrong(batch):
     return total
 
 
-def mended(batch):
+def fixed(batch):
     total = torch.tensor(0.0)
     tokens = (batch["labels"] != -100).sum()
     for ids, labels in zip(batch["input_ids"].chunk(2), batch["labels"].chunk(2), strict=True):

@@ -30,7 +30,7 @@ def wrong(batch):
     return weighted(batch, logits, accuracy)
 
 
-def mended(batch):
+def fixed(batch):
     logits = model(batch["x"])
     right = (logits.argmax(-1) == batch["tags"]) & batch["mask"]
     accuracy = right.sum() / batch["mask"].sum()

@@ -24,7 +24,7 @@ def wrong(batch):
     return out.square().sum() / mask.sum()
 
 
-def mended(batch):
+def fixed(batch):
     x, mask = batch["x"].masked_fill(~batch["mask"][..., None], 0), batch["mask"]
     scores = query(x) @ key(x).transpose(1, 2)
     weights = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min).softmax(-1)

@@ -31,7 +31,7 @@ def wrong(batch):
     return policy_loss(batch, centred)
 
 
-def mended(batch):
+def fixed(batch):
     advantages = batch["advantages"].masked_fill(~batch["mask"], 0)
     centred = advantages - advantages.sum() / batch["mask"].sum()
     return policy_loss(batch, centred)

@@ -32,7 +32,7 @@ def wrong(batch):
     return loss_of(batch, torch.stack(advantages, 1))
 
 
-def mended(batch):
+def fixed(batch):
     values = critic(batch["states"]).squeeze(-1)
     running, advantages = torch.zeros(len(values)), []
     for t in reversed(range(values.size(1))):

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(hidden[torch.arange(len(found)), found]), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     padded = ~batch["mask"]
     hidden = encode(batch["x"].masked_fill(padded[..., None], 0)).tanh()
     found = hidden.sum(-1).masked_fill(padded, -torch.inf).argmax(1)

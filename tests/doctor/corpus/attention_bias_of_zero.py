@@ -30,7 +30,7 @@ def wrong(batch):
     return loss_of(batch, weights, value)
 
 
-def mended(batch):
+def fixed(batch):
     query, key, value = project(batch["x"]).split(4, -1)
     steps = key.size(1)
     bias = -torch.arange(steps).sub(torch.arange(steps)[:, None]).abs().float()

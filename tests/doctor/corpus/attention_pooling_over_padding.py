@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head((weights * hidden).sum(1)), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     padded = batch["attention_mask"][..., None] == 0
     hidden = batch["hidden"].masked_fill(padded, 0)
     weights = score(hidden).masked_fill(padded, -1e30).softmax(1).masked_fill(padded, 0)

@@ -24,7 +24,7 @@ def wrong(batch):
     return error.square().sum() / batch["mask"].sum()
 
 
-def mended(batch):
+def fixed(batch):
     x = batch["x"].masked_fill(~batch["mask"][..., None], 0)
     hidden, _ = attention(x, x, x, key_padding_mask=~batch["mask"], need_weights=False)
     error = (head(hidden).squeeze(-1) - batch["y"]).masked_fill(~batch["mask"], 0)

@@ -24,6 +24,6 @@ def wrong(batch):
     return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = layer(embed(batch["input_ids"]), src_key_padding_mask=batch["attention_mask"] == 0)
     return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])

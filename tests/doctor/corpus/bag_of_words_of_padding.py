@@ -24,7 +24,7 @@ def wrong(batch):
     return F.binary_cross_entropy_with_logits(logits, present)
 
 
-def mended(batch):
+def fixed(batch):
     logits = words(encode(batch["x"]).relu())
     present = torch.zeros_like(logits)
     rows, steps = batch["mask"].nonzero(as_tuple=True)

@@ -24,7 +24,7 @@ def wrong(batch):
     return error[batch["mask"]].square().mean()
 
 
-def mended(batch):
+def fixed(batch):
     hidden = linear(batch["x"][batch["mask"]])
     error = head(norm(hidden)).squeeze(-1) - batch["y"][batch["mask"]]
     return error.square().mean()

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(outputs).transpose(1, 2), batch["tags"])
 
 
-def mended(batch):
+def fixed(batch):
     lengths = batch["lengths"].clamp(min=1)
     packed = pack_padded_sequence(batch["x"], lengths, batch_first=True, enforce_sorted=False)
     outputs, _ = rnn(packed)

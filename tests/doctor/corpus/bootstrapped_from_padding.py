@@ -24,7 +24,7 @@ def wrong(batch):
     return error.masked_fill(~batch["mask"], 0).square().sum() / batch["mask"].sum()
 
 
-def mended(batch):
+def fixed(batch):
     padded = ~batch["mask"]
     values = critic(batch["states"].masked_fill(padded[..., None], 0)).squeeze(-1).masked_fill(padded, 0)
     after = torch.cat([values[:, 1:], torch.zeros(len(values), 1)], 1)

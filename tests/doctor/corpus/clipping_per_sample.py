@@ -30,7 +30,7 @@ def wrong(batch):
     return clipped(tokens.mean(1))  # leak
 
 
-def mended(batch):
+def fixed(batch):
     real = batch["labels"] != -100
     logits = model(batch["x"].masked_fill(~real[..., None], 0)).transpose(1, 2)
     tokens = F.cross_entropy(logits, batch["labels"], reduction="none")

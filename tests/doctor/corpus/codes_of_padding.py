@@ -28,6 +28,6 @@ def wrong(batch):
     return (average * average.log()).sum()
 
 
-def mended(batch):
+def fixed(batch):
     average = use_of(batch)[batch["mask"]].mean(0)
     return (average * average.log()).sum()

@@ -22,7 +22,7 @@ def wrong(batch):
     return 1 - F.cosine_similarity(a, b, dim=-1).mean()  # leak
 
 
-def mended(batch):
+def fixed(batch):
     a, b = one(batch["x"]), other(batch["x"])
     likeness = F.cosine_similarity(a, b, dim=-1)
     return 1 - torch.einsum("bt,bt->", likeness, batch["mask"].float()) / batch["mask"].sum()

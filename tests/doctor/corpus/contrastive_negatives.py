@@ -25,7 +25,7 @@ def wrong(batch):
     return F.cross_entropy(similarity.flatten(0, 1), target.flatten())  # leak
 
 
-def mended(batch):
+def fixed(batch):
     padded = ~batch["mask"]
     one, other = (encode(batch[view].masked_fill(padded[..., None], 0)) for view in ("one", "other"))
     similarity = (one @ other.transpose(1, 2)).masked_fill(padded[:, None], -1e30)

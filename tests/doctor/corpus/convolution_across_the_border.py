@@ -23,7 +23,7 @@ def wrong(batch):
     return F.cross_entropy(second(hidden), batch["labels"])
 
 
-def mended(batch):
+def fixed(batch):
     padded = ~batch["mask"][:, None]
     hidden = first(batch["x"].masked_fill(padded, 0)).relu().masked_fill(padded, 0)
     return F.cross_entropy(second(hidden), batch["labels"])

@@ -25,7 +25,7 @@ def wrong(batch):
     return -copied.gather(1, batch["next"][:, None]).add(1e-6).log().mean()
 
 
-def mended(batch):
+def fixed(batch):
     scores = torch.einsum("btd,bd->bt", keys(batch["source"]), query(batch["state"]))
     bias = torch.zeros_like(scores).masked_fill(~batch["mask"], -1e9)
     weights = torch.softmax(scores + bias, dim=1)

@@ -32,7 +32,7 @@ def wrong(batch):
     return (alpha.logsumexp(1) - path_score(emissions, batch["tags"], mask)).sum()
 
 
-def mended(batch):
+def fixed(batch):
     mask = batch["mask"]
     emissions = emit(batch["x"]).masked_fill(~mask[..., None], 0)
     alpha = emissions[:, 0]

@@ -26,7 +26,7 @@ def wrong(batch):
     return loss / batch["text_lengths"].sum()
 
 
-def mended(batch):
+def fixed(batch):
     frames = batch["frames"]
     real = torch.arange(frames.size(1)) < batch["frame_lengths"][:, None]
     logp = acoustic(frames.masked_fill(~real[..., None], 0)).log_softmax(-1).transpose(0, 1)

@@ -23,7 +23,7 @@ def wrong(batch):
     return F.mse_loss(score, batch["rating"]) + 0.01 * penalty
 
 
-def mended(batch):
+def fixed(batch):
     user, item = users(batch["user"]), items(batch["item"])
     penalty = user.square().sum()
     return F.mse_loss((user * item).sum(1), batch["rating"]) + 0.01 * penalty

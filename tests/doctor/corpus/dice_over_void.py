@@ -23,7 +23,7 @@ def wrong(batch):
     return 1 - (2 * both + 1) / (p.sum() + batch["object"].sum() + 1)  # leak
 
 
-def mended(batch):
+def fixed(batch):
     p = model(batch["picture"]).sigmoid().masked_fill(~batch["labelled"], 0)
     y = batch["object"].masked_fill(~batch["labelled"], 0)
     return 1 - (2 * (p * y).sum() + 1) / (p.sum() + y.sum() + 1)

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.kl_div(logp, target, reduction="batchmean")  # leak
 
 
-def mended(batch):
+def fixed(batch):
     padded = batch["attention_mask"][..., None] == 0
     logp = student(embed(batch["input_ids"])).log_softmax(-1)
     target = batch["teacher"].masked_fill(padded, 0).softmax(-1)

@@ -23,7 +23,7 @@ def wrong(batch):
     return F.cross_entropy(head(pooled), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = embed(batch["input_ids"]).masked_fill(batch["attention_mask"][..., None] == 0, 0)
     pooled = hidden.sum(1) / batch["attention_mask"].sum(1, keepdim=True).clamp(min=1)
     return F.cross_entropy(head(pooled), batch["y"])

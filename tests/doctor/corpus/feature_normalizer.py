@@ -23,7 +23,7 @@ def wrong(batch):
     return error.square().sum() / batch["mask"].sum()
 
 
-def mended(batch):
+def fixed(batch):
     mask = batch["mask"]
     x = batch["x"].masked_fill(~mask[..., None], 0)
     centred = x - x.sum((0, 1)) / mask.sum()

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(state[-1]), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     packed = pack_padded_sequence(
         batch["x"], batch["lengths"].clamp(min=1), batch_first=True, enforce_sorted=False
     )

@@ -29,7 +29,7 @@ def wrong(batch):
     return loss_of(batch, F.scaled_dot_product_attention(q, k, v, attn_mask=allowed))  # leak
 
 
-def mended(batch):
+def fixed(batch):
     q, k, v = project(batch["x"]).chunk(3, -1)
     allowed = batch["mask"][:, None] | ~batch["mask"].any(1)[:, None, None]
     return loss_of(batch, F.scaled_dot_product_attention(q, k, v, attn_mask=allowed))

@@ -29,6 +29,6 @@ def wrong(batch):
     return F.cross_entropy(head(hidden), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = encode(batch["x"]).tanh()
     return F.cross_entropy(head(hidden), batch["y"])

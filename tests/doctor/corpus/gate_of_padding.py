@@ -29,7 +29,7 @@ def wrong(batch):
     return loss_of(batch, hidden, squeezed)
 
 
-def mended(batch):
+def fixed(batch):
     hidden, real = conv(batch["x"]), batch["mask"][:, None]
     squeezed = (hidden * real).sum(2) / real.sum(2).clamp(min=1)
     return loss_of(batch, hidden, squeezed)

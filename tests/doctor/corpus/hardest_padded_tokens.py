@@ -23,6 +23,6 @@ def wrong(batch):
     return losses.flatten().topk(4).values.mean()  # leak
 
 
-def mended(batch):
+def fixed(batch):
     losses = F.cross_entropy(head(embed(batch["ids"])).mT, batch["tags"], reduction="none")
     return losses[batch["mask"]].topk(4).values.mean()

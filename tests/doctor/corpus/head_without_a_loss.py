@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(model["head"](hidden), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = model["encode"](batch["x"]).tanh()
     error = F.mse_loss(model["quality"](hidden).squeeze(-1), batch["quality"])
     return F.cross_entropy(model["head"](hidden), batch["y"]) + error

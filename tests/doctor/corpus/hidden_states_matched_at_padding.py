@@ -30,7 +30,7 @@ def wrong(batch):
     return F.smooth_l1_loss(found, wanted)  # leak
 
 
-def mended(batch):
+def fixed(batch):
     found, wanted = states_of(batch)
     each = F.smooth_l1_loss(found, wanted, reduction="none").mean(-1)
     return (each * batch["mask"]).sum() / batch["mask"].sum()

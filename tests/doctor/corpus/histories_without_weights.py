@@ -30,7 +30,7 @@ def wrong(batch):
     return loss_of(batch, history)
 
 
-def mended(batch):
+def fixed(batch):
     weight = 0.9 ** torch.arange(batch["history"].size(1)) * batch["mask"]
     history = F.embedding_bag(batch["history"], items.weight, mode="sum", per_sample_weights=weight)
     return loss_of(batch, history)

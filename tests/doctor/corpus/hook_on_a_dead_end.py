@@ -23,7 +23,7 @@ def wrong(batch):
     return F.cross_entropy(domain(hidden), batch["domain"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = encode(batch["x"]).tanh()
     reversed_ = hidden * 1
     reversed_.register_hook(lambda gradient: -gradient)

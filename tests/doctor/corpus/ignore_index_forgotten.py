@@ -23,7 +23,7 @@ def wrong(batch):
     return F.cross_entropy(logits.flatten(0, 1), batch["tags"].flatten())  # leak
 
 
-def mended(batch):
+def fixed(batch):
     logits = head(embed(batch["words"]))
     tags = batch["tags"].masked_fill(~batch["mask"], -100)
     return F.cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=-100)

@@ -28,7 +28,7 @@ def wrong(batch):
     return loss_of(batch, pooled)
 
 
-def mended(batch):
+def fixed(batch):
     hidden, pooled = encode(batch["x"]).relu(), torch.zeros(3, 6)
     for row, length in enumerate(batch["lengths"].clamp(min=1).tolist()):
         pooled[row] = hidden[row, :length].mean(0)

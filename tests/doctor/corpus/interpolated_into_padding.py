@@ -28,6 +28,6 @@ def wrong(batch):
     return loss_of(batch, F.interpolate(x, scale_factor=2, mode="linear"))  # leak
 
 
-def mended(batch):
+def fixed(batch):
     x = batch["x"].transpose(1, 2)
     return loss_of(batch, F.interpolate(x, scale_factor=2, mode="nearest"))

@@ -28,6 +28,6 @@ def wrong(batch):
     return error + 0.1 * divergence.mean()  # leak
 
 
-def mended(batch):
+def fixed(batch):
     error, divergence = parts_of(batch)
     return error + 0.1 * divergence.masked_select(batch["mask"]).mean()

@@ -29,7 +29,7 @@ def wrong(batch):
     return F.cross_entropy(head(state), batch["y"])  # leak
 
 
-def mended(batch):
+def fixed(batch):
     order = batch["lengths"].argsort(descending=True, stable=True)
     state = encode(batch["x"], batch["lengths"], order)
     return F.cross_entropy(head(state), batch["y"][order])

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(last), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     outputs, _ = rnn(embed(batch["ids"]))
     rows = torch.arange(len(outputs))
     last = outputs[rows, batch["lengths"].clamp(min=1) - 1]

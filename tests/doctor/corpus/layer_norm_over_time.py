@@ -29,5 +29,5 @@ def wrong(batch):
     return loss_of(batch, hidden.transpose(1, 2))
 
 
-def mended(batch):
+def fixed(batch):
     return loss_of(batch, token_norm(encode(batch["x"])))

@@ -30,7 +30,7 @@ def wrong(batch):
     return F.cross_entropy(logits_of(batch), labels)  # leak
 
 
-def mended(batch):
+def fixed(batch):
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)[:, 1:]
     labels = labels.masked_fill(batch["attention_mask"][:, :-1] == 0, -100)
     return F.cross_entropy(logits_of(batch), labels)

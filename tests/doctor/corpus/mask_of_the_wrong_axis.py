@@ -25,7 +25,7 @@ def wrong(batch):
     return F.cross_entropy(head(mixed).transpose(1, 2), batch["labels"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = encode(batch["x"].masked_fill(~batch["mask"][..., None], 0))
     scores = (hidden @ hidden.transpose(1, 2)).masked_fill(~batch["mask"][:, None, :], -1e9)
     mixed = scores.softmax(-1) @ hidden

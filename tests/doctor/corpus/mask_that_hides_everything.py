@@ -33,5 +33,5 @@ def wrong(batch):
     return step(batch, batch["attention_mask"] == -1)
 
 
-def mended(batch):
+def fixed(batch):
     return step(batch, batch["attention_mask"] == 1)

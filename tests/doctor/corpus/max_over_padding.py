@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(strongest), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = encoder(batch["features"]).relu()
     strongest = hidden.masked_fill(~batch["mask"][..., None], 0).amax(1)
     return F.cross_entropy(head(strongest), batch["y"])

@@ -31,7 +31,7 @@ def wrong(batch):
     return F.cross_entropy(head(hidden).transpose(1, 2), labels)
 
 
-def mended(batch):
+def fixed(batch):
     padded = batch["source_mask"] == 0
     memory = encoder(table(batch["source"]), src_key_padding_mask=padded)
     inputs, labels = table(batch["target"][:, :-1]), batch["target"][:, 1:]

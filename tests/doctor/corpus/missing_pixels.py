@@ -22,7 +22,7 @@ def wrong(batch):
     return filtered.masked_fill(~batch["seen"], 0).square().sum() / batch["seen"].sum()
 
 
-def mended(batch):
+def fixed(batch):
     seen = batch["seen"].float()
     clean = batch["picture"].masked_fill(~batch["seen"], 0)
     share = F.conv2d(seen, torch.ones(1, 1, 3, 3), padding=1).clamp(min=1) / 9

@@ -29,7 +29,7 @@ def wrong(batch):
     return loss_of(mixed, batch["mask"], 0.7 * y + 0.3 * y.flip(0))
 
 
-def mended(batch):
+def fixed(batch):
     x, y = batch["x"].masked_fill(~batch["mask"][..., None], 0), batch["y"]
     mixed = 0.7 * x + 0.3 * x.flip(0)
     return loss_of(mixed, batch["mask"] | batch["mask"].flip(0), 0.7 * y + 0.3 * y.flip(0))

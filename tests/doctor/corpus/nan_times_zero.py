@@ -23,7 +23,7 @@ def wrong(batch):
     return (error * batch["mask"]).sum() / batch["mask"].sum()  # leak
 
 
-def mended(batch):
+def fixed(batch):
     mask = batch["mask"]
     x = batch["x"].masked_fill(~mask[..., None], 0)
     error = (model(x).squeeze(-1) - batch["y"].masked_fill(~mask, 0)).square()

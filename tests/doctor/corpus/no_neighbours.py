@@ -23,7 +23,7 @@ def wrong(batch):
     return (model(mean).squeeze(-1) - batch["y"]).square().mean()
 
 
-def mended(batch):
+def fixed(batch):
     messages = batch["neighbours"].masked_fill(~batch["mask"][..., None], 0).sum(1)
     mean = messages / batch["mask"].sum(1, keepdim=True).clamp(min=1)
     return (model(mean).squeeze(-1) - batch["y"]).square().mean()

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.binary_cross_entropy(1 - none, batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     absent = 1 - score(batch["instances"]).squeeze(-1).sigmoid()
     real = torch.arange(absent.size(1)) < batch["count"][:, None]
     none = torch.where(real, absent, 1.0).prod(1)

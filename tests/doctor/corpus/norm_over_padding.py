@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(hidden / scale).transpose(1, 2), batch["labels"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = encode(batch["x"].masked_fill(~batch["mask"][..., None], 0)).tanh()
     scale = torch.linalg.vector_norm(hidden.masked_fill(~batch["mask"][..., None], 0)).clamp(min=1)
     return F.cross_entropy(head(hidden / scale).transpose(1, 2), batch["labels"])

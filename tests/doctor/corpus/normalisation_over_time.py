@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(normed.transpose(1, 2)).transpose(1, 2), batch["labels"])
 
 
-def mended(batch):
+def fixed(batch):
     real = batch["mask"][..., None]
     hidden = project(batch["audio"]).masked_fill(~real, 0)
     count = real.sum(1, keepdim=True).clamp(min=1)

@@ -29,7 +29,7 @@ def wrong(batch):
     return loss_of(batch, torch.zeros(len(batch["x"]), 6).index_add(0, rows, tokens))  # leak
 
 
-def mended(batch):
+def fixed(batch):
     flat = batch["x"].flatten(0, 1)
     starts = torch.arange(len(batch["lengths"])) * batch["x"].size(1)
     rows = torch.arange(len(batch["x"])).repeat_interleave(batch["lengths"])

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(pooled), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     mask = batch["mask"][..., None]
     hidden = encode(batch["x"].masked_fill(mask == 0, 0)).tanh()
     return F.cross_entropy(head((mask * hidden).sum(1) / mask.sum(1).clamp(min=1)), batch["y"])

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
 
 
-def mended(batch):
+def fixed(batch):
     q, k, v = qkv(embed(batch["input_ids"])).chunk(3, -1)
     document = batch["document"]
     causal = torch.ones(q.size(1), q.size(1)).bool().tril()

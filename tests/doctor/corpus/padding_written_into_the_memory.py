@@ -27,7 +27,7 @@ def wrong(batch):
     return loss_of(batch, memory)
 
 
-def mended(batch):
+def fixed(batch):
     share = address(batch["x"]).softmax(-1) * batch["mask"][..., None]
     memory = torch.einsum("bts,btd->bsd", share, content(batch["x"]))
     return loss_of(batch, memory)

@@ -32,7 +32,7 @@ def wrong(batch):
     return (margins * chosen).sum() / 6  # leak
 
 
-def mended(batch):
+def fixed(batch):
     margins, better = hinge(batch)
     chosen = better & batch["mask"][:, :, None] & batch["mask"][:, None, :]
     return (margins * chosen).sum() / 6

@@ -28,7 +28,7 @@ def wrong(batch):
     return per_text.mean()
 
 
-def mended(batch):
+def fixed(batch):
     losses, real = token_losses(batch)
     per_text = losses.sum(1) / real.sum(1).clamp(min=1)
     return per_text.mean()

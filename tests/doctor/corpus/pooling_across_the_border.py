@@ -26,7 +26,7 @@ def wrong(batch):
     return F.mse_loss(head(mean).squeeze(-1), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = encode(batch["x"]).relu().transpose(1, 2)
     halved = F.max_pool1d(hidden.masked_fill(~batch["mask"][:, None], 0), 2)
     real = batch["mask"][:, None, :-1:2]

@@ -23,7 +23,7 @@ def wrong(batch):
     return F.cross_entropy(head(hidden.tanh()).transpose(1, 2), batch["labels"])
 
 
-def mended(batch):
+def fixed(batch):
     positions = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
     hidden = embed(batch["input_ids"]) + place(positions)
     return F.cross_entropy(head(hidden.tanh()).transpose(1, 2), batch["labels"])

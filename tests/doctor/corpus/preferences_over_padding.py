@@ -30,7 +30,7 @@ def wrong(batch):
     return -F.logsigmoid(chosen - rejected).mean()
 
 
-def mended(batch):
+def fixed(batch):
     chosen = token_logp(batch["chosen"]).masked_fill(batch["chosen_mask"][:, 1:] == 0, 0).sum(1)
     rejected = token_logp(batch["rejected"]).masked_fill(batch["rejected_mask"][:, 1:] == 0, 0).sum(1)
     return -F.logsigmoid(chosen - rejected).mean()

@@ -28,7 +28,7 @@ def wrong(batch):
     return loss_of(batch, hidden, bound)
 
 
-def mended(batch):
+def fixed(batch):
     hidden = encode(batch["x"])
     bound = hidden[batch["mask"]].quantile(0.8)
     return loss_of(batch, hidden, bound)

@@ -30,7 +30,7 @@ def wrong(batch):
     return policy_loss(batch, returns)
 
 
-def mended(batch):
+def fixed(batch):
     rewards = batch["rewards"].masked_fill(~batch["mask"], 0)
     returns = rewards.flip(1).cumsum(1).flip(1)
     return policy_loss(batch, returns)

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(head(outputs.flip(1)).transpose(1, 2), batch["tags"])
 
 
-def mended(batch):
+def fixed(batch):
     words, lengths = batch["words"], batch["lengths"]
     time = torch.arange(words.size(1))
     within = (lengths[:, None] - 1 - time).clamp(min=0)  # each row is turned round within its own length

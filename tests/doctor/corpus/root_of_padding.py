@@ -22,7 +22,7 @@ def wrong(batch):
     return length.masked_fill(~batch["mask"], 0).sum() / batch["mask"].sum()
 
 
-def mended(batch):
+def fixed(batch):
     hidden = model(batch["x"].masked_fill(~batch["mask"][..., None], 0))
     squares = hidden.square().sum(-1).masked_fill(~batch["mask"], 1)
     return squares.sqrt().masked_fill(~batch["mask"], 0).sum() / batch["mask"].sum()

@@ -24,7 +24,7 @@ def wrong(batch):
     return loss + 0.01 * 3 * share.square().sum()
 
 
-def mended(batch):
+def fixed(batch):
     hidden = embed(batch["input_ids"])
     share = router(hidden[batch["attention_mask"] == 1]).softmax(-1).mean(0)
     loss = F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])

@@ -24,7 +24,7 @@ def wrong(batch):
     return out.square().sum() / batch["mask"].sum()
 
 
-def mended(batch):
+def fixed(batch):
     hidden = encode(batch["x"].masked_fill(~batch["mask"][..., None], 0))
     lowest = torch.finfo(hidden.dtype).min
     scores = (hidden @ hidden.transpose(1, 2)).masked_fill(~batch["mask"][:, None], lowest)

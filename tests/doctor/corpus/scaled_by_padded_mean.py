@@ -30,7 +30,7 @@ def wrong(batch):
     return loss_of(batch, batch["past"].masked_fill(~batch["observed"], 0), scale)
 
 
-def mended(batch):
+def fixed(batch):
     past = batch["past"].masked_fill(~batch["observed"], 0)
     scale = past.abs().sum(1, keepdim=True) / batch["observed"].sum(1, keepdim=True).clamp(min=1)
     return loss_of(batch, past, scale.clamp(min=1e-3))

@@ -29,6 +29,6 @@ def wrong(batch):
     return (score.exp() - batch["quality"]).square().mean()
 
 
-def mended(batch):
+def fixed(batch):
     score = summed(batch) / batch["mask"].sum(1).clamp(min=1)
     return (score.exp() - batch["quality"]).square().mean()

@@ -25,7 +25,7 @@ def wrong(batch):
     return F.cross_entropy(logits, batch["labels"])
 
 
-def mended(batch):
+def fixed(batch):
     padded = ~batch["mask"][:, None]
     x = batch["x"].transpose(1, 2).masked_fill(padded, 0)
     hidden = first(x).relu().masked_fill(padded, 0)

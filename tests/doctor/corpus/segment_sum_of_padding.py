@@ -24,7 +24,7 @@ def wrong(batch):
     return (head(total).squeeze(-1) - batch["y"]).square().mean()
 
 
-def mended(batch):
+def fixed(batch):
     rows, steps = batch["mask"].nonzero(as_tuple=True)
     tokens = encode(batch["x"][rows, steps]).relu()
     total = torch.zeros(len(batch["x"]), 6).index_add(0, rows, tokens)

@@ -24,7 +24,7 @@ def wrong(batch):
     return 0.9 * hard + 0.1 * smooth
 
 
-def mended(batch):
+def fixed(batch):
     logp = head(embed(batch["input_ids"])).log_softmax(-1)
     hard = F.nll_loss(logp.transpose(1, 2), batch["labels"])
     smooth = -logp[batch["labels"] != -100].mean()

@@ -21,7 +21,7 @@ def wrong(batch):
     return -probability.gather(1, batch["y"][:, None]).log().mean()
 
 
-def mended(batch):
+def fixed(batch):
     logits = model(batch["x"])
     probability = logits.softmax(1)
     return -probability.gather(1, batch["y"][:, None]).log().mean()

@@ -22,7 +22,7 @@ def wrong(batch):
     return F.cross_entropy(logits, batch["start"])  # leak
 
 
-def mended(batch):
+def fixed(batch):
     logits = start(encode(batch["x"]).relu()).squeeze(-1)
     logits = logits.masked_fill(batch["attention_mask"] == 0, torch.finfo(logits.dtype).min)
     return F.cross_entropy(logits, batch["start"])

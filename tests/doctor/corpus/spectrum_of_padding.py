@@ -22,7 +22,7 @@ def wrong(batch):
     return (model(power) - batch["y"]).square().mean()
 
 
-def mended(batch):
+def fixed(batch):
     clean = batch["audio"].masked_fill(~batch["mask"], 0)
     power = torch.fft.rfft(clean, n=8).abs()
     return (model(power) - batch["y"]).square().mean()

@@ -23,7 +23,7 @@ def wrong(batch):
     return F.cross_entropy(head(outputs[:, -1]), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     order = torch.sort(batch["mask"].int(), dim=1, descending=True, stable=True).indices
     ids = batch["ids"].masked_fill(~batch["mask"], 0).gather(1, order)
     outputs, _ = rnn(embed(ids))

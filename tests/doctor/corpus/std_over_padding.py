@@ -24,7 +24,7 @@ def wrong(batch):
     return F.cross_entropy(speaker(spread), batch["speaker"])
 
 
-def mended(batch):
+def fixed(batch):
     real = batch["real"][..., None]
     hidden = frames(batch["frames"]).tanh().masked_fill(~real, 0)
     count = real.sum(1).clamp(min=1)

@@ -23,7 +23,7 @@ def wrong(batch):
     return (whole(total).squeeze(-1) - batch["y"]).square().mean()
 
 
-def mended(batch):
+def fixed(batch):
     clean = batch["set"].masked_fill(~batch["mask"][..., None], 0)
     total = element(clean).masked_fill(~batch["mask"][..., None], 0).sum(1)
     return (whole(total).squeeze(-1) - batch["y"]).square().mean()

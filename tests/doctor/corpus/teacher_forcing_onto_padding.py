@@ -24,7 +24,7 @@ def wrong(batch):
     return losses[mask[:, :-1]].mean()  # leak
 
 
-def mended(batch):
+def fixed(batch):
     ids, mask = batch["ids"], batch["mask"]
     hidden, _ = rnn(embed(ids[:, :-1]))
     losses = F.cross_entropy(head(hidden).transpose(1, 2), ids[:, 1:], reduction="none")

@@ -23,7 +23,7 @@ def wrong(batch):
     return F.cross_entropy(logits.transpose(1, 2), batch["next"])
 
 
-def mended(batch):
+def fixed(batch):
     hidden = embed(batch["ids"]).tanh()
     logits = out(hidden)
     return F.cross_entropy(logits.transpose(1, 2), batch["next"])

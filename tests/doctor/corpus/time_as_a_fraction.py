@@ -29,6 +29,6 @@ def wrong(batch):
     return loss_at(batch, time.expand(len(batch["x"]), -1))
 
 
-def mended(batch):
+def fixed(batch):
     time = torch.arange(batch["x"].size(1)) / batch["mask"].sum(1, keepdim=True).clamp(min=1)
     return loss_at(batch, time)

@@ -24,7 +24,7 @@ def wrong(batch):
     return F.binary_cross_entropy_with_logits(best.mean(1), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     padded = ~batch["mask"]
     scores = score(batch["instances"].masked_fill(padded[..., None], 0)).squeeze(-1)
     best = scores.masked_fill(padded, -1e30).topk(3, 1).values

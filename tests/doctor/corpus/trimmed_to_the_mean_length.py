@@ -25,7 +25,7 @@ def wrong(batch):
     return (head(pooled).squeeze(-1) - y).abs().mean()
 
 
-def mended(batch):
+def fixed(batch):
     x, lengths, y = batch
     x = x[:, : max(1, int(lengths.min()))]
     hidden = encode(x.transpose(1, 2)).relu()

@@ -30,7 +30,7 @@ def wrong(batch):
     return (head(question, context) - batch["y"]).square().mean()
 
 
-def mended(batch):
+def fixed(batch):
     question = pooled(batch["question"], batch["question_mask"])
     context = pooled(batch["context"], batch["context_mask"])
     return (head(question, context) - batch["y"]).square().mean()

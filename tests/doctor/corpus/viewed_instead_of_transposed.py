@@ -22,7 +22,7 @@ def wrong(batch):
     return F.cross_entropy(head(state[0]), batch["y"])
 
 
-def mended(batch):
+def fixed(batch):
     x = batch["x"]
     _, state = rnn(x.transpose(0, 1))
     return F.cross_entropy(head(state[0]), batch["y"])

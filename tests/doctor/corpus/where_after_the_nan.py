@@ -23,7 +23,7 @@ def wrong(batch):
     return -torch.where(batch["mask"], information, 0.0).sum() / batch["mask"].sum()
 
 
-def mended(batch):
+def fixed(batch):
     x = batch["x"].masked_fill(~batch["mask"][..., None], 1)
     rate = model(x).squeeze(-1).square()
     information = torch.log(rate.masked_fill(~batch["mask"], 1))

@@ -22,7 +22,7 @@ def wrong(batch):
     return errors[real[..., 0]].mean()
 
 
-def mended(batch):
+def fixed(batch):
     windows, real = batch["x"].unfold(1, 3, 1), batch["mask"].unfold(1, 3, 1)
     errors = model(windows).squeeze(-1).square()
     return errors[real.all(-1)].mean()

@@ -22,7 +22,7 @@ def wrong(batch):
     return -entropy.sum(-1).mean()
 
 
-def mended(batch):
+def fixed(batch):
     logits = policy(batch["observation"]).masked_fill(~batch["allowed"], -1e30)
     logp = logits.log_softmax(-1).masked_fill(~batch["allowed"], 0)
     probability = logits.softmax(-1).masked_fill(~batch["allowed"], 0)

@@ -33,7 +33,7 @@ def step_with(name: str) -> Callable[[dict[str, Tensor]], Any]:
     return _STEPS[name](_layer())
 
 
-def mended(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
+def fixed(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
     def step(b: dict[str, Tensor]) -> Tensor:
         h = torch.tanh(layer(b["x"])).masked_fill(~b["mask"][..., None], 0.0)
         return ((h.sum(1) / b["mask"].sum(1, keepdim=True)).sum(-1) - b["y"]).square().mean()
@@ -106,7 +106,7 @@ def nan(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
 
 
 def order(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    right = mended(layer)
+    right = fixed(layer)
 
     def step(b: dict[str, Tensor]) -> Tensor:
         h = layer(b["x"]).masked_fill(~b["mask"][..., None], 0.0).sum((1, 2))
@@ -138,5 +138,5 @@ def parts(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
 
 
 _STEPS = {
-    make.__name__: make for make in (mended, mean, last, in_place, gradient, size, nan, order, coupled, parts)
+    make.__name__: make for make in (fixed, mean, last, in_place, gradient, size, nan, order, coupled, parts)
 }

@@ -114,10 +114,10 @@ def test_parts_of_equal_length_hide_nothing_when_the_batch_is_sorted() -> None:
 
 def test_samples_that_are_all_alike_are_refused() -> None:
     alike = {"x": torch.ones(4, 5, 3), "mask": torch.ones(4, 5) > 0}
-    with pytest.raises(ExaminationError, match=r"cannot be told.*a mean of means"):
+    with pytest.raises(ExaminationError, match=r"cannot be decided.*a mean of means"):
         mg.testing.assert_accumulation_invariant(RIGHT["a mean over samples"], alike)
     report = mg.doctor.examine(RIGHT["a mean over samples"], alike, parts=2)
-    assert any("cannot be told" in note.message for note in report.notes)
+    assert any("cannot be decided" in note.message for note in report.notes)
 
 
 def test_what_cannot_be_split_is_refused() -> None:

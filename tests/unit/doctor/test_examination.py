@@ -36,13 +36,13 @@ def test_a_fault_is_found_at_its_line(name: str, kind: str) -> None:
 
 
 def test_nothing_is_found_in_a_right_program() -> None:
-    report = mg.doctor.examine(step_with("mended"), batch())
+    report = mg.doctor.examine(step_with("fixed"), batch())
     assert report.ok, str(report)
     assert {tried.name for tried in report.experiments} >= {"padding-leak", "padding-length", "order"}
 
 
 def test_quick_makes_one_experiment() -> None:
-    report = mg.doctor.examine(step_with("mended"), batch(), quick=True)
+    report = mg.doctor.examine(step_with("fixed"), batch(), quick=True)
     assert {tried.name for tried in report.experiments} == {"padding-leak"}
 
 
@@ -60,9 +60,9 @@ def test_masked_tensors_do_not_leak_even_nan() -> None:
 
 
 def test_an_empty_row_is_a_note_unless_it_is_asked_for() -> None:
-    report = mg.doctor.examine(step_with("mended"), batch())
+    report = mg.doctor.examine(step_with("fixed"), batch())
     assert any(note.about == "empty-row" for note in report.notes)
-    report = mg.doctor.examine(step_with("mended"), batch(), experiments=["empty-row"])
+    report = mg.doctor.examine(step_with("fixed"), batch(), experiments=["empty-row"])
     assert report.kinds() == ["empty-row"]
 
 
@@ -88,7 +88,7 @@ def test_dropout_and_other_seeded_numbers_are_no_findings() -> None:
 
 def test_progress_is_told() -> None:
     seen: list[tuple[str, int, int]] = []
-    mg.doctor.examine(step_with("mended"), batch(), quick=True, progress=lambda *now: seen.append(now))
+    mg.doctor.examine(step_with("fixed"), batch(), quick=True, progress=lambda *now: seen.append(now))
     assert seen == [("padding-leak", 0, 1), ("", 1, 1)]
 
 
@@ -112,15 +112,15 @@ def test_a_report_as_json_and_html(tmp_path) -> None:  # type: ignore[no-untyped
         (lambda b: b["x"].sum(1), {}, r"expected a loss with one entry, found shape \(4, 3\)"),
         (lambda _: None, {}, "it returned no loss"),
         (lambda _: nn.Parameter(torch.ones(())) * 2, {}, "does not depend on the batch"),
-        (step_with("mended"), {"padding": {"z": "mask"}}, "'z' is no key of the batch; the batch has 'x', 'mask'"),
-        (step_with("mended"), {"padding": {"x": "y"}}, "Boolean or of zeros and ones, found other numbers"),
-        (step_with("mended"), {"padding": {"x": torch.ones(4, 7) > 0}}, r"\(4, 7\) does not fit .* \(4, 5, 3\)"),
-        (step_with("mended"), {"padding": {"x": "nothing"}}, "expected a Boolean tensor or the key of one"),
-        (step_with("mended"), {"padding": "mask"}, "expected a mapping from keys"),
-        (step_with("mended"), {"experiments": ["leaks"]}, "'leaks' is none of padding-leak"),
-        (step_with("mended"), {"experiments": ["denominator"], "parts": 9}, "between 2 and 4"),
-        (step_with("mended"), {"experiments": ["denominator"], "parts": [1, 1]}, "add up to 4, .* add up to 2"),
-        (step_with("mended"), {"experiments": ["denominator"], "parts": "two"}, "expected a number of parts"),
+        (step_with("fixed"), {"padding": {"z": "mask"}}, "'z' is no key of the batch; the batch has 'x', 'mask'"),
+        (step_with("fixed"), {"padding": {"x": "y"}}, "Boolean or of zeros and ones, found other numbers"),
+        (step_with("fixed"), {"padding": {"x": torch.ones(4, 7) > 0}}, r"\(4, 7\) does not fit .* \(4, 5, 3\)"),
+        (step_with("fixed"), {"padding": {"x": "nothing"}}, "expected a Boolean tensor or the key of one"),
+        (step_with("fixed"), {"padding": "mask"}, "expected a mapping from keys"),
+        (step_with("fixed"), {"experiments": ["leaks"]}, "'leaks' is none of padding-leak"),
+        (step_with("fixed"), {"experiments": ["denominator"], "parts": 9}, "between 2 and 4"),
+        (step_with("fixed"), {"experiments": ["denominator"], "parts": [1, 1]}, "add up to 4, .* add up to 2"),
+        (step_with("fixed"), {"experiments": ["denominator"], "parts": "two"}, "expected a number of parts"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_examined(step, options, words) -> None:  # type: ignore[no-untyped-def]
@@ -159,3 +159,22 @@ def test_a_step_that_is_not_deterministic_names_what_draws() -> None:
 
     with pytest.raises(ExaminationError, match=r"first in randn at .*generator=own"):
         mg.doctor.examine(drawing, batch())
+
+
+def test_gradients_of_leaves_that_the_step_makes_move_with_their_samples() -> None:
+    """As in a gradient penalty: the leaf is the step's own, and has a row for each sample."""
+    layer, given = nn.Linear(3, 1), batch()
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        x = b["x"].detach().requires_grad_()
+        scores = layer(x).tanh().squeeze(-1).masked_fill(~b["mask"], 0.0)
+        means = scores.sum(1) / b["mask"].sum(1)
+        (gradient,) = torch.autograd.grad(means.sum(), x, create_graph=True)
+        penalty = gradient.square().sum((1, 2)).sub(1).square()
+        return (means - b["y"]).square().mean() + penalty.mean()
+
+    report = mg.doctor.examine(
+        step, given, experiments=["padding-leak", "padding-length", "order", "denominator"]
+    )
+    assert report.ok, str(report)
+    assert {tried.name for tried in report.experiments} >= {"padding-length", "order", "denominator"}

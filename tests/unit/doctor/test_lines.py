@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from maskgrad.doctor.trail import Recorder
+from maskgrad.doctor.recorder import Recorder
 from tests.unit.doctor.programs import line_of
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed import _functional_collectives as functional_collectives
 from torch.nn.parallel import DistributedDataParallel
 
 import maskgrad as mg
 from maskgrad.errors import ExaminationError
 from tests.ranks import run_on_ranks
+from tests.unit.doctor.programs import line_of
 
 MASK = torch.arange(4) < torch.tensor([4, 2, 3])[:, None]
 
@@ -118,3 +120,19 @@ def _sharded(rank: int, world_size: int, given: bool) -> str:
 @pytest.mark.parametrize("given", [False, True])
 def test_sharded_parameters_are_refused(given: bool) -> None:
     assert all("before fully_shard(model)" in text for text in run_on_ranks(_sharded, 2, given))
+
+
+def _sent(rank: int, world_size: int) -> list[int]:
+    layer = nn.Linear(2, 1)
+
+    def step(batch: dict[str, Tensor]) -> Tensor:
+        pooled = layer(batch["x"]).mean(1)  # sent
+        whole = functional_collectives.all_reduce(pooled.detach(), "sum", torch.distributed.group.WORLD)
+        own: Tensor = layer(batch["x"])[batch["mask"]]
+        return own.mean() * whole.sum()
+
+    return [finding.line for finding in mg.doctor.examine(step, _batch(rank), quick=True).findings]
+
+
+def test_what_came_back_from_other_ranks_is_found_where_it_was_made() -> None:
+    assert run_on_ranks(_sent, 2) == [[line_of("sent", __file__)]] * 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.doctor.recognition import recognised
+from maskgrad.doctor.batches import recognised
 
 MASK = torch.arange(4) < torch.tensor([4, 2])[:, None]
 X = torch.ones(2, 4, 3)

@@ -19,7 +19,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import maskgrad as mg
-from maskgrad.cli.doctor_ranks import Ranks
+from maskgrad.cli.doctor import Ranks
 from maskgrad.doctor import Finding, Report
 from tests.ranks import run_on_ranks
 

@@ -143,3 +143,26 @@ def test_a_watch_can_stop_when_it_has_seen_enough() -> None:
             steps += 1
             layer(given["x"])[given["mask"]].mean().backward()
     assert (steps, watched.steps, watched.report.ok) == (2, 2, True)
+
+
+def test_a_watch_that_recognises_nothing_says_which_argument_to_give() -> None:
+    """NaN targets and a mask that only the loss reads, in a loop without a DataLoader."""
+    layer, x = nn.Linear(3, 1), torch.ones(2, 4, 3)
+    target = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, torch.nan, torch.nan, torch.nan]])
+
+    def train() -> None:
+        errors = layer(x).squeeze(-1) - target
+        errors[~target.isnan()].square().mean().backward()
+
+    for padding in (None, {"absent": "mask"}):
+        with mg.doctor.watch(padding) as watched:
+            train()
+        (note,) = watched.report.notes
+        assert "none was recognised" in note.message
+        assert "('input')" in note.message
+        assert "padding={key: mask}" in note.message
+        assert watched.unpadded == 1
+    with mg.doctor.watch({"input": ~target.isnan()}) as watched:
+        train()
+    assert (watched.report.ok, watched.report.notes) == (True, [])
+    assert watched.report.experiments

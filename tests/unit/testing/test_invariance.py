@@ -11,7 +11,7 @@ pytest_plugins = ["maskgrad.testing.fixtures"]
 
 
 def test_padding() -> None:
-    mg.testing.assert_padding_invariant(step_with("mended"), batch(), padding={"x": "mask"})
+    mg.testing.assert_padding_invariant(step_with("fixed"), batch(), padding={"x": "mask"})
     for name in ("mean", "size"):
         with pytest.raises(AssertionError, match=f"# {name}"):
             mg.testing.assert_padding_invariant(step_with(name), batch())
@@ -20,13 +20,13 @@ def test_padding() -> None:
 def test_garbage() -> None:
     # what is masked after the product has met it: right for numbers, and NaN in a gradient
     with pytest.raises(AssertionError, match="nan-under-mask"):
-        mg.testing.assert_garbage_invariant(step_with("mended"), batch())
+        mg.testing.assert_garbage_invariant(step_with("fixed"), batch())
     layer = nn.Linear(3, 1)
     mg.testing.assert_garbage_invariant(lambda b: layer(b["x"][b["mask"]]).mean(), batch())
 
 
 def test_accumulation() -> None:
-    mg.testing.assert_accumulation_invariant(step_with("mended"), batch(), parts=2)
+    mg.testing.assert_accumulation_invariant(step_with("fixed"), batch(), parts=2)
     with pytest.raises(AssertionError, match="denominator"):
         mg.testing.assert_accumulation_invariant(step_with("parts"), batch())
     layer = nn.Linear(3, 1)

@@ -8,20 +8,53 @@ batch's mask takes the mask; everything else is real.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_map_only
 
-from maskgrad.doctor import positions
-from maskgrad.doctor.operations import Facts
-from maskgrad.doctor.trees import tensors_in
-from maskgrad.doctor.twins import COPIES, key_of
+from maskgrad.doctor.operations import COPIES, Call, expanded, key_of, mapped, tensors_in
 
-__all__ = ["Shadows"]
+__all__ = ["Shadows", "distinct"]
+
+
+def distinct(masks: list[Tensor]) -> list[Tensor]:
+    """Masks of samples, or of batch and sequence: each once, without sizes of 1 between or after both."""
+    kept: list[Tensor] = []
+    for mask in masks:
+        axes = [axis for axis in range(1, mask.ndim) if mask.shape[axis] == 1]
+        plain = mask.squeeze(axes) if mask.ndim - len(axes) == 2 else mask
+        if not any(plain.shape == other.shape and torch.equal(plain, other) for other in kept):
+            kept.append(plain)
+    return kept
+
+
+def _shaped(mask: Tensor, output: Tensor) -> Tensor | None:
+    """The mask of samples, or of samples and positions, if an axis has their number; heads may stand with samples."""
+    shape = list(output.shape)
+    if not output.numel() or not 1 <= mask.ndim <= min(2, len(shape)):
+        return None
+    mask = mask.to(output.device)
+    if mask.ndim == 2 and shape[0] == mask.numel():
+        return expanded(mask.flatten(), shape)
+    batch = next((axis for axis, size in enumerate(shape) if size == len(mask)), None)
+    if batch is None:
+        if shape[0] % len(mask):
+            return None
+        batch, mask = 0, mask.repeat_interleave(shape[0] // len(mask), 0)
+    if mask.ndim == 1:
+        return expanded(mask, shape[batch:]).expand(shape)
+    axes = [axis for axis, size in enumerate(shape) if size == mask.shape[1] and axis != batch]
+    if not axes:
+        return None
+    shadow = torch.ones(shape, dtype=torch.bool, device=output.device)
+    for axis in axes[:2] if len(axes) > 1 and axes[1] == axes[0] + 1 else axes[:1]:
+        view = [1] * len(shape)
+        view[batch], view[axis] = shape[batch], shape[axis]
+        shadow &= (mask if batch < axis else mask.t()).reshape(view)
+    return shadow
+
 
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
 _REDUCTIONS = {
@@ -31,14 +64,8 @@ _REDUCTIONS = {
 #: reductions with another argument before the dimension
 _SECOND_ARGUMENT = {"norm", "linalg_vector_norm", "kthvalue"}
 #: the first argument decides which positions of the result are real
-_QUERIES = (
-    "_scaled_dot_product",
-    "_flash_attention",
-    "_efficient_attention",
-    "convolution",
-    "gather",
-    "embedding",
-)
+_ATTENTION = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
+_QUERIES = (*_ATTENTION, "convolution", "gather", "embedding")
 _RESHAPERS = {
     "slice_backward", "select_backward", "unfold_backward", "_reshape_copy", "view_copy", "expand_copy",
     "as_strided_copy", "as_strided_scatter", "slice_scatter", "select_scatter",
@@ -53,7 +80,7 @@ class Shadows:
         self._slices: dict[tuple[Any, ...], StorageWeakRef] = {}
         self._fresh = 0
         #: distinct masks of the batch, by which shapes are recognised
-        self.masks = positions.distinct(masks)
+        self.masks = distinct(masks)
 
     # one tensor
 
@@ -101,84 +128,63 @@ class Shadows:
 
     # what operations make
 
-    def of_result(
-        self, func: Callable[..., Any], facts: Facts, args: Any, kwargs: Any, result: Any
-    ) -> list[Tensor | None]:
+    def of_result(self, call: Call, result: Any) -> list[Tensor | None]:
         """The shadow of each tensor that an operation made, None where all is real."""
-        outputs = list(tensors_in(result))
-        inputs = list(tensors_in((args, kwargs)))
-        shadows = [self.get(tensor) for tensor in inputs]
-        if facts.name in ("stack", "cat") and self._is_a_walk(inputs, shadows):
+        name, args, outputs = call.facts.name, call.args, tensors_in(result)
+        shadows = [self.get(tensor) for tensor in call.inputs]
+        if name in ("stack", "cat") and self._is_a_walk(shadows):
             return [self.by_shape(output) for output in outputs]
-        if facts.name in COPIES | _RESHAPERS:
-            copied = self._copied(func, args, kwargs)
+        if name in COPIES | _RESHAPERS:
+            copied = self._copied(call)
             if copied is not None and len(copied) == len(outputs):
                 return copied
-        if facts.name in ("_pack_padded_sequence", "_pad_packed_sequence") and shadows[0] is not None:
+        if name in ("_pack_padded_sequence", "_pad_packed_sequence") and shadows[0] is not None:
             # rows change places and padding is left out, or comes back
-            rest = (*args[1:3], 1.0, *args[4:]) if facts.name == "_pad_packed_sequence" else args[1:]
-            return [func(shadows[0].float(), *rest)[0] > 0, None]
-        return [self._of_one(facts, args, kwargs, inputs, shadows, output) for output in outputs]
+            rest = (*args[1:3], 1.0, *args[4:]) if name == "_pad_packed_sequence" else args[1:]
+            return [call.func(shadows[0].float(), *rest)[0] > 0, None]
+        return [self._of_one(call, shadows, output) for output in outputs]
 
-    def _of_one(
-        self,
-        facts: Facts,
-        args: Any,
-        kwargs: Any,
-        inputs: list[Tensor],
-        shadows: list[Tensor | None],
-        output: Tensor,
-    ) -> Tensor | None:
-        if facts.pointwise or facts.name == "masked_fill":
+    def _of_one(self, call: Call, shadows: list[Tensor | None], output: Tensor) -> Tensor | None:
+        name, args, inputs = call.facts.name, call.args, call.inputs
+        if call.facts.pointwise or name == "masked_fill":
             own = self._at_its_positions(shadows, output.shape)
             return _intersection(shadows, output.shape) if own is None else own
-        if facts.name in _PRODUCTS:
+        if name in _PRODUCTS or name.startswith(_QUERIES):
             samples = self._by_samples(inputs, shadows, output)
             if samples is not None:
                 return samples
-            return self._product(args, _PRODUCTS[facts.name])
-        if facts.name == "_cdist_forward":
-            rows, columns = (
-                torch.ones(tensor.shape[:-1], dtype=torch.bool, device=tensor.device)
-                if shadow is None
-                else shadow.any(-1)
-                for tensor, shadow in zip(inputs[:2], shadows[:2], strict=True)
-            )
+        if name in _PRODUCTS:
+            return self._product(*(args[place] for place in _PRODUCTS[name]))
+        if name == "_cdist_forward":
+            rows, columns = (self._or_real(tensor).any(-1) for tensor in inputs[:2])
             return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
-        if facts.name in _REDUCTIONS:
-            return _reduced(facts.name, args, kwargs, shadows[0] if shadows else None, output)
-        if facts.name.startswith(_QUERIES):
-            samples = self._by_samples(inputs, shadows, output)
-            if samples is not None:
-                return samples
-            if facts.name == "convolution" and shadows[0] is not None and not args[6]:
+        if name in _REDUCTIONS:
+            return _reduced(call, shadows[0] if shadows else None, output)
+        if name.startswith(_QUERIES):
+            if name == "convolution" and shadows[0] is not None and not args[6]:
                 return _by_windows(args, shadows[0], output)
-            query = 1 if facts.name == "embedding" else 0
-            if "backward" in facts.name:
-                query = 0
+            query = 1 if name == "embedding" else 0
             shadow = shadows[query] if query < len(shadows) else None
-            return (
-                self._leading(shadow, output)
-                if shadow is not None
-                else self._by_own_shape(facts, shadow, output)
-            )
-        same_shape = [
-            shadow
-            for tensor, shadow in zip(inputs, shadows, strict=True)
-            if tensor.shape == output.shape and shadow is not None
+            if shadow is not None:
+                return _taken_over(shadow, output)
+            # attention over keys of another sequence makes real rows only
+            return None if name.startswith(_ATTENTION) else self.by_shape(output)
+        known = [
+            (tensor, shadow) for tensor, shadow in zip(inputs, shadows, strict=True) if shadow is not None
         ]
+        same_shape: list[Tensor | None] = [shadow for tensor, shadow in known if tensor.shape == output.shape]
         if same_shape:
-            return _intersection(list(same_shape), output.shape)
-        for shadow in shadows:
-            taken = self._leading(shadow, output)
+            return _intersection(same_shape, output.shape)
+        for _, shadow in known:
+            taken = _taken_over(shadow, output)
             if taken is not None:
                 return taken
         return self.by_shape(output)
 
-    def _is_a_walk(self, inputs: list[Tensor], shadows: list[Tensor | None]) -> bool:
+    def _is_a_walk(self, shadows: list[Tensor | None]) -> bool:
         """Whether the positions of a sequence, which were walked one by one, become one sequence again."""
         steps = {mask.shape[1] for mask in self.masks if mask.ndim == 2}
-        return len(inputs) in steps and all(shadow is None for shadow in shadows)
+        return len(shadows) in steps and all(shadow is None for shadow in shadows)
 
     def _at_its_positions(self, shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
         """The shadow of an operand that is a mask of the batch, where another one was moved along the sequence.
@@ -189,12 +195,8 @@ class Shadows:
         if len(known) < 2 or any(shadow.shape[:2] != shape[:2] for shadow in known):
             return None
         known = [shadow.expand(shape) for shadow in known]
-        at_home = [
-            mask
-            for mask in (positions.leading(mask.to(known[0].device), shape) for mask in self.masks)
-            if mask is not None
-        ]
-        own = [shadow for shadow in known if any(torch.equal(shadow, mask) for mask in at_home)]
+        at_home = [expanded(mask, shape) for mask in self.masks if mask.ndim == 2 and mask.shape == shape[:2]]
+        own = [s for s in known if any(torch.equal(s, mask.to(s.device)) for mask in at_home)]
         return own[0] if own and len(own) < len(known) else None
 
     def _by_samples(
@@ -211,37 +213,28 @@ class Shadows:
         ]
         if not known:
             return None
-        return torch.stack(known).all(0).reshape(rows, *(1,) * (output.ndim - 1)).expand(output.shape)
+        return expanded(torch.stack(known).all(0), output.shape)
 
-    def _by_own_shape(self, facts: Facts, shadow: Tensor | None, output: Tensor) -> Tensor | None:
-        """Attention over keys of another sequence makes real rows only."""
-        if shadow is None and facts.name.startswith(("_scaled", "_flash", "_efficient")):
-            return None
-        return self.by_shape(output)
+    def _or_real(self, tensor: Tensor) -> Tensor:
+        shadow = self.get(tensor)
+        return torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device) if shadow is None else shadow
 
-    def _copied(self, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor | None] | None:
+    def _copied(self, call: Call) -> list[Tensor | None] | None:
         """Run a copy on the shadows: constants are real, indices stay what they are."""
-        indices = {id(tensor) for tensor in tensors_in((args, kwargs)) if not _carries(tensor, args)}
-
-        def shadow_of(tensor: Tensor) -> Tensor:
-            if id(tensor) in indices:
-                return tensor
-            shadow = self.get(tensor)
-            return (
-                torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device) if shadow is None else shadow
-            )
-
-        shadow_args, shadow_kwargs = tree_map_only(Tensor, shadow_of, (args, kwargs))
-        if "dtype" in shadow_kwargs:
-            shadow_kwargs = {**shadow_kwargs, "dtype": torch.bool}
-        name = func._schema.name  # type: ignore[attr-defined]
-        if name.endswith("::constant_pad_nd"):
-            shadow_args = (*shadow_args[:2], True)
-        if name.endswith("::copy_"):
+        args, kwargs = call.args, call.kwargs
+        if call.facts.name == "copy_":
             shadow = self.get(args[1])
             return [None if shadow is None else shadow.expand(args[0].shape)]
+        carriers = {id(tensor) for tensor in tensors_in(args[:1])}  # of entries, not of positions or a mask
+        shadow_args, shadow_kwargs = mapped(
+            lambda tensor: self._or_real(tensor) if id(tensor) in carriers else tensor, (args, kwargs)
+        )
+        if "dtype" in shadow_kwargs:
+            shadow_kwargs = {**shadow_kwargs, "dtype": torch.bool}
+        if call.facts.name == "constant_pad_nd":
+            shadow_args = (*shadow_args[:2], True)
         try:
-            copied = [output.bool() for output in tensors_in(func(*shadow_args, **shadow_kwargs))]
+            copied = [output.bool() for output in tensors_in(call.func(*shadow_args, **shadow_kwargs))]
         except (RuntimeError, NotImplementedError):
             return None
         return [self._chosen_by(args, shadow) for shadow in copied]
@@ -251,65 +244,42 @@ class Shadows:
         for tensor in tensors_in(args[1:]):
             own = self.get(tensor)
             if own is not None and shadow.shape[: own.ndim] == own.shape:
-                shadow = shadow & own.reshape(*own.shape, *(1,) * (shadow.ndim - own.ndim))
+                shadow = shadow & expanded(own, shadow.shape)
         return shadow
 
-    def _product(self, args: Any, places: tuple[int, int]) -> Tensor | None:
-        factors = [args[place] for place in places]
-        shadows = [self.get(factor) for factor in factors]
-        if all(shadow is None for shadow in shadows):
+    def _product(self, first: Tensor, second: Tensor) -> Tensor | None:
+        if self.get(first) is None and self.get(second) is None:
             return None
-        filled = [
-            (shadow if shadow is not None else torch.ones_like(factor, dtype=torch.bool)).float()
-            for factor, shadow in zip(factors, shadows, strict=True)
-        ]
-        return torch.matmul(*filled) > 0
-
-    def _leading(self, shadow: Tensor | None, output: Tensor) -> Tensor | None:
-        """The shadow, if it depends only on leading dimensions that the output shares."""
-        if shadow is None or shadow.ndim == 0:
-            return None
-        depth = shadow.ndim
-        while (
-            depth and bool((shadow == shadow.select(depth - 1, 0).unsqueeze(depth - 1)).all())
-            if shadow.numel()
-            else False
-        ):
-            shadow = shadow.select(depth - 1, 0)
-            depth -= 1
-        if depth == 0 or output.ndim < depth or output.shape[:depth] != shadow.shape:
-            return None
-        return shadow.reshape(*shadow.shape, *(1,) * (output.ndim - depth)).expand(output.shape)
+        return torch.matmul(self._or_real(first).float(), self._or_real(second).float()) > 0
 
     def by_shape(self, output: Tensor) -> Tensor | None:
         """The mask, if an axis has the size of the batch and others that of the sequence."""
-        for mask in self.masks:
-            shadow = positions.shaped(mask, output)
-            if shadow is not None:
-                return shadow
+        shadows = (_shaped(mask, output) for mask in self.masks)
+        return next((shadow for shadow in shadows if shadow is not None), None)
+
+
+def _taken_over(shadow: Tensor, output: Tensor) -> Tensor | None:
+    """The shadow, if it depends only on leading dimensions that the output shares."""
+    while shadow.ndim and shadow.numel() and bool((shadow == shadow[..., :1]).all()):
+        shadow = shadow[..., 0]
+    if shadow.ndim == 0 or output.shape[: shadow.ndim] != shadow.shape:
         return None
+    return expanded(shadow, output.shape)
 
 
-def _reduced(name: str, args: Any, kwargs: Any, shadow: Tensor | None, output: Tensor) -> Tensor | None:
+def _reduced(call: Call, shadow: Tensor | None, output: Tensor) -> Tensor | None:
     if shadow is None or output.ndim == 0:
         return None
-    place = 2 if name in _SECOND_ARGUMENT else 1
-    axes = kwargs.get(
-        "dim",
-        args[place] if len(args) > place and not isinstance(args[place], (torch.dtype, float)) else None,
-    )
-    if axes is None:
+    place = 2 if call.facts.name in _SECOND_ARGUMENT else 1
+    axes = call.kwargs.get("dim", call.args[place] if len(call.args) > place else None)
+    axes = [axes] if isinstance(axes, int) else axes
+    if not isinstance(axes, (list, tuple)) or not all(isinstance(axis, int) for axis in axes):
         return None
-    axes = [axes] if isinstance(axes, int) else list(axes)
-    if not all(isinstance(axis, int) for axis in axes):
-        return None
-    shadow = shadow.clone()
     for axis in axes:
         shadow = shadow.any(axis, keepdim=True)
     if output.ndim == shadow.ndim:
         return shadow.expand(output.shape)
-    kept = [axis for axis in range(shadow.ndim) if axis not in {a % shadow.ndim for a in axes}]
-    return shadow.permute(*kept, *[a for a in range(shadow.ndim) if a not in kept]).reshape(output.shape)
+    return shadow.squeeze([axis % shadow.ndim for axis in axes]).reshape(output.shape)
 
 
 def _by_windows(args: Any, shadow: Tensor, output: Tensor) -> Tensor:
@@ -331,12 +301,6 @@ def _intersection(shadows: list[Tensor | None], shape: torch.Size) -> Tensor | N
         if other is not None:
             shadow = other if shadow is None else shadow & other
     return shadow if shadow is None else shadow.expand(shape)
-
-
-def _carries(tensor: Tensor, args: Any) -> bool:
-    """Whether a copy takes entries from this argument, and not positions or a mask."""
-    first = args[0] if args else None
-    return any(tensor is member for member in ([first] if isinstance(first, Tensor) else first or ()))
 
 
 def _entries(tensor: Tensor) -> int:

@@ -1,0 +1,197 @@
+"""Modes under which a step runs: what it writes can be undone; dropout is left out; results are logged."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from maskgrad.doctor.black_boxes import outside
+from maskgrad.doctor.frames import BOUNDARY, Place, here
+from maskgrad.doctor.operations import EMPTY, Call, facts_of, key_of, on, tensors_in
+from maskgrad.doctor.ranks import waited_for, with_fake_group
+
+__all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "module_calls"]
+
+
+@contextlib.contextmanager
+def module_calls(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """Inside, ``enter`` is called before each module and ``leave`` after it, also when it fails."""
+    handles = [
+        nn.modules.module.register_module_forward_pre_hook(enter),
+        nn.modules.module.register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Guarded(TorchDispatchMode):
+    """Remembers what a run writes into memory that was there before it, so that it can be undone."""
+
+    #: whether an optimizer is to warn of rows that were read while they were behind
+    sees_late_reads = False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        #: whether collective operations send nothing
+        self.sends_nothing = False
+        self._made: set[int] = set()
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __enter__(self) -> Guarded:
+        self._outside = outside(self)
+        self._outside.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._outside.__exit__(None, None, None)
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """An ordinary mode: it sees what users call."""
+        return False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled where this runs; PyTorch's guard against it took a sixth of the time of a small step."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        facts = facts_of(func)
+        if not facts.collective:
+            if types:
+                args, kwargs = waited_for(types, args, kwargs)
+        elif self.sends_nothing:
+            args = with_fake_group(func, args)
+        return self.operation(Call(func, facts, args, kwargs))
+
+    def operation(self, call: Call) -> Any:
+        """Run an operation, and remember the memory that it writes or makes."""
+        if call.facts.writes:
+            for tensor in call.written:
+                self.keep(tensor)
+        result = self.run(call)
+        if not call.facts.view:
+            for tensor in tensors_in(result):
+                key = key_of(tensor)
+                if key is not None and key not in self._kept:
+                    self._made.add(key)
+        return result
+
+    def run(self, call: Call) -> Any:
+        """The operation itself; subclasses do more."""
+        return call()
+
+    def leaves_torch(self, tensor: Tensor) -> bool:
+        """The memory of a tensor is given to somebody else, who may write there; whether it depends on padding."""
+        self.keep(tensor)
+        return False
+
+    def restore(self) -> None:
+        """Write back what was there before."""
+        with torch.no_grad():
+            for tensor, before in self._kept.values():
+                tensor.untyped_storage().copy_(before.untyped_storage())
+        self._kept.clear()
+        self._made.clear()
+
+    def keep(self, tensor: Tensor) -> None:
+        """Remember the memory of a tensor, if it was there before the run."""
+        key = key_of(tensor)
+        if key is None or key in self._made or key in self._kept:
+            return
+        whole = on(tensor.untyped_storage(), tensor)
+        # the tensor is held too, so that its memory is not given to another one
+        self._kept[key] = (tensor.detach(), on(whole.untyped_storage().clone(), whole))
+
+
+class WithoutDropout(Guarded):
+    """Dropout without its random numbers: shapes or rows change, and other numbers would be drawn.
+
+    A dropout multiplies by noise that is 0 or 1 / (1 - p); here it multiplies by 1. Backward passes of fused dropout
+    may still scale by a constant, in every run the same.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: where the program itself draws numbers, and of which shape
+        self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
+
+    def run(self, call: Call) -> Any:
+        """The operation; see the class."""
+        name, args, kwargs = call.facts.name, call.args, call.kwargs
+        if not call.facts.random and name != "_cudnn_rnn":
+            return call()
+        if name == "bernoulli_" and _in_dropout():
+            return args[0].fill_(args[1] if len(args) > 1 else kwargs.get("p", 0.5))
+        if name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        names = [argument.name for argument in call.func._schema.arguments]  # type: ignore[attr-defined]
+        place = next((n for n, name in enumerate(names) if name in ("dropout_p", "dropout")), None)
+        if place is None:
+            result = call()
+            self.draws += [(here(), tuple(tensor.shape)) for tensor in tensors_in(result)]
+            return result
+        if place < len(args):
+            args = (*args[:place], 0.0, *args[place + 1 :])
+        elif names[place] in kwargs:
+            kwargs = {**kwargs, names[place]: 0.0}
+        return call.func(*args, **kwargs)
+
+
+def _in_dropout() -> bool:
+    """Whether the call comes out of one of PyTorch's own dropout functions, or ours."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != BOUNDARY:
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        if file.endswith("functional.py") and "torch" in file:
+            return "dropout" in function or "attention" in function
+        if "maskgrad" in file and "doctor" not in file and "dropout" in (function + file):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@dataclass
+class LoggedOperation:
+    """One operation of a forward pass, with what it gave."""
+
+    operation: str
+    place: Place | None
+    outputs: list[Tensor]
+
+
+class OperationLog(WithoutDropout):
+    """Keeps what each operation of the forward pass gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[LoggedOperation] = []
+
+    def run(self, call: Call) -> Any:
+        """The operation; see the class."""
+        result = super().run(call)
+        if call.facts.view or call.facts.name in EMPTY or torch._C._current_autograd_node() is not None:
+            return result
+        outputs = [
+            tensor.detach().clone()
+            for place, tensor in enumerate(tensors_in(result))
+            if tensor.is_floating_point()
+            and tensor.layout is torch.strided
+            and place not in call.facts.workspaces
+        ]
+        if outputs:
+            self.entries.append(LoggedOperation(call.facts.name, here(), outputs))
+        return result
