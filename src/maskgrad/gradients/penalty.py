@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients.batched import batched_grad
-from maskgrad.gradients.per_sample_contributions import wide_dtype
+from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 
@@ -189,7 +189,7 @@ def _squares(gradient: Tensor, unscale: Tensor | None) -> Tensor:
             f"params: a gradient has layout {gradient.layout}, which PyTorch cannot differentiate a second time; write "
             "mg.from_sparse(t.detach()).requires_grad_(), whose values are the parameter"
         )
-    wide = gradient.to(wide_dtype(gradient.dtype))
+    wide = gradient.to(widened_dtype(gradient.dtype))
     if unscale is not None:
         wide = wide * unscale.to(wide.device)
     if wide.is_complex():
@@ -208,11 +208,16 @@ def _total(parts: list[Tensor]) -> Tensor:
 def _penalty(squares: Tensor, target: float | None, one_sided: bool, power: int) -> Tensor:
     if target is None and power == 2:
         return squares
-    positive = squares > 0
-    # Both sides of the choice are finite, and so are their gradients.
-    norm = torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)
+    norm = norm_of_squares(squares)
     if target is None:
         return norm
     excess = norm - target
     excess = excess.clamp(min=0) if one_sided else excess
     return excess.square() if power == 2 else excess.abs()
+
+
+def norm_of_squares(squares: Tensor) -> Tensor:
+    """The square root, whose gradient at zero is zero."""
+    positive = squares > 0
+    # Both sides of the choice are finite, and so are their gradients.
+    return torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)

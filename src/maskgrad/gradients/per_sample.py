@@ -9,8 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from maskgrad.gradients.per_sample_contributions import wide_dtype
-from maskgrad.gradients.per_sample_passes import Method, Pass, PerSample, Randomness
+from maskgrad.gradients.gradient import widened_dtype
+from maskgrad.gradients.penalty import norm_of_squares
+from maskgrad.gradients.per_sample_passes import Chunk, Method, PerSample, Randomness
 
 __all__ = ["clipped_backward", "per_sample_grad", "per_sample_grad_norms"]
 
@@ -89,16 +90,15 @@ def _gradients(task: PerSample) -> dict[str, Tensor]:
     size = task.batch.size
     found: dict[str, list[Tensor]] = {name: [] for name in task.parameters}
     written: dict[str, Tensor] = {}
-    for part in task.passes():
+    for chunk in task.chunks():
+        samples = slice(chunk.start, chunk.stop)
+        number = chunk.stop - chunk.start
         for name in task.parameters:
-            contribution = part.contributions.pop(name, None)
-            if contribution is None:
-                contribution = task.nothing(name, part.stop - part.start)
-            gradients = contribution.gradients()
-            if gradients.layout is torch.strided and part.stop - part.start < size and not task.create_graph:
+            gradients = (chunk.gradients.pop(name, None) or task.zeros(name, number)).gradients()
+            if gradients.layout is torch.strided and number < size and not task.create_graph:
                 if name not in written:  # not a list to be concatenated, which would take twice the memory
                     written[name] = gradients.new_zeros((size, *gradients.shape[1:]))
-                written[name][part.start : part.stop] = gradients
+                written[name][samples] = gradients
             else:
                 found[name].append(gradients)
     result = {}
@@ -107,10 +107,12 @@ def _gradients(task: PerSample) -> dict[str, Tensor]:
             raise RuntimeError(f"the gradient of {name} is sparse for some samples only; use chunk_size=None")
         if name in written:
             result[name] = written[name]
-        elif not parts:
-            result[name] = task.nothing(name, 0).gradients()
+        elif len(parts) < 2:
+            result[name] = parts[0] if parts else task.zeros(name, 0).gradients()
         else:
-            result[name] = parts[0] if len(parts) == 1 else _one_after_another(parts, size)
+            result[name] = torch.cat(parts)
+            if result[name].layout is torch.sparse_coo:  # in order, as the parts are
+                result[name]._coalesced_(True)
     return result
 
 
@@ -164,10 +166,8 @@ def per_sample_grad_norms(
     """
     with torch.set_grad_enabled(create_graph):
         task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method, create_graph)
-        norms = [_norms(task, part) for part in task.passes()]
-        if not norms:
-            return torch.zeros(0, device=next(iter(task.parameters.values())).device)
-        return torch.cat(norms)
+        norms = [_norms(task, chunk) for chunk in task.chunks()]
+        return torch.cat(norms) if norms else torch.zeros(0, device=task.device)
 
 
 @torch.no_grad()
@@ -233,67 +233,33 @@ def clipped_backward(
     task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
     sums: dict[str, Tensor] = {}
     norms, counted = [], torch.zeros((), dtype=torch.long)
-    for part in task.passes():
-        norms.append(_norms(task, part))
+    for chunk in task.chunks():
+        norms.append(_norms(task, chunk))
         weights = (limit / (norms[-1] + 1e-6)).clamp(max=1.0)
-        counted = counted + (part.stop - part.start if part.specified is None else part.specified.sum().cpu())
-        for name, contribution in part.contributions.items():
-            added = _wide(contribution.weighted_sum(weights))
+        specified = chunk.specified
+        counted = counted + (chunk.stop - chunk.start if specified is None else specified.sum().cpu())
+        for name, gradients in chunk.gradients.items():
+            added = gradients.weighted_sum(weights)
+            added = added.to(widened_dtype(added.dtype))
             sums[name] = added if name not in sums else _sum(sums[name], added)
-    if not norms:
-        return torch.zeros(0, device=next(iter(task.parameters.values())).device)
     for name, total in sums.items():
         parameter = task.parameters[name]
         mean = total / counted.clamp(min=1).to(total.device) if reduction == "mean" else total
         gradient = mean.to(parameter.dtype)
         parameter.grad = gradient if parameter.grad is None else _sum(parameter.grad, gradient)
-    return torch.cat(norms)
+    return torch.cat(norms) if norms else torch.zeros(0, device=task.device)
 
 
-def _norms(task: PerSample, part: Pass) -> Tensor:
-    squares: list[Tensor] = [contribution.squared_norms() for contribution in part.contributions.values()]
+def _norms(task: PerSample, chunk: Chunk) -> Tensor:
+    squares = [gradients.squared_norms() for gradients in chunk.gradients.values()]
     if not squares:
-        device = next(iter(task.parameters.values())).device
-        return torch.zeros(part.stop - part.start, device=device)
-    total = torch.stack(_promoted(squares)).sum(0)
-    if not total.requires_grad:
-        return total.sqrt()
-    positive = total > 0
-    # Both sides of the choice are finite, and so are their gradients.
-    return torch.where(positive, torch.where(positive, total, 1).sqrt(), 0)
-
-
-def _promoted(tensors: list[Tensor]) -> list[Tensor]:
-    """In one dtype, and on the device of the first: a model may be spread over several."""
-    dtype = max((t.dtype for t in tensors), key=lambda d: d.itemsize)
-    return [t.to(tensors[0].device, dtype) for t in tensors]
-
-
-def _wide(gradient: Tensor) -> Tensor:
-    return gradient.to(wide_dtype(gradient.dtype))
+        return torch.zeros(chunk.stop - chunk.start, device=task.device)
+    # A model may have parameters of several dtypes, and on several devices.
+    dtype = max((x.dtype for x in squares), key=lambda d: d.itemsize)
+    total = torch.stack([x.to(squares[0].device, dtype) for x in squares]).sum(0)
+    return norm_of_squares(total) if total.requires_grad else total.sqrt()
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
     """As autograd adds gradients: dense if one of them is."""
-    if a.layout is not torch.strided and b.layout is torch.strided:
-        a, b = b, a
-    return a + b
-
-
-def _one_after_another(parts: list[Tensor], size: int) -> Tensor:
-    """Gradients of consecutive samples as one; COO tensors are merged already."""
-    if parts[0].layout is torch.strided:
-        return torch.cat(parts)
-    offset, indices = 0, []
-    for part in parts:
-        moved = part._indices().clone()
-        moved[0] += offset
-        offset += part.shape[0]
-        indices.append(moved)
-    return torch.sparse_coo_tensor(
-        torch.cat(indices, 1),
-        torch.cat([part._values() for part in parts]),
-        (size, *parts[0].shape[1:]),
-        is_coalesced=True,
-        check_invariants=False,
-    )
+    return a + b if a.layout is torch.strided else b + a
