@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from maskgrad.gradients.checked_entries import Input, entries_of_outputs, inputs_of
-from maskgrad.gradients.jacobians import compare
+from maskgrad.gradients.jacobians import Comparison
+from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["gradcheck", "gradgradcheck"]
 
@@ -74,18 +75,8 @@ def gradcheck(
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = inputs_of(arguments)
     try:
-        problem = compare(
-            func,
-            arguments,
-            checked,
-            eps,
-            atol,
-            rtol,
-            nondet_tol,
-            check_grad_dtypes,
-            fast_mode,
-            check_backward_ad,
-        )
+        comparison = Comparison(func, arguments, checked, eps, atol, rtol, nondet_tol, check_grad_dtypes)
+        problem = comparison.problem(fast_mode) if check_backward_ad else None
         if problem is not None:
             raise GradcheckError(f"gradcheck: {problem}")
         # What concerns functions rather than patterns, torch knows best; here every entry is an entry.
@@ -140,7 +131,7 @@ def gradgradcheck(
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = inputs_of(arguments)
     on_entries = _on_entries(func, arguments, checked, whole=True)
-    points = [c.point().detach().requires_grad_() for c in checked]
+    points = [c.point.detach().requires_grad_() for c in checked]
     results = on_entries(*points)
     if grad_outputs is None:
         generator = torch.Generator().manual_seed(0)
@@ -163,7 +154,7 @@ def gradgradcheck(
 
     def first(*parts: Any) -> tuple[Any, ...]:
         with torch.enable_grad():
-            points = [c.point_of(part) for c, part in zip(checked, parts[: len(checked)], strict=True)]
+            points = [p._values if isinstance(p, MaskedTensor) else p for p in parts[: len(checked)]]
             points = [p if p.requires_grad else p.view_as(p).requires_grad_() for p in points]
             grads = torch.autograd.grad(
                 on_entries(*points),
