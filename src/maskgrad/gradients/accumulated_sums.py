@@ -1,7 +1,7 @@
-"""Sums of gradients over micro-batches, one set for each loss, gathered where PyTorch gathers: in ``.grad``.
+"""Sums of gradients over micro-batches, one set for each loss, accumulated where PyTorch does: in ``.grad``.
 
 With one loss the sum is in ``.grad`` all the time. With several, that of the loss whose backward pass runs is. What
-``.grad`` cannot add up by itself (masked gradients, slots) is taken out after each pass and added here.
+``.grad`` cannot add up by itself (masked gradients, padded rows) is taken out after each pass and added here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["GradientSums", "Parameters", "leftover", "listed"]
+__all__ = ["GradientSums", "Parameters", "check_no_gradients", "divided", "listed"]
 
 Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 
-#: What ``.grad`` adds up by itself; others are looked at.
+#: Types that ``.grad`` adds up by itself.
 _ADDS_UP = frozenset({Tensor, type(None)})
 _PLAIN = frozenset({Tensor, torch.strided})
 _HALVES = frozenset(HALVES)
@@ -56,13 +56,13 @@ class GradientSums:
         self._swapping = losses > 1
         self._grads: list[Any] = []
         self._versions: list[int] = []
-        # On PyTorch/XLA a masked gradient hangs on the parameter, which nothing in .grad tells.
+        # On PyTorch/XLA a masked gradient is an attribute of the parameter, and .grad does not show it.
         self._elsewhere = any(param.is_xla for param in params)  # type: ignore[attr-defined]
         if any(param.grad is not None for param in params) or self._elsewhere:
-            refuse_leftovers(params)
+            check_no_gradients(params)
         self._dtypes: dict[int, torch.dtype | None] = {}
         if not _HALVES.isdisjoint([param.dtype for param in params]):
-            self._gather_wide()
+            self._accumulate_in_float32()
         self._note()
 
     def begins_again(self) -> bool:
@@ -80,7 +80,7 @@ class GradientSums:
         return not self._dtypes
 
     def backward(self, place: int, loss: Tensor, seed: Tensor, retain_graph: bool) -> None:
-        """Propagate ``seed`` from ``loss``, and add what comes of it to the sums of the loss at ``place``."""
+        """Backward from ``loss`` with ``seed``; the gradients are added to the sums of the loss at ``place``."""
         kept = self._kept[place]
         if self._swapping:
             for param, gradient in zip(self.params, kept, strict=True):
@@ -92,9 +92,9 @@ class GradientSums:
             self._after(place)
 
     def changed(self) -> bool:
-        """Whether somebody else has written to, added to, replaced or removed what is in ``.grad``.
+        """Whether something in ``.grad`` was written to, added to, replaced or removed since the last pass.
 
-        A hook on each parameter would tell, too, and takes ten times as long in each backward pass.
+        A hook on each parameter would see it, too, and takes ten times as long in each backward pass.
         """
         grads = self._grads
         for place, param in enumerate(self.params):
@@ -104,8 +104,9 @@ class GradientSums:
 
     def times(self, loss: int, factor: float) -> None:
         """Multiply all sums of a loss by a power of two, which is exact."""
-        for gradient in self._in_place(loss):
-            gradient.mul_(factor)
+        for gradient in self._kept[loss] if self._swapping else [param.grad for param in self.params]:
+            if gradient is not None:
+                gradient.mul_(factor)
         for place, apart in self._apart[loss].items():
             self._apart[loss][place] = _by(apart, 1 / factor)
         self._note()
@@ -119,18 +120,10 @@ class GradientSums:
         return added([gradient, apart])
 
     def divided(self, divisors: Sequence[float], in_place: bool) -> list[AnyGradient | None]:
-        """For each parameter the sum over the losses of what they have divided by their divisors (inf: none of it)."""
-        if in_place:
-            return self._divided_in_place(divisors)
-        found: list[AnyGradient | None] = []
-        for place in range(len(self.params)):
-            parts = [
-                _by(gradient, divisor)
-                for loss, divisor in enumerate(divisors)
-                if (gradient := self.summed(loss, place)) is not None
-            ]
-            found.append(parts[0] if len(parts) == 1 else added(parts) if parts else None)
-        return found
+        """For each parameter the sum over the losses of their sums by their divisors (inf: none of it)."""
+        places = range(len(self.params))
+        sums = [[self.summed(loss, place) for place in places] for loss in range(len(divisors))]
+        return divided(sums, divisors, in_place)
 
     def divided_where_they_are(self, divisor: float) -> bool:
         """Divide the sums of the only loss in ``.grad``, if that is all there is to do."""
@@ -145,14 +138,8 @@ class GradientSums:
         self._grads = []  # the user frees them
         return True
 
-    def by(self, gradients: Sequence[AnyGradient | None], divisor: float) -> list[AnyGradient | None]:
-        """Sums that came from elsewhere, divided in place where that is possible."""
-        dense: list[Any] = [g for g in gradients if _is_plain(g)]
-        _divide(dense, divisor)
-        return [g if g is None or _is_plain(g) else _by(g, divisor) for g in gradients]
-
     def write(self, gradients: Sequence[AnyGradient | None]) -> None:
-        """Put finished gradients in the place of the sums, in the parameters' dtypes."""
+        """Replace the sums by finished gradients, in the parameters' dtypes."""
         for place, (param, gradient) in enumerate(zip(self.params, gradients, strict=True)):
             if gradient is None:
                 continue
@@ -167,7 +154,7 @@ class GradientSums:
         self.close()
 
     def close(self) -> None:
-        """Let parameters gather their gradients as they did before."""
+        """Put back the dtypes in which parameters accumulate gradients."""
         for place, dtype in self._dtypes.items():
             param, gradient = self.params[place], self.params[place].grad
             if grad_dtype(param) is dtype:
@@ -178,16 +165,16 @@ class GradientSums:
                 param.grad = gradient.to(dtype or param.dtype)
         self._dtypes = {}
 
-    def _gather_wide(self) -> None:
-        """Let halves gather in float32."""
+    def _accumulate_in_float32(self) -> None:
+        """For parameters of half precision."""
         for place, param in enumerate(self.params):
-            if param.dtype in HALVES and not hasattr(param, "device_mesh"):  # a DTensor's gather elsewhere
+            if param.dtype in HALVES and not hasattr(param, "device_mesh"):  # a DTensor accumulates elsewhere
                 self._dtypes[place] = grad_dtype(param)
                 param.grad = None
                 set_grad_dtype(param, torch.float32)
 
     def _after(self, loss: int) -> None:
-        """Keep what ``.grad`` cannot add up, or has no place for, and note what is there now."""
+        """Move away what ``.grad`` cannot add up, or has no place for, and note what is there now."""
         self._note()
         if self._elsewhere or self._dtypes or not _ADDS_UP.issuperset(map(type, self._grads)):
             self._take_apart(loss)
@@ -213,26 +200,23 @@ class GradientSums:
                 keep_attached(param, None)
                 param.grad = None
 
-    def _in_place(self, loss: int) -> list[Tensor]:
-        held = self._kept[loss] if self._swapping else [param.grad for param in self.params]
-        return [gradient for gradient in held if gradient is not None]
 
-    def _divided_in_place(self, divisors: Sequence[float]) -> list[AnyGradient | None]:
-        sums = [
-            [self.summed(loss, place) for place in range(len(self.params))] for loss in range(len(divisors))
+def divided(
+    sums: Sequence[Sequence[AnyGradient | None]], divisors: Sequence[float], in_place: bool
+) -> list[AnyGradient | None]:
+    """For each parameter what the losses' ``sums`` by their divisors add up to; ``in_place`` where that is possible."""
+    if in_place:
+        for gradients, divisor in zip(sums, divisors, strict=True):
+            _divide([gradient for gradient in gradients if _is_plain(gradient)], divisor)
+    found: list[AnyGradient | None] = []
+    for of_losses in zip(*sums, strict=True):
+        parts = [
+            gradient if in_place and _is_plain(gradient) else _by(gradient, divisor)
+            for gradient, divisor in zip(of_losses, divisors, strict=True)
+            if gradient is not None
         ]
-        for divisor, gradients in zip(divisors, sums, strict=True):
-            _divide([g for g in gradients if _is_plain(g)], divisor)
-            for place, gradient in enumerate(gradients):
-                if gradient is not None and not _is_plain(gradient):
-                    gradients[place] = _by(gradient, divisor)
-        if len(sums) == 1:
-            return sums[0]
-        found: list[AnyGradient | None] = []
-        for parts in zip(*sums, strict=True):
-            present = [part for part in parts if part is not None]
-            found.append(present[0] if len(present) == 1 else added(present) if present else None)
-        return found
+        found.append(added(parts) if len(parts) > 1 else parts[0] if parts else None)
+    return found
 
 
 def _is_plain(gradient: AnyGradient | None) -> bool:
@@ -288,8 +272,8 @@ def _put(param: Tensor, gradient: AnyGradient) -> None:
     replace_gradient(param, gradient)
 
 
-def refuse_leftovers(params: Sequence[Tensor]) -> None:
-    """RuntimeError if one of them has a gradient, of zeros excepted."""
+def check_no_gradients(params: Sequence[Tensor]) -> None:
+    """RuntimeError if one of them has a gradient, except zeros."""
     for param in params:
         gradient = gradient_or_none(param)
         if gradient is None:
@@ -297,18 +281,9 @@ def refuse_leftovers(params: Sequence[Tensor]) -> None:
         if _is_plain(gradient) and not bool(gradient.any()):  # type: ignore[union-attr]
             continue  # zero_grad(set_to_none=False)
         raise RuntimeError(
-            f"a parameter of shape {tuple(param.shape)} has a .grad from before, which would be divided together with "
-            "the new ones; call optimizer.zero_grad() after each step, before the first backward()"
+            f"a parameter of shape {tuple(param.shape)} has a .grad from before, which would be divided with the new "
+            "ones; call optimizer.zero_grad() after each step, before the first backward()"
         )
-
-
-def leftover(params: Sequence[Tensor]) -> Exception | None:
-    """What :func:`refuse_leftovers` raises."""
-    try:
-        refuse_leftovers(params)
-    except (RuntimeError, ValueError) as error:
-        return error
-    return None
 
 
 def listed(given: Parameters) -> list[Tensor]:
@@ -325,6 +300,6 @@ def listed(given: Parameters) -> list[Tensor]:
         found.setdefault(id(param), param)
     if not found:
         raise ValueError(
-            "there are no parameters; give a module that has some, and no iterator that is used up"
+            "there are no parameters; pass a module that has some, and no iterator that is used up"
         )
     return list(found.values())

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.gradients.accumulated_losses import ONE, Losses, Mean, Part, Plan, Seen, checked_mean, parts_of
-from maskgrad.gradients.accumulated_sums import GradientSums, Parameters, leftover, listed
+from maskgrad.gradients.accumulated_sums import (
+    GradientSums,
+    Parameters,
+    check_no_gradients,
+    divided,
+    listed,
+)
 from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks, there_are_groups
 from maskgrad.gradients.accumulation_watch import CHANGED, AccumulationWatch, scale_moved
 from maskgrad.gradients.attached import keep_attached
@@ -88,7 +94,7 @@ class GradientAccumulator:
         self._trained: list[bool] = []
         self._plan: Plan | None = None
         self._used = False
-        self._refusal: Exception | None = None
+        self._error: Exception | None = None
         self._scale: Tensor | None = None
         self._seen: list[Seen] = []
         self._seeds: dict[float, Tensor] = {}
@@ -125,7 +131,7 @@ class GradientAccumulator:
                 weights than in the micro-batch before. With several ranks :meth:`finish` raises it, on all of them.
             RuntimeError: a gradient is there from before, or somebody has changed the sums.
         """
-        if self._refusal is not None:
+        if self._error is not None:
             return
         alike = type(losses) is Tensor and losses.dtype is self._alike and mask is None and weights is None
         if alike and self._once_more(losses, count, retain_graph):  # type: ignore[arg-type]
@@ -133,13 +139,17 @@ class GradientAccumulator:
         watch = self._watch
         try:
             plan, parts = parts_of(losses, count, mask, weights, self._mean)
-            refusal = self._disturbed()
-            if refusal is not None:
-                raise refusal
+            disturbance = self._disturbance()
+            if disturbance is not None:
+                raise disturbance
             if plan is not self._plan:
                 self._begin(plan)
         except Exception as error:
-            self._refuse(error)
+            # With several ranks it is raised in finish, on all of them: others may be waiting there.
+            if self._ranks.size == 1 or self._ranks.in_step:
+                raise
+            self._error = error
+            self._watch.accumulating = True
             return
         watch.accumulating = True
         try:
@@ -190,7 +200,7 @@ class GradientAccumulator:
         return sums
 
     def _failed(self, error: BaseException) -> None:
-        self._refusal = RuntimeError(
+        self._error = RuntimeError(
             f"a backward pass of the accumulator failed half-way ({type(error).__name__}: {error}); what it has "
             "gathered cannot be used: call accumulator.reset()"
         )
@@ -207,16 +217,19 @@ class GradientAccumulator:
             TypeError, ValueError: what was wrong with an earlier call; ranks that do not accumulate the same. On all
                 ranks.
         """
-        refusal = self._refusal or self._disturbed()
-        if self._alike is not None and refusal is None and isinstance(self._ranks, Alone):
+        error = self._error or self._disturbance()
+        if self._alike is not None and error is None and isinstance(self._ranks, Alone):
             mean = self._mean_divided()
             if mean is not None:
                 return mean
-        if self._sums is None and refusal is None and self._ranks.size > 1:
-            refusal = leftover(self._given)  # others may have data
-        if refusal is None and self._scaler is not None and self._sums is not None:
-            refusal = scale_moved(self._scale, self._scaler)
-        together = self._ranks.agree(self._tally() if refusal is None else None, refusal)
+        if self._sums is None and error is None and self._ranks.size > 1:
+            try:
+                check_no_gradients(self._given)  # others may have data
+            except (RuntimeError, ValueError) as leftover:
+                error = leftover
+        if error is None and self._scaler is not None and self._sums is not None:
+            error = scale_moved(self._scale, self._scaler)
+        together = self._ranks.agree(self._tally() if error is None else None, error)
         if together.plan is None:
             raise RuntimeError(
                 "finish() without a backward() since the last one, on any rank: there is nothing to divide"
@@ -256,18 +269,15 @@ class GradientAccumulator:
             param.grad = None
         self._start()
 
-    def _disturbed(self) -> Exception | None:
-        """What somebody else has done to the gradients."""
-        if self._watch.touched:
-            refusal = self._watch.refusal()
-            if refusal is not None:
-                return refusal
-        if self._sums is not None:
-            return RuntimeError(CHANGED) if self._sums.changed() else None
-        return None
+    def _disturbance(self) -> Exception | None:
+        """An error if gradients were changed from outside."""
+        error = self._watch.error()
+        if error is None and self._sums is not None and self._sums.changed():
+            return RuntimeError(CHANGED)
+        return error
 
     def _start(self) -> None:
-        self._sums = self._parked = self._plan = self._refusal = self._scale = self._alike = None
+        self._sums = self._parked = self._plan = self._error = self._scale = self._alike = None
         if self._scaler is not None or len(self._seeds) > _SEEDS:
             self._seeds = {}
         self._seen = []
@@ -306,19 +316,12 @@ class GradientAccumulator:
         if self._scaler is not None:
             self._scale = self._scaler.scale(torch.ones((), device=self._given[0].device)).detach()
 
-    def _refuse(self, error: Exception) -> None:
-        """Raise at once, or when all ranks can hear of it: others may be waiting in ``finish``."""
-        if self._ranks.size == 1 or self._ranks.in_step:
-            raise error
-        self._refusal = error
-        self._watch.accumulating = True
-
     def _propagate(self, place: int, part: Part, retain_graph: bool) -> None:
         loss, sums = part.loss, self._sums
         assert loss is not None
         assert sums is not None
         if part.nothing_counts and part.mask is None and not bool(loss.isfinite().all()):
-            self._refusal = ValueError(
+            self._error = ValueError(
                 "a micro-batch with count=0 has losses that are not finite, and with fully_shard every rank must go "
                 "through each backward pass: give unreduced losses with a mask"
             )
@@ -371,7 +374,7 @@ class GradientAccumulator:
                 found = sums.divided(divisors, in_place=True)
             elif len(divisors) == 1:  # sums travel, and are divided afterwards
                 found = [sums.summed(0, place) for place in range(len(sums.params))]
-                found = sums.by(self._ranks.exchanged(sums.params, found), divisors[0])
+                found = divided([self._ranks.exchanged(sums.params, found)], divisors, in_place=True)
             else:
                 found = self._ranks.exchanged(sums.params, sums.divided(divisors, in_place=False))
             sums.write(found)
@@ -385,9 +388,6 @@ class GradientAccumulator:
         if together.plan.names is None:
             return means[0]
         return dict(zip(together.plan.names, means, strict=True))
-
-
-_SEEDS = 256  # that are kept from step to step
 
 
 def _let_go(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> None:

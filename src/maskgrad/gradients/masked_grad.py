@@ -1,4 +1,4 @@
-"""A masked gradient in ``.grad``, where PyTorch's tools look for one: norms and scaling are right, the rest refuses."""
+"""A masked gradient in ``.grad``, where PyTorch's tools look for one: norms and scaling are right, the rest raises."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_
 SAME = frozenset({aten.detach, aten.detach_, aten.alias})
 COPYING = frozenset({aten.clone, aten._to_copy})
 
-REFUSAL = (
+NOT_MASKED = (
     "the gradient of a parameter of shape {shape} is masked (mg.attach_gradient, or a table with a capacity): {who} "
     "does not know that its other entries have none. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
     "make it dense first, with zeros where there is none: param.grad = param.grad.to_dense()"
@@ -62,7 +62,7 @@ class MaskedGradient(torch.Tensor):
             cls, gradient.shape, dtype=gradient.dtype, device=gradient.device
         )
         made.gradient = gradient
-        observe_steps(_REFUSING)
+        observe_steps(_GUARD)
         return made
 
     def __init__(self, gradient: Any) -> None:  # noqa: ARG002
@@ -97,7 +97,7 @@ class MaskedGradient(torch.Tensor):
         return self
 
     def __dlpack__(self, **_: Any) -> Any:
-        raise BufferError(REFUSAL.format(shape=tuple(self.shape), who="DLPack"))
+        raise BufferError(NOT_MASKED.format(shape=tuple(self.shape), who="DLPack"))
 
     def to_dense(self, *_: Any, **__: Any) -> Tensor:
         """A plain tensor, 0 where there is no gradient."""
@@ -106,7 +106,7 @@ class MaskedGradient(torch.Tensor):
         return self.gradient.to_dense()  # type: ignore[no-any-return]
 
     def clean(self) -> MaskedGradient:
-        """Itself, with numbers of its own and no garbage among them."""
+        """Itself, merged, with zeros under the mask, in memory of its own."""
         gradient = self.gradient
         if isinstance(gradient, PaddedRows):
             self.gradient = gradient.merged()
@@ -115,7 +115,7 @@ class MaskedGradient(torch.Tensor):
         return self
 
     def empty(self) -> MaskedGradient:
-        """Itself, with zeros; slots are free again."""
+        """Itself, with zeros; padded rows name no row."""
         gradient = self.gradient
         if isinstance(gradient, PaddedRows):
             nowhere = torch.full_like(gradient.rows, gradient.shape[0])
@@ -151,22 +151,22 @@ class MaskedGradient(torch.Tensor):
             _with(args[0], MaskedGradient.empty)
             return args[0] if packet is aten.zero_ else None
         if packet in SCALING and isinstance(args[0], (MaskedGradient, list, tuple)):
-            adds_up = "clamp" not in packet.__name__  # several slots of one row
+            adds_up = "clamp" not in packet.__name__  # several entries of one row
             func(_with(args[0], lambda g: (g if adds_up else g.clean()).values()), *args[1:], **kwargs)
             return args[0] if isinstance(args[0], MaskedGradient) else None
         shape = next(tuple(a.shape) for a in _listed(args, kwargs) if isinstance(a, MaskedGradient))
         # no TypeError, for which Python would say "unsupported operand" in its own words
-        raise RuntimeError(REFUSAL.format(shape=shape, who=f"torch.{packet.__name__}"))
+        raise RuntimeError(NOT_MASKED.format(shape=shape, who=f"torch.{packet.__name__}"))
 
 
 def _of_everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a norm is that of the whole tensor, of which places do not matter."""
+    """Whether a norm is that of the whole tensor."""
     dims = any(isinstance(a, (list, tuple)) and a for a in args[2:])
     return not (dims or kwargs.get("dim") or kwargs.get("keepdim") or True in args[2:])
 
 
 def _entries_and_a_zero(gradient: MaskedGradient) -> Tensor:
-    """What a norm of all entries needs: one zero says what all missing gradients do (of orders below 0, of none)."""
+    """What a norm of all entries needs: one zero stands for all missing gradients (orders below 0 see it, too)."""
     values = MaskedGradient(gradient.gradient).clean().values()
     return values if len(values) == gradient.numel() else F.pad(values.reshape(-1), (0, 1))
 
@@ -190,14 +190,8 @@ def _listed(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Any]:
     return [*flat, *kwargs.values()]
 
 
-class _Refusing(StepObserver):
-    """An optimizer that takes every entry of a gradient must not step over a masked one."""
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Nothing is known yet."""
-
-    def before_closure(self, optimizer: Optimizer) -> None:
-        """Nothing is known yet."""
+class _DenseStepGuard(StepObserver):
+    """An optimizer that takes every entry of a gradient must not step with a masked one."""
 
     def gradients_ready(self, optimizer: Optimizer) -> None:
         if getattr(optimizer, "takes_masked_gradients", False):
@@ -206,10 +200,9 @@ class _Refusing(StepObserver):
             if isinstance(param.grad, MaskedGradient):
                 kind = type(optimizer)
                 place = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
-                raise RuntimeError(REFUSAL.format(shape=tuple(param.shape), who=f"{place}.{kind.__name__}"))
+                raise RuntimeError(
+                    NOT_MASKED.format(shape=tuple(param.shape), who=f"{place}.{kind.__name__}")
+                )
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Nothing to do."""
 
-
-_REFUSING = _Refusing()
+_GUARD = _DenseStepGuard()
