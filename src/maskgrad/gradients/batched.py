@@ -12,39 +12,46 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.gradients.backward_passes import BackwardPasses
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
-from maskgrad.gradients.coupling import check_coupling_argument, directions, require_independent
-from maskgrad.gradients.diagonal_blocks import diagonal_blocks
+from maskgrad.gradients.coupling import COUPLING, directions, require_independent
 from maskgrad.gradients.third_derivatives import require_third_derivatives
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Mode", "batched_grad", "batched_hessian", "jacobian_rows", "reached"]
+__all__ = ["Mode", "batched_grad", "batched_hessian", "jacobian_rows", "require_used"]
 
 _REMEDY = (
     "coupling='exact' gives the gradient of each output by its own sample, at the cost of B times as many backward "
-    "passes, and coupling='independent' does not ask"
+    "passes, and coupling='independent' skips this check"
 )
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How derivatives are computed, and what is said of inputs that have none."""
+    """How derivatives are computed, and what is given for inputs that have none."""
 
     create_graph: bool = False
     chunk_size: int | None = None
-    memory_budget: int | None = None
     coupling: str = "check"
-    allow_unused: bool = False
+    memory_budget: int | None = None
+    allow_unused: bool | None = None
     materialize_grads: bool = False
 
     def __post_init__(self) -> None:
-        check_coupling_argument(self.coupling)
+        if self.coupling not in COUPLING:
+            raise ValueError(
+                f"coupling must be 'check', 'exact' or 'independent', found {self.coupling!r}; 'check' is the safe one"
+            )
+        if self.materialize_grads and self.allow_unused is False:
+            raise ValueError(
+                "allow_unused must be True or left out if materialize_grads is True, found False: unused inputs have "
+                "zeros, or raise an error"
+            )
         for name in ("chunk_size", "memory_budget"):
             number = getattr(self, name)
             if number is not None and (not isinstance(number, int) or number < 1):
                 raise ValueError(f"{name} must be a positive integer or None, found {number!r}")
 
     def passes(self, output: Node, inputs: Sequence[Node]) -> BackwardPasses:
-        """Backward passes in this manner."""
+        """Backward passes in this mode."""
         return BackwardPasses(output.plain, inputs, self.create_graph, self.chunk_size, self.memory_budget)
 
 
@@ -105,17 +112,14 @@ def batched_grad(
 
     Source: ``torch.autograd.grad`` (``is_grads_batched``), ``torch.func.jacrev``.
     """
-    manner = Mode(
-        create_graph, chunk_size, memory_budget, coupling, _may_be_unused(allow_unused, materialize_grads),
-        materialize_grads,
-    )  # fmt: skip
+    mode = Mode(create_graph, chunk_size, coupling, memory_budget, allow_unused, materialize_grads)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest_of_inputs = input_nodes(inputs)
     for output in befores:
         require_batch(output, afters)
     with torch.set_grad_enabled(create_graph):
         found = [
-            pytree.tree_unflatten(_jacobians(output, afters, manner), nest_of_inputs) for output in befores
+            pytree.tree_unflatten(_jacobians(output, afters, mode), nest_of_inputs) for output in befores
         ]
     return pytree.tree_unflatten(found, nest_of_outputs)
 
@@ -168,12 +172,11 @@ def batched_hessian(
 
     Source: ``torch.func.hessian``.
     """
-    unused = _may_be_unused(allow_unused, materialize_grads)
     first = batched_grad(
         outputs, inputs, True, chunk_size, coupling,
-        memory_budget=memory_budget, allow_unused=unused, materialize_grads=materialize_grads,
+        memory_budget=memory_budget, allow_unused=allow_unused, materialize_grads=materialize_grads,
     )  # fmt: skip
-    manner = Mode(create_graph, chunk_size, memory_budget, coupling, True, True)
+    mode = Mode(create_graph, chunk_size, coupling, memory_budget, materialize_grads=True)
     afters, nest = input_nodes(inputs)
     if create_graph:
         for output in output_nodes(outputs)[0]:
@@ -189,7 +192,7 @@ def batched_hessian(
             flat = Node("outputs", values, values.shape, mask)
             return pytree.tree_unflatten([_zeros(flat, after) for after in afters], nest)
         (node,), _ = output_nodes(gradient)
-        return pytree.tree_unflatten(_jacobians(node, afters, manner), nest)
+        return pytree.tree_unflatten(_jacobians(node, afters, mode), nest)
 
     with torch.set_grad_enabled(create_graph):
         found = [second(gradient) for gradient in gradients]
@@ -202,8 +205,7 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
     samples, features = output.shape[0], output.shape[1:]
     number = features.numel()
     if not number:
-        reached = passes.one(torch.zeros_like(output))
-        return [None if found is None else found.new_zeros((0, *found.shape)) for found in reached]
+        return passes.none()
 
     def unit_vectors(start: int, stop: int) -> Tensor:
         # Not all of them at once: their size is the square of the number of outputs.
@@ -212,23 +214,19 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
         return unit.reshape(-1, 1, *features).expand(-1, samples, *features)
 
     if coupling == "exact" and samples > 1:
-        return diagonal_blocks(passes, unit_vectors, number)
+        return passes.diagonal_blocks(unit_vectors, number)
     rows = passes.all(unit_vectors, number)
     if coupling == "check" and samples > 1:
         mixture = directions(number, output)
-        combined = [None if row is None else _mixed(mixture, row.detach()) for row in rows]
+        combined = [None if row is None else _weighted(mixture, row.detach()) for row in rows]
         require_independent(passes, combined, mixture.reshape(features), _REMEDY)
     return rows
 
 
-def reached(found: Sequence[Any], output: Node, inputs: Sequence[Node], manner: Mode) -> None:
-    """Raise if an input that must be used is not.
-
-    Raises:
-        ValueError: it is not part of the graph.
-    """
+def require_used(found: Sequence[Any], output: Node, inputs: Sequence[Node], mode: Mode) -> None:
+    """ValueError if an input that must be used is not part of the graph."""
     for derivative, node in zip(found, inputs, strict=True):
-        if derivative is None and not manner.allow_unused:
+        if derivative is None and not (mode.allow_unused or mode.materialize_grads):
             raise ValueError(
                 f"{node.name} is not part of the graph of {output.name}: no path leads from one to the other. Slices, "
                 "views and copies of an input are new nodes: differentiate by the very tensor that the outputs were "
@@ -236,14 +234,14 @@ def reached(found: Sequence[Any], output: Node, inputs: Sequence[Node], manner: 
             )
 
 
-def _jacobians(output: Node, inputs: Sequence[Node], manner: Mode) -> list[Any]:
-    rows = jacobian_rows(manner.passes(output, inputs), manner.coupling)
-    reached(rows, output, inputs, manner)
+def _jacobians(output: Node, inputs: Sequence[Node], mode: Mode) -> list[Any]:
+    rows = jacobian_rows(mode.passes(output, inputs), mode.coupling)
+    require_used(rows, output, inputs, mode)
     shape = output.shape
     found: list[Any] = []
     for row, node in zip(rows, inputs, strict=True):
         if row is None:
-            found.append(_zeros(output, node) if manner.materialize_grads else None)
+            found.append(_zeros(output, node) if mode.materialize_grads else None)
             continue
         # The gradient of a tensor by itself is a cotangent, of which many entries are one place in memory.
         overlaps = any(n > 1 and not stride for n, stride in zip(row.shape, row.stride(), strict=True))
@@ -258,19 +256,10 @@ def _zeros(output: Node, node: Node) -> Tensor | MaskedTensor:
     return outer(zeros, output, node)
 
 
-def _mixed(mixture: Tensor, row: Tensor) -> Tensor:
-    """The sum over outputs, (B, *I), each multiplied by its number."""
-    weights = mixture.to(device=row.device, dtype=row.dtype)
+def _weighted(weights: Tensor, row: Tensor) -> Tensor:
+    """The weighted sum over outputs, (B, *I)."""
+    weights = weights.to(device=row.device, dtype=row.dtype)
     return (weights @ row.reshape(len(row), -1)).reshape(row.shape[1:])
-
-
-def _may_be_unused(allow_unused: bool | None, materialize_grads: bool) -> bool:
-    if materialize_grads and allow_unused is False:
-        raise ValueError(
-            "allow_unused must be True or left out if materialize_grads is True, found False: there are zeros for "
-            "unused inputs, or an error"
-        )
-    return bool(allow_unused) or materialize_grads
 
 
 def _is_leaf(leaf: Any) -> bool:

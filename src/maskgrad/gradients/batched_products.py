@@ -11,16 +11,15 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.gradients.backward_passes import BackwardPasses
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
-from maskgrad.gradients.batched import Mode, jacobian_rows, reached
+from maskgrad.gradients.batched import Mode, jacobian_rows, require_used
 from maskgrad.gradients.coupling import directions, require_independent
-from maskgrad.gradients.diagonal_blocks import diagonal_blocks
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["batched_jvp", "batched_vjp"]
 
 _REMEDY = (
     "coupling='exact' gives the product for each sample alone, at the cost of many more backward passes, and "
-    "coupling='independent' does not ask"
+    "coupling='independent' skips this check"
 )
 #: how far two ways to the same number may lie apart, in units of the relative rounding error
 _ROUNDING = 2**16
@@ -74,10 +73,7 @@ def batched_vjp(
 
     Source: ``torch.func.vjp``.
     """
-    manner = Mode(
-        create_graph, chunk_size, memory_budget, coupling, bool(allow_unused) or materialize_grads,
-        materialize_grads,
-    )  # fmt: skip
+    mode = Mode(create_graph, chunk_size, coupling, memory_budget, allow_unused, materialize_grads)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest = input_nodes(inputs)
     given = _alike(vectors, nest_of_outputs, "vectors", "outputs")
@@ -87,12 +83,11 @@ def batched_vjp(
         for output, vector in zip(befores, given, strict=True):
             require_batch(output, afters)
             cotangents, between = _vectors(vector, output, "vectors", between)
-            products = _products(output, afters, cotangents, manner)
+            products = _products(output, afters, cotangents, mode)
             rows = [_sum(a, b) for a, b in zip(rows, products, strict=True)]
         assert between is not None
-        if not manner.allow_unused:
-            reached(rows, befores[0], afters, manner)
-        found = [_of_all_vectors(row, node, between, manner) for row, node in zip(rows, afters, strict=True)]
+        require_used(rows, befores[0], afters, mode)
+        found = [_of_all_vectors(row, node, between, mode) for row, node in zip(rows, afters, strict=True)]
     return pytree.tree_unflatten(found, nest)
 
 
@@ -142,7 +137,7 @@ def batched_jvp(
 
     Source: J. Townsend, "A new trick for calculating Jacobian vector products", 2017; ``torch.func.jvp``.
     """
-    manner = Mode(create_graph, chunk_size, memory_budget, coupling, allow_unused=True)
+    mode = Mode(create_graph, chunk_size, coupling, memory_budget)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest = input_nodes(inputs)
     given = _alike(tangents, nest, "tangents", "inputs")
@@ -157,17 +152,16 @@ def batched_jvp(
     with torch.set_grad_enabled(create_graph):
         for output in befores:
             require_batch(output, afters)
-            found = _forward(output, afters, directions_of, manner, used)
+            found = _forward(output, afters, directions_of, mode, used)
             values = found.movedim(0, 1).reshape(output.shape[0], *between, *output.shape[1:])
             results.append(outer(values, None, output, len(between)))
-    must_be_used = Mode(create_graph, chunk_size, memory_budget, coupling)
-    reached([True if one else None for one in used], befores[0], afters, must_be_used)
+    require_used([one or None for one in used], befores[0], afters, mode)
     return pytree.tree_unflatten(results, nest_of_outputs)
 
 
-def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, manner: Mode) -> Any:
+def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, mode: Mode) -> Any:
     """Rows (N, B, *I) as (B, *N, *I) with the pattern of the input."""
-    if row is None and not manner.materialize_grads:
+    if row is None and not mode.materialize_grads:
         return None
     if row is None:
         row = torch.zeros((between.numel(), *node.shape), dtype=node.plain.dtype, device=node.plain.device)
@@ -175,49 +169,43 @@ def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, manner:
     return outer(values, None, node, len(between))
 
 
-def _products(output: Node, inputs: list[Node], cotangents: Tensor, manner: Mode) -> list[Tensor | None]:
+def _products(output: Node, inputs: list[Node], cotangents: Tensor, mode: Mode) -> list[Tensor | None]:
     """Vectors (N, B, *O) times Jacobians: (N, B, *I)."""
-    passes = manner.passes(output, inputs)
-    samples = output.shape[0]
-    if not len(cotangents):
-        found = passes.one(torch.zeros_like(passes.output))
-        return [None if one is None else one.new_zeros((0, *one.shape)) for one in found]
-    if manner.coupling == "exact" and samples > 1:
-        return diagonal_blocks(passes, lambda start, stop: cotangents[start:stop], len(cotangents))
-    if manner.coupling == "check":
+    passes = mode.passes(output, inputs)
+    number = len(cotangents)
+    if not number:
+        return passes.none()
+    if mode.coupling == "exact" and output.shape[0] > 1:
+        return passes.diagonal_blocks(lambda start, stop: cotangents[start:stop], number)
+    if mode.coupling == "check":
         require_independent(passes, None, None, _REMEDY)
-    return passes.all(lambda start, stop: cotangents[start:stop], len(cotangents))
+    return passes.all(lambda start, stop: cotangents[start:stop], number)
 
 
 def _forward(
-    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Mode, used: list[bool]
+    output: Node, inputs: list[Node], tangents: list[Tensor], mode: Mode, used: list[bool]
 ) -> Tensor:
     """Jacobians times tangents (N, B, *I): (N, B, *O)."""
-    if manner.coupling == "check":
-        require_independent(manner.passes(output, inputs), None, None, _REMEDY)
-    if manner.coupling != "exact":
+    passes = mode.passes(output, inputs)
+    if mode.coupling == "check":
+        require_independent(passes, None, None, _REMEDY)
+    if mode.coupling != "exact":
         with contextlib.suppress(Exception):  # a node without second derivative; the Jacobian needs none
-            found = _twice_backward(output, inputs, tangents, manner, used)
+            found = _twice_backward(output, inputs, tangents, mode, used)
             if found is not None:
                 return found
     total: Tensor | None = None
-    for number, (row, tangent) in enumerate(
-        zip(jacobian_rows(manner.passes(output, inputs), _unasked(manner)), tangents, strict=True)
-    ):
+    rows = jacobian_rows(passes, "exact" if mode.coupling == "exact" else "independent")
+    for number, (row, tangent) in enumerate(zip(rows, tangents, strict=True)):
         if row is not None:
             used[number] = True
-            total = _sum(
-                total, torch.einsum("kbi,nbi->nbk", row.flatten(2), tangent.flatten(2).to(row.dtype))
-            )
+            product = torch.einsum("kbi,nbi->nbk", row.flatten(2), tangent.flatten(2).to(row.dtype))
+            total = _sum(total, product)
     return _shaped(total, output, tangents[0])
 
 
-def _unasked(manner: Mode) -> str:
-    return "exact" if manner.coupling == "exact" else "independent"
-
-
 def _twice_backward(
-    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Mode, used: list[bool]
+    output: Node, inputs: list[Node], tangents: list[Tensor], mode: Mode, used: list[bool]
 ) -> Tensor | None:
     """The derivative of what a cotangent gives, by the cotangent; None if it is not what it must be."""
     plain = output.plain
@@ -233,12 +221,10 @@ def _twice_backward(
             continue
         used[number] = True
         dense = node.dense(gradient)
-        if (
-            not dense.requires_grad
-        ):  # does not depend on the cotangent: a custom function that returns constants
+        if not dense.requires_grad:  # a custom function that returns constants
             return None
         target = Node("the cotangent", seed, shape, None)
-        passes = BackwardPasses(dense, [target], manner.create_graph, manner.chunk_size, manner.memory_budget)
+        passes = BackwardPasses(dense, [target], mode.create_graph, mode.chunk_size, mode.memory_budget)
         sent = tangent.to(dense.dtype)
         (moved,) = passes.all(lambda start, stop, sent=sent: sent[start:stop], len(sent))  # type: ignore[misc]
         if moved is None:
@@ -252,7 +238,7 @@ def _twice_backward(
     tolerance = _ROUNDING * torch.finfo(plain.dtype).eps
     if not bool(((forth - back).detach().abs() <= tolerance * scale).all()):
         return None
-    if manner.create_graph and not _differentiable_alike(forth, back, inputs, tolerance):
+    if mode.create_graph and not _differentiable_alike(forth, back, inputs, tolerance):
         return None
     return _shaped(total, output, tangents[0])
 

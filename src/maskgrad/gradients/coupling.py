@@ -20,7 +20,7 @@ from torch import Tensor
 from maskgrad.errors import CoupledSamplesError
 from maskgrad.gradients.backward_passes import BackwardPasses
 
-__all__ = ["COUPLING", "check_coupling_argument", "coupled_input", "directions", "require_independent"]
+__all__ = ["COUPLING", "coupled_input", "directions", "require_independent"]
 
 #: what a user may say about the samples of a batch
 COUPLING = ("check", "exact", "independent")
@@ -29,14 +29,6 @@ _ROUNDING = 64
 #: the exact test multiplies by plus or minus one of so many powers of two, fewer for the small range of float16
 _POWERS, _POWERS_OF_HALF = 8, 4
 _GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927
-
-
-def check_coupling_argument(coupling: str) -> None:
-    """Raise unless ``coupling`` is one of the three words."""
-    if coupling not in COUPLING:
-        raise ValueError(
-            f"coupling must be 'check', 'exact' or 'independent', found {coupling!r}; 'check' is the safe one"
-        )
 
 
 def directions(number: int, like: Tensor) -> Tensor:

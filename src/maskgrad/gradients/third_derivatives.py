@@ -1,4 +1,4 @@
-"""Third derivatives that PyTorch gets wrong without a word, or (batches, since 2.15) does not have, are refused.
+"""Third derivatives that are silently wrong in PyTorch, or (batches, since 2.15) missing, raise an error.
 
 The second derivatives of layer normalization, and of batch normalization in training mode, are right (torch 2.13). They
 are written with the mean and the variance that the forward pass kept, which their own derivative takes for constants.
@@ -21,11 +21,7 @@ __all__ = ["require_third_derivatives"]
 
 
 def require_third_derivatives(output: Node, inputs: Sequence[Node]) -> None:
-    """Raise where the third derivatives of ``output`` by ``inputs`` would be wrong.
-
-    Raises:
-        NotImplementedError: a normalization of PyTorch lies between.
-    """
+    """NotImplementedError if a normalization of PyTorch lies between ``inputs`` and ``output``."""
     for node in nodes_between(output.plain, [given.plain for given in inputs]):
         what = _suspect(node)
         if what is not None and not _is_right(what):
@@ -47,29 +43,20 @@ def _suspect(node: GraphNode) -> str | None:
 
 @functools.cache
 def _is_right(what: str) -> bool:
-    """Whether this version of PyTorch has learnt it."""
+    """Whether this version of PyTorch has them right."""
     dim = 1 if what == "layer" else 0
-    function = _layer_norm if what == "layer" else _batch_norm
+
+    def normalized(x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[1:]) if what == "layer" else F.batch_norm(x, None, None, training=True)
 
     def written_out(x: Tensor) -> Tensor:
         centred = x - x.mean(dim, keepdim=True)
         return centred / (centred.square().mean(dim, keepdim=True) + 1e-5).sqrt()
 
     try:
-        theirs = _third(function)
-    except (
-        RuntimeError
-    ):  # of batches since PyTorch 2.15, in these words: batch_norm does not support 3rd+ order
+        return torch.allclose(_third(normalized), _third(written_out))
+    except RuntimeError:  # of batches since PyTorch 2.15: batch_norm does not support 3rd+ order
         return False
-    return torch.allclose(theirs, _third(written_out))
-
-
-def _layer_norm(x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[1:])
-
-
-def _batch_norm(x: Tensor) -> Tensor:
-    return F.batch_norm(x, None, None, training=True)
 
 
 @torch.inference_mode(False)
