@@ -1,4 +1,4 @@
-"""What a micro-batch brings: the sum of its losses, which is propagated, and how many losses there are."""
+"""The losses of a micro-batch: the sum that is differentiated, and how many losses there are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 
@@ -53,7 +54,7 @@ class Part(NamedTuple):
             return values
         if self.mask is not None:
             values = torch.where(self.mask, values, 0)
-        return values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+        return values.sum(dtype=widened_dtype(values.dtype))
 
     def direction(self, seed: Tensor) -> Tensor:
         """What is propagated from ``loss``, if ``seed`` is from its sum."""
@@ -170,19 +171,24 @@ def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: boo
                 f"{name} a reduced loss (0-dim), to which a mask has nothing to say; pass count= alone"
             )
         plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
-        return _with_history(Part(plain, number, number, number), name)
+        return _differentiable(Part(plain, number, number, number), name)
     if mask is not None:
-        loss = _under(mask, loss, name)
+        if isinstance(loss, MaskedTensor):
+            raise ValueError(f"{name} masked already; mask= is for plain losses")
+        loss = masked(loss, mask)
     if isinstance(loss, MaskedTensor):
         per = loss
         if mean == "sequence" and loss.ndim > 1:
-            wide = torch.promote_types(loss.dtype, torch.float32)
-            per = loss.mean(dim=tuple(range(1, loss.ndim)), dtype=wide)
-        counted = _host(per.num_specified()) if number is None else number
+            per = loss.mean(dim=tuple(range(1, loss.ndim)), dtype=widened_dtype(loss.dtype))
+        specified = per.num_specified()
+        counted = number
+        if counted is None:  # as an int where that does not synchronize
+            counted = int(specified) if specified.device.type == "cpu" else specified
         if stored_of(per) is not None:
-            return _with_history(Part(_sum(per), 1, counted, per.numel()), name)
+            total = per.sum(dtype=widened_dtype(per.dtype))
+            return _differentiable(Part(total, 1, counted, per.numel()), name)
         values, known = per._dense()
-        return _with_history(Part(values, 1, counted, per.numel(), known), name)
+        return _differentiable(Part(values, 1, counted, per.numel(), known), name)
     if number is None:
         raise ValueError(_UNKNOWN.format(name=name, shape=tuple(loss.shape)))
     if mean == "sequence" and loss.ndim > 1:
@@ -190,11 +196,11 @@ def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: boo
             f"{name} a plain tensor of shape {tuple(loss.shape)}, and with mean='sequence' it must be known which "
             "entries of a sample count: pass mask=, a masked target, or one number for each sample"
         )
-    return _with_history(Part(loss, 1, number, max(loss.numel(), number)), name)
+    return _differentiable(Part(loss, 1, number, max(loss.numel(), number)), name)
 
 
-def _with_history(part: Part, name: str) -> Part:
-    """The same; raises if something counts and cannot be propagated."""
+def _differentiable(part: Part, name: str) -> Part:
+    """The same; ValueError if something counts that requires no gradient."""
     if part.nothing_counts:
         return part._replace(times=0)
     assert part.loss is not None
@@ -203,27 +209,6 @@ def _with_history(part: Part, name: str) -> Part:
             f"{name} without a history: nothing of it requires a gradient (computed under torch.no_grad, or detached)"
         )
     return part
-
-
-def _sum(losses: MaskedTensor) -> Tensor:
-    """0-dim, in at least float32."""
-    if losses.dtype in (torch.float16, torch.bfloat16):
-        return losses.sum(dtype=torch.float32)  # type: ignore[no-any-return]
-    return losses.sum()  # type: ignore[no-any-return]
-
-
-def _under(mask: Any, loss: Tensor | MaskedTensor, name: str) -> MaskedTensor:
-    if isinstance(loss, MaskedTensor):
-        raise ValueError(f"{name} masked already; mask= is for plain losses")
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
-        found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a Boolean tensor, True = counts, found {found}")
-    return masked(loss, mask)
-
-
-def _host(number: Tensor) -> int | Tensor:
-    """As an int, where that waits for nobody."""
-    return int(number) if number.device.type == "cpu" else number
 
 
 def _count(count: Any) -> int:

@@ -23,7 +23,7 @@ from maskgrad.gradients.attached import (
     replace_gradient,
     set_grad_dtype,
 )
-from maskgrad.gradients.gradient import read
+from maskgrad.gradients.gradient import is_strided, read
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.semantics.entries import HALVES
@@ -207,20 +207,16 @@ def divided(
     """For each parameter what the losses' ``sums`` by their divisors add up to; ``in_place`` where that is possible."""
     if in_place:
         for gradients, divisor in zip(sums, divisors, strict=True):
-            _divide([gradient for gradient in gradients if _is_plain(gradient)], divisor)
+            _divide([gradient for gradient in gradients if is_strided(gradient)], divisor)
     found: list[AnyGradient | None] = []
     for of_losses in zip(*sums, strict=True):
         parts = [
-            gradient if in_place and _is_plain(gradient) else _by(gradient, divisor)
+            gradient if in_place and is_strided(gradient) else _by(gradient, divisor)
             for gradient, divisor in zip(of_losses, divisors, strict=True)
             if gradient is not None
         ]
         found.append(added(parts) if len(parts) > 1 else parts[0] if parts else None)
     return found
-
-
-def _is_plain(gradient: AnyGradient | None) -> bool:
-    return isinstance(gradient, Tensor) and gradient.layout is torch.strided
 
 
 def _divide(dense: list[Any], divisor: float) -> None:
@@ -247,8 +243,7 @@ def _divide_plain(dense: list[Any], divisor: float) -> None:
 
 def _by(gradient: AnyGradient, divisor: float) -> AnyGradient:
     """The gradient, merged, in at least float32, by ``divisor``; nothing is written in place."""
-    if _is_plain(gradient):
-        assert isinstance(gradient, Tensor)
+    if is_strided(gradient):
         return torch.zeros_like(gradient) if divisor == float("inf") else gradient / divisor
     part = read(gradient, "a gradient").wide().merged()
     values = torch.zeros_like(part.values) if divisor == float("inf") else part.values / divisor
@@ -278,7 +273,7 @@ def check_no_gradients(params: Sequence[Tensor]) -> None:
         gradient = gradient_or_none(param)
         if gradient is None:
             continue
-        if _is_plain(gradient) and not bool(gradient.any()):  # type: ignore[union-attr]
+        if is_strided(gradient) and not bool(gradient.any()):
             continue  # zero_grad(set_to_none=False)
         raise RuntimeError(
             f"a parameter of shape {tuple(param.shape)} has a .grad from before, which would be divided with the new "

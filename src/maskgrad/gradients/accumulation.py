@@ -21,6 +21,7 @@ from maskgrad.gradients.accumulated_sums import (
 from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks, there_are_groups
 from maskgrad.gradients.accumulation_watch import CHANGED, AccumulationWatch, scale_moved
 from maskgrad.gradients.attached import keep_attached
+from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.semantics.entries import HALVES
 
 __all__ = ["GradientAccumulator"]
@@ -195,7 +196,7 @@ class GradientAccumulator:
             return None
         self._sums, self._plan = sums, ONE
         self._seen = [Seen(-1, self._before[1][0])]
-        self._dtype = torch.promote_types(loss.dtype, torch.float32)
+        self._dtype = widened_dtype(loss.dtype)
         self._watch.accumulating = True
         return sums
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from maskgrad.gradients.clipping import limit_of
 from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.gradients.penalty import norm_of_squares
 from maskgrad.gradients.per_sample_passes import Chunk, Method, PerSample, Randomness
@@ -225,9 +225,7 @@ def clipped_backward(
 
     Source: Abadi et al., "Deep learning with differential privacy", 2016.
     """
-    limit = float(max_norm)
-    if math.isnan(limit) or limit < 0:
-        raise ValueError(f"max_norm must be at least 0, found {max_norm}")
+    limit = limit_of("max_norm", max_norm)
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', found {reduction!r}")
     task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)

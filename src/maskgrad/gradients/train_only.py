@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
 from maskgrad.masked_tensor.torch_patches.loading import let_load
 from maskgrad.masked_tensor.torch_patches.state_dicts import after_assigning
+from maskgrad.patterns.boolean import check_mask
 from maskgrad.sparse import places, positions, stored
 
 __all__ = ["has_trained_entries", "keep_trained_entries", "trained_entries"]
@@ -30,10 +31,13 @@ def keep_trained_entries(param: Tensor, mask: Tensor | None) -> None:
     if mask is None:
         param.__dict__.pop(_ATTRIBUTE, None)
         return
-    setattr(param, _ATTRIBUTE, TrainedEntries(_checked(param, mask)))
+    check_mask(mask, param.shape, param.device)
+    # Of the parameter's dimension, but not expanded.
+    own = mask.detach().clone().reshape((1,) * (param.dim() - mask.dim()) + tuple(mask.shape))
+    setattr(param, _ATTRIBUTE, TrainedEntries(own))
     if isinstance(param, torch.nn.Parameter):
-        # Its own way of deep copying forgets attributes. Told that there is none, copy.deepcopy goes through
-        # __reduce_ex__, as pickle does, which keeps them.
+        # Parameter.__deepcopy__ drops attributes; without it, copy.deepcopy uses __reduce_ex__, as pickle does, which
+        # keeps them.
         param.__deepcopy__ = None  # type: ignore[method-assign, assignment]
 
 
@@ -98,24 +102,8 @@ def _hand_over(old: Tensor, new: Tensor) -> None:
 after_assigning(_hand_over)
 
 
-def _checked(param: Tensor, mask: object) -> Tensor:
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
-        found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a Boolean tensor, True = trained, got {found}; use e.g. mask != 0")
-    if mask.layout is not torch.strided:
-        raise TypeError(f"mask must be a strided tensor, got {mask.layout}; mask.to_dense() converts")
-    if mask.device != param.device:
-        raise ValueError(f"mask is on {mask.device}, but param is on {param.device}; move one with .to()")
-    lacking = param.dim() - mask.dim()
-    if lacking < 0 or any(m not in (1, p) for m, p in zip(mask.shape, param.shape[lacking:], strict=True)):
-        raise ValueError(
-            f"mask of shape {tuple(mask.shape)} does not broadcast to the shape {tuple(param.shape)} of param"
-        )
-    return mask.detach().clone().reshape((1,) * lacking + tuple(mask.shape))
-
-
 class _Frozen:
-    """What one step must not change: parameters as they were, and the gradients in whose place others stand."""
+    """What one step must not change: the values of parameters, and the gradients that are replaced meanwhile."""
 
     __slots__ = ("masks", "stand_ins", "values")
 
@@ -145,7 +133,7 @@ class _Frozen:
 
 
 class _Guard(StepObserver):
-    """Keeps frozen entries where they are in the steps of optimizers that do not know of masks."""
+    """Restores frozen entries after the steps of optimizers that do not know of masks."""
 
     def __init__(self) -> None:
         self._steps: WeakKeyDictionary[Optimizer, _Frozen] = WeakKeyDictionary()
