@@ -80,12 +80,11 @@ class Plan(NamedTuple):
 
 
 class Seen:
-    """What has been propagated of one loss since the last division.
+    """What was propagated of one loss since the last division.
 
-    Args:
-        exponent: sums are those of the losses times two to the power of minus this, which is exact; -1: not known yet.
-        expected: the number that the sums are divided by already, 0 for none: that of the step before, where it costs
-            nothing to be wrong. A step with as many losses needs no division then.
+    Sums are those of the losses times two to the power of minus ``exponent``, which is exact; -1: not known yet. Where
+    ``expected`` is not 0 they are divided by that number instead, that of the step before: a step with as many losses
+    needs no division then.
     """
 
     __slots__ = ("counts", "expected", "exponent", "values")

@@ -39,15 +39,7 @@ _HALVES = frozenset(HALVES)
 
 
 class GradientSums:
-    """The sums of one step.
-
-    Args:
-        params: those that are trained.
-        losses: how many losses have sums of their own.
-
-    Raises:
-        RuntimeError: a parameter has a gradient already.
-    """
+    """The sums of one step, for each of ``losses`` losses; RuntimeError if a parameter has a gradient already."""
 
     def __init__(self, params: Sequence[Tensor], losses: int) -> None:
         self.params = params

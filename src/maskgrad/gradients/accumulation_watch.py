@@ -34,12 +34,7 @@ _SILENCED = (
 
 
 class AccumulationWatch(StepObserver):
-    """Watches parameters until :meth:`close`, or until nobody refers to it.
-
-    Args:
-        params: the parameters.
-        silenced: whether gradients of a plain ``backward`` are not exchanged between ranks.
-    """
+    """Watches parameters until :meth:`close`; ``silenced``: ranks do not exchange gradients of a plain ``backward``."""
 
     def __init__(self, params: Sequence[Tensor], silenced: bool) -> None:
         self.accumulating, self._silenced = False, silenced

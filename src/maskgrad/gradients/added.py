@@ -22,13 +22,10 @@ __all__ = ["added", "of_distinct_rows"]
 
 
 def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
-    """Their sum, in at least float32.
+    """Their sum, in at least float32; errors as :func:`maskgrad.gradients.gradient.read`.
 
     A strided one makes it strided, a Boolean mask makes it a MaskedTensor with a mask, PaddedRows alone have the
     rows of all; sparse ones keep their common layout, or become COO, in which rows may be listed twice.
-
-    Raises:
-        IndexError, ValueError, TypeError: as :func:`maskgrad.gradients.gradient.read`.
     """
     padded = [
         g.with_values(g.values.to(widened_dtype(g.dtype))) for g in gradients if isinstance(g, PaddedRows)

@@ -34,10 +34,10 @@ def attached_gradient(param: Tensor) -> AnyGradient | None:
 
 
 def keep_attached(param: Tensor, gradient: AnyGradient | None) -> None:
-    """Attach a gradient that is known to fit, detached; None removes what is attached.
+    """Attach a gradient that is known to fit, detached; None removes it.
 
-    It is put in ``.grad``, so that whoever reads that sees it: a dense or COO tensor as it is, others as a
-    :class:`MaskedGradient`. PyTorch/XLA has no such tensors; there it hangs on the parameter.
+    In ``.grad`` everybody sees it: dense or COO as it is, others as :class:`MaskedGradient`. PyTorch/XLA has no such
+    tensors; there it is an attribute of the parameter.
     """
     if hasattr(param, _ATTRIBUTE):
         delattr(param, _ATTRIBUTE)
@@ -87,10 +87,10 @@ def gradient_or_none(param: Tensor) -> AnyGradient | None:
 
 
 def replace_gradient(param: Tensor, gradient: AnyGradient) -> None:
-    """Put ``gradient`` where the parameter's present one is, in ``.grad`` or attached.
+    """Put ``gradient`` in the place of the present one, in ``.grad`` or attached.
 
-    ``.grad`` refuses another dtype than ``param.grad_dtype``, and that cannot be changed while there is a
-    gradient; hence the order. Where there is no ``grad_dtype``, what ``.grad`` cannot hold is attached.
+    ``.grad`` must have ``param.grad_dtype``, which cannot be changed while there is a gradient; hence the order. Where
+    there is no ``grad_dtype``, what ``.grad`` cannot hold is attached.
     """
     if attached_gradient(param) is not None or not isinstance(gradient, Tensor):
         keep_attached(param, gradient)

@@ -34,14 +34,10 @@ _ALIVE = 3
 
 
 class BackwardPasses:
-    """Backward passes from one output to some inputs. The graph is kept, for each pass and for whoever comes later.
+    """Backward passes from ``output`` (B, *O) to some inputs; the graph is kept.
 
-    Args:
-        output: where the passes begin, (B, *O).
-        inputs: where they end.
-        create_graph: the gradients become part of a graph themselves.
-        chunk_size: how many cotangents are sent at once; None: as many as pay.
-        memory_budget: how many bytes the gradients under way may take together; None: no limit but what pays.
+    ``chunk_size`` cotangents are sent at once, None: as many as pay. ``memory_budget`` is the number of bytes that the
+    gradients of all passes under way may take together.
     """
 
     def __init__(
@@ -102,10 +98,7 @@ class BackwardPasses:
         return together
 
     def diagonal_blocks(self, cotangents: Cotangents, number: int) -> Gradients:
-        """The same where samples influence each other: of each sample's part of a cotangent by its own input alone.
-
-        B times as many passes as :meth:`all`: sample b is sent its part of a cotangent, and only its input is read.
-        """
+        """As :meth:`all` where samples influence each other, in B times the passes: by a sample's own input alone."""
         which = torch.arange(self.output.shape[0], device=self.output.device)
 
         def to_one_sample(cotangent: Tensor) -> Cotangents:

@@ -108,12 +108,7 @@ class Input:
 
 
 def inputs_of(arguments: tuple[Any, ...]) -> list[Input]:
-    """Those that require a gradient.
-
-    Raises:
-        ValueError: there are none.
-        TypeError: one is in less than double precision.
-    """
+    """Those that require a gradient: at least one, in double precision."""
     found = []
     for position, argument in enumerate(arguments):
         if not isinstance(argument, (Tensor, MaskedTensor)) or not argument.requires_grad:
@@ -132,11 +127,7 @@ def inputs_of(arguments: tuple[Any, ...]) -> list[Input]:
 
 
 def entries_of_outputs(outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Each differentiable result with its specified entries, (n,).
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Each differentiable result with its specified entries, (n,); at least one."""
     found = []
     for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         if not isinstance(output, (Tensor, MaskedTensor)) or not (

@@ -97,10 +97,7 @@ class Gradient:
         return mask
 
     def restricted(self, trained: Tensor | None) -> Gradient:
-        """Without the entries outside ``trained``, Boolean, of the whole shape; None: all of it.
-
-        The cost follows the gradient.
-        """
+        """Only the entries under ``trained``, Boolean, of the whole shape; None: all. The cost follows the gradient."""
         if trained is None:
             return self
         if self.in_slots:
@@ -158,11 +155,7 @@ class Gradient:
 
 
 def read(gradient: AnyGradient, where: str) -> Gradient:
-    """Bring a gradient of any kind into one form, after a look at its indices; nothing is written.
-
-    Args:
-        gradient: MaskedTensor, PaddedRows, or strided, COO, CSR, CSC, BSR or BSC tensor. It is detached, not copied.
-        where: what to call it in an error.
+    """Bring a gradient of any kind into one form, detached, with its indices checked.
 
     Raises:
         TypeError: an unknown layout.
@@ -196,12 +189,7 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
 
 
 def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:
-    """Check everything but the entries.
-
-    Raises:
-        TypeError: not a tensor, an unknown layout, or a dtype that the parameter cannot take.
-        ValueError: another shape or device than the parameter's.
-    """
+    """TypeError or ValueError unless kind, shape, device and dtype fit; entries are not read."""
     if not isinstance(gradient, (Tensor, MaskedTensor, PaddedRows)):
         raise TypeError(
             f"{where} must be a tensor, a MaskedTensor or PaddedRows, got {type(gradient).__name__}"

@@ -36,12 +36,7 @@ class Batch:
 
     @classmethod
     def of(cls, inputs: Any, targets: Any, in_graph: bool = False) -> Batch:
-        """Check and flatten; ``in_graph``: gradients may flow to what is given.
-
-        Raises:
-            TypeError: no tensor among ``inputs``.
-            ValueError: tensors without a first dimension, or of different sizes there.
-        """
+        """Check and flatten; ``in_graph``: gradients may flow to what is given."""
         if isinstance(inputs, list):
             raise TypeError(
                 "inputs must be a tensor, a tuple of positional arguments or a dict of keyword arguments, found a list"
@@ -112,20 +107,10 @@ def for_each_sample(
     leaves: Sequence[Tensor | MaskedTensor],
     randomness: str,
 ) -> tuple[Tensor, ...]:
-    """``torch.vmap(function)(copies, numbers, leaves)``, entered by a shorter way.
+    """``torch.vmap(function, randomness=randomness)(copies, numbers, leaves)``, entered by a shorter way.
 
-    ``torch.vmap`` flattens whatever it is given and looks up what every part of it is for, which takes a tenth of the
-    time where layers are small (32 samples of 20 words: 1.0 ms with it, 0.9 ms without). What is given here is known.
-
-    Args:
-        function: of a sample's copies of the parameters, its number, and its part of the leaves.
-        copies: parameters, (B, *shape) each.
-        numbers: of the samples, (B,).
-        leaves: (B, ...) each.
-        randomness: as for ``torch.vmap``.
-
-    Returns:
-        What the function returns, (B, ...) each.
+    ``torch.vmap`` flattens its arguments and looks up how each is mapped, which takes a tenth of the time where layers
+    are small (32 samples of 20 words: 1.0 ms with it, 0.9 ms without). Here all of them are mapped over dimension 0.
     """
     _vmap.lazy_load_decompositions()
     size = len(numbers)
@@ -145,16 +130,9 @@ def for_each_sample(
 
 
 class NonzeroCotangents:
-    """Notes during the backward pass which samples' outputs receive a gradient.
+    """Notes during the backward pass for which samples the gradient by the outputs is not zero (NaN is not).
 
-    A loss of nothing sends none, and zero times a spoiled activation would be NaN.
-
-    Args:
-        batch: number of samples.
-        device: of the answer.
-
-    Attributes:
-        found: Boolean (batch,): of which samples the gradient by the outputs is not zero (NaN is not).
+    The loss of nothing sends zero back, and zero times a spoiled activation would be NaN.
     """
 
     def __init__(self, batch: int, device: torch.device) -> None:

@@ -96,13 +96,9 @@ class _GradientRecorder(torch.autograd.Function):
 
 
 class PerSampleMode(TorchFunctionMode):
-    """Sees the functions that one sample's forward pass calls.
+    """Sees the functions that one sample's forward pass calls, and applies ``rules`` to those with a parameter.
 
-    Args:
-        parameters: those that a gradient is wanted of.
-        batch: number of samples.
-        rules: for a function its rule, which is given the mode and the function's arguments.
-        create_graph: the gradients are differentiated again, so there are no rules, which keep numbers.
+    With ``create_graph`` there are no rules: they keep numbers, which cannot be differentiated again.
     """
 
     def __init__(
@@ -142,10 +138,7 @@ class PerSampleMode(TorchFunctionMode):
         """Call ``function`` once, outside of ``vmap``, on operands with all samples in their first dimension.
 
         The result, (B, ...), is one sample's again. This is what the ``vmap`` method of an ``autograd.Function`` is
-        for; the way through one costs as much as a small layer.
-
-        Raises:
-            NotByRuleError: the model has transformed itself, further inside than we do.
+        for; the way through one costs as much as a small layer. NotByRuleError inside a transformation of the model's.
         """
         interpreter = retrieve_current_functorch_interpreter()
         if interpreter.level() != self._level:
@@ -161,11 +154,7 @@ class PerSampleMode(TorchFunctionMode):
         return x.expand(len(self.numbers), *x.shape)
 
     def name(self, parameter: Any) -> str:
-        """The name of a parameter.
-
-        Raises:
-            NotByRuleError: none of those that a gradient is wanted of.
-        """
+        """The name of a parameter; NotByRuleError for any other tensor."""
         try:
             return self._names[id(parameter)]
         except KeyError:
@@ -176,11 +165,7 @@ class PerSampleMode(TorchFunctionMode):
         self.kept[name].append(part)
 
     def backward(self, loss: Tensor) -> None:
-        """Backward from the sum of all samples' losses; afterwards ``kept`` is complete.
-
-        Raises:
-            NotBatchedError: a parameter was used without its copies.
-        """
+        """Backward from the sum of all samples' losses, which completes ``kept``."""
         if self.create_graph:
             copies = list(self.copies.values())
             unseen = _reaches(loss, self.parameters.values(), without=copies)

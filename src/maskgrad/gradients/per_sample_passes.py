@@ -299,8 +299,7 @@ class PerSample:
 def _places_of_tensors(model: nn.Module) -> Iterator[tuple[str, int]]:
     """Every parameter and buffer of a module, by its place, once, and which tensor is there.
 
-    Each is exchanged on its own (``tie_weights=False``): where one module has several names, exchanging tensors under
-    each of them puts back a wrong one; where several modules have one tensor, all of them get its copy.
+    Each is exchanged on its own (``tie_weights=False``): by name, a module with several names gets back a wrong one.
     """
     for prefix, module in model.named_modules():
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
