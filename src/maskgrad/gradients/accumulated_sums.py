@@ -17,8 +17,8 @@ from maskgrad.gradients.added import added
 from maskgrad.gradients.attached import (
     AnyGradient,
     attached_gradient,
+    current_gradient,
     grad_dtype,
-    gradient_or_none,
     keep_attached,
     replace_gradient,
     set_grad_dtype,
@@ -262,7 +262,7 @@ def _put(param: Tensor, gradient: AnyGradient) -> None:
 def check_no_gradients(params: Sequence[Tensor]) -> None:
     """RuntimeError if one of them has a gradient, except zeros."""
     for param in params:
-        gradient = gradient_or_none(param)
+        gradient = current_gradient(param)
         if gradient is None:
             continue
         if is_strided(gradient) and not bool(gradient.any()):

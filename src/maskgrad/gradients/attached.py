@@ -14,7 +14,6 @@ __all__ = [
     "attached_gradient",
     "current_gradient",
     "grad_dtype",
-    "gradient_or_none",
     "keep_attached",
     "replace_gradient",
     "set_grad_dtype",
@@ -65,8 +64,8 @@ def _hold(param: Tensor, gradient: AnyGradient) -> None:
 _hold_uncompiled = _disable_dynamo(_hold)
 
 
-def current_gradient(param: Tensor, name: str) -> AnyGradient | None:
-    """The gradient a step uses: the attached one, or ``.grad``; both at once are refused, none is None."""
+def current_gradient(param: Tensor, name: str = "a parameter") -> AnyGradient | None:
+    """The gradient a step uses: the attached one, or ``.grad``; None if there is none, ValueError if there are both."""
     gradient = param.grad
     if type(gradient) is MaskedGradient:
         return gradient.gradient  # type: ignore[no-any-return]
@@ -75,15 +74,10 @@ def current_gradient(param: Tensor, name: str) -> AnyGradient | None:
         return gradient
     if gradient is not None:
         raise ValueError(
-            f"{name} has an attached gradient and a .grad; which one is meant cannot be known. Remove one: "
+            f"{name} has an attached gradient and a .grad; it is ambiguous which one is meant. Remove one: "
             "mg.attach_gradient(param, None) or param.grad = None"
         )
     return attached
-
-
-def gradient_or_none(param: Tensor) -> AnyGradient | None:
-    """:func:`current_gradient` for those who do not know the parameter by a name."""
-    return current_gradient(param, "a parameter")
 
 
 def replace_gradient(param: Tensor, gradient: AnyGradient) -> None:

@@ -80,10 +80,10 @@ def batched_grad(
         chunk_size: how many of the prod(O) backward passes are made at once; 1: one after the other. None: as many as
             pay, by the sizes of the gradients in the graph.
         coupling: what is done about samples that influence each other (BatchNorm in training mode, negatives from the
-            batch). ``"check"``: found out by a cheap additional backward pass, and refused. ``"exact"``: right all the
-            same, with B times as many backward passes. ``"independent"``: believed not to happen; where it does, the
+            batch). ``"check"``: an additional backward pass detects them, and raises. ``"exact"``: correct for them,
+            with B times as many backward passes. ``"independent"``: no check; if samples do influence each other, the
             result is the derivative of the sum of that output over the batch.
-        memory_budget: bytes that the gradients under way may take together, roughly; what does not fit is done in turn.
+        memory_budget: roughly the bytes that all gradients of a pass may take; what does not fit is done in turn.
         allow_unused: give None for inputs on which an output does not depend, instead of an error.
         materialize_grads: give zeros for them.
 
@@ -145,7 +145,7 @@ def batched_hessian(
         inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them.
         create_graph: the result can be differentiated again.
         chunk_size: how many backward passes are made at once, as for :func:`maskgrad.batched_grad`.
-        coupling: as for :func:`maskgrad.batched_grad`; asked of the first derivatives too.
+        coupling: as for :func:`maskgrad.batched_grad`; first derivatives are checked, too.
         memory_budget: as for :func:`maskgrad.batched_grad`.
         allow_unused: give None where an output does not depend on an input, instead of an error.
         materialize_grads: give zeros there.

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from maskgrad.gradients.backward_passes import BackwardPasses
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
 from maskgrad.gradients.batched import Mode, jacobian_rows, require_used
 from maskgrad.gradients.coupling import directions, require_independent
@@ -101,7 +100,7 @@ def batched_jvp(
     *,
     memory_budget: int | None = None,
 ) -> Any:
-    r"""The Jacobian of each sample times vectors: how outputs move when inputs do.
+    r"""The Jacobian of each sample times vectors: how outputs change with inputs.
 
     .. math:: t_{b,n,o} = \sum_i \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}} u_{b,n,i}
 
@@ -224,7 +223,7 @@ def _twice_backward(
         if not dense.requires_grad:  # a custom function that returns constants
             return None
         target = Node("the cotangent", seed, shape, None)
-        passes = BackwardPasses(dense, [target], mode.create_graph, mode.chunk_size, mode.memory_budget)
+        passes = mode.passes(Node("the gradient", dense, dense.shape, None), [target])
         sent = tangent.to(dense.dtype)
         (moved,) = passes.all(lambda start, stop, sent=sent: sent[start:stop], len(sent))  # type: ignore[misc]
         if moved is None:
@@ -234,7 +233,7 @@ def _twice_backward(
         forth = forth + (moved * seed.detach()).flatten(1).sum(1)
         scale = scale + (dense.detach() * sent.detach()).abs().flatten(1).sum(1)
     # Some second derivatives of sparse tensors are silently wrong in PyTorch, and some at the border of a domain are
-    # NaN; these numbers would not be the same.
+    # NaN; then these numbers differ.
     tolerance = _ROUNDING * torch.finfo(plain.dtype).eps
     if not bool(((forth - back).detach().abs() <= tolerance * scale).all()):
         return None

@@ -62,14 +62,9 @@ class Input:
             return torch_tensor_of(point, self.pattern)
         return MaskedTensor(point, self.pattern)
 
-    def fresh(self) -> Any:
-        """The same argument as a leaf of its own; a MaskedTensor for a sparse tensor, for its second derivatives."""
-        leaf = self.point.clone().requires_grad_()
-        return leaf if self.pattern is None else MaskedTensor(leaf, self.pattern)
-
-    def gradient_like(self, gradient: Tensor) -> Any:
-        """A gradient of the point with the pattern of the input."""
-        return gradient if self.pattern is None else MaskedTensor(gradient, self.pattern)
+    def with_pattern(self, point: Tensor) -> Any:
+        """A MaskedTensor, also for a sparse tensor; a plain tensor if the input is one."""
+        return point if self.pattern is None else MaskedTensor(point, self.pattern)
 
     def leaf(self) -> tuple[Any, Any]:
         """The argument for one backward pass, and the tensor whose gradient is asked for."""
@@ -115,8 +110,8 @@ def inputs_of(arguments: tuple[Any, ...]) -> list[Input]:
             continue
         if argument.dtype not in DOUBLE:
             raise TypeError(
-                f"gradcheck: input {position} must have dtype torch.float64 or torch.complex128, for differences are "
-                f"too coarse otherwise, found {argument.dtype}; use .double()"
+                f"gradcheck: input {position} must have dtype torch.float64 or torch.complex128, for finite "
+                f"differences to be precise, found {argument.dtype}; use .double()"
             )
         found.append(Input(position, argument))
     if not found:

@@ -1,7 +1,7 @@
 """Norms and clipping of dense, sparse and masked gradients together.
 
-Duplicates are merged before anything nonlinear happens, halves in float32. The cost follows the entries that are
-listed. What ``mg.train_only`` freezes does not count.
+Duplicates are merged first, halves in float32. The cost follows the listed entries. What ``mg.train_only`` freezes does
+not count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import gradient_or_none, replace_gradient
+from maskgrad.gradients.attached import current_gradient, replace_gradient
 from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, is_strided, read
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.gradients.train_only import trained_entries
@@ -85,7 +85,7 @@ def clip_grad_norm_(
         max_norm: the largest norm that is left alone.
         norm_type: the order of the norm, as in :func:`maskgrad.grad_norm`.
         error_if_nonfinite: raise if the norm is NaN or infinite; nothing has been changed then.
-        foreach: as in PyTorch: True insists on the batched implementation, False on the other.
+        foreach: as in :func:`maskgrad.grad_norm`.
 
     Returns:
         The norm before clipping, a 0-dim tensor.
@@ -137,7 +137,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
     Args:
         parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are left out.
         clip_value: the largest magnitude that is left alone.
-        foreach: as in PyTorch: True insists on the batched implementation, False on the other.
+        foreach: as in :func:`maskgrad.grad_norm`.
 
     Raises:
         TypeError: ``parameters`` holds something else than tensors, or a gradient is complex.
@@ -191,7 +191,7 @@ def _listed(parameters: Parameters) -> list[Owner]:
         if not isinstance(parameter, (Tensor, MaskedTensor)):
             raise TypeError(f"parameters must be tensors, found {type(parameter).__name__}")
         param = parameter._values if isinstance(parameter, MaskedTensor) else parameter
-        gradient = gradient_or_none(param)
+        gradient = current_gradient(param)
         if gradient is not None:
             owners.append((param, gradient))
     return owners

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ __all__ = ["find_coupling"]
 def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
     """Name the modules through which samples of a batch influence each other.
 
-    The model is run once, in the mode that it is in. What each module computes by itself, between its inputs and its
-    outputs and outside of the modules that it calls, is asked whether the gradient of one sample depends on another.
+    The model is run once, in the mode that it is in. For what each module computes by itself, outside of the modules
+    that it calls, it is checked whether the gradient of one sample depends on another.
 
     Args:
         model: any module.
@@ -36,7 +37,7 @@ def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
 
     Along which dimension of a tensor samples lie is read from its shape: the first of size B, or of a multiple of B (a
     batch flattened into it); the second for recurrent layers and attention with ``batch_first=False``. Choose a B that
-    no other dimension has. Modules whose outputs have no such dimension are not asked.
+    no other dimension has. Modules whose outputs have no such dimension are not checked.
 
     Gradient: none.
 
@@ -61,32 +62,29 @@ def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
     return search.found
 
 
-class _Frame:
-    """A module that is running: what came into its own code, and what left it, as tensors (B, entries of a sample)."""
+@dataclass(eq=False)
+class _Call:
+    """A module that is running: the inputs and the outputs of its own code, as tensors (B, entries of a sample)."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.entered: list[Tensor] = []
-        self.left: list[Tensor] = []
+    module: nn.Module
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
 
     def is_coupled(self) -> bool:
-        """Whether a sample that entered has changed another one that left."""
-        inputs = [Node("", leaf, leaf.shape, None) for leaf in self.entered]
-        if not inputs:
-            return False
-        return any(
-            coupled_input(BackwardPasses(output, inputs, chunk_size=1)) is not None for output in self.left
-        )
+        """Whether a sample of the inputs changes another one of the outputs."""
+        nodes = [Node("", leaf, leaf.shape, None) for leaf in self.inputs]
+        passes = [BackwardPasses(output, nodes, chunk_size=1) for output in self.outputs if nodes]
+        return any(coupled_input(each) is not None for each in passes)
 
 
 class _Search:
-    """Hooks that cut the graph at the border of every module, and ask each piece."""
+    """Hooks that cut the graph at the inputs and outputs of every module, and check each piece."""
 
     def __init__(self, model: nn.Module, samples: int) -> None:
         self.samples = samples
         self.found: dict[str, nn.Module] = {}
         self._names = {module: name for name, module in model.named_modules()}
-        self._running: list[_Frame] = []
+        self._running: list[_Call] = []
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -101,47 +99,47 @@ class _Search:
     def _before(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        frame = _Frame(module)
+        call = _Call(module)
         if self._running:
             self._leave((args, kwargs), self._running[-1], module)
-        self._running.append(frame)
-        entering: tuple[tuple[Any, ...], dict[str, Any]] = self._enter((args, kwargs), frame, module)
+        self._running.append(call)
+        entering: tuple[tuple[Any, ...], dict[str, Any]] = self._enter((args, kwargs), call, module)
         return entering
 
     def _after(self, module: nn.Module, *arguments_and_output: Any) -> Any:
         output = arguments_and_output[-1]
         while self._running[-1].module is not module:  # it raised, and its caller went on
             self._running.pop()
-        frame = self._running.pop()
-        self._leave(output, frame, module)
+        call = self._running.pop()
+        self._leave(output, call, module)
         name = self._names[module]
-        if name not in self.found and frame.is_coupled():
+        if name not in self.found and call.is_coupled():
             self.found[name] = module
         if not self._running:
             return output
-        if not frame.left:  # an object that we cannot look into; what is in it is asked when it comes out
-            self._running[-1].entered += frame.entered
+        if not call.outputs:  # an object without known tensors; they are checked where they come out of it
+            self._running[-1].inputs += call.inputs
         return self._enter(output, self._running[-1], module)
 
-    def _enter(self, tree: Any, frame: _Frame, module: nn.Module) -> Any:
-        """Tensors as new leaves of a graph, which begin in ``frame``."""
+    def _enter(self, tree: Any, call: _Call, module: nn.Module) -> Any:
+        """Tensors as new leaves of a graph, which begin in ``call``."""
 
         def cut(tensor: Any) -> Any:
             dim = self._samples_along(tensor, module)
             if dim is None:
                 return tensor
             leaf = self._by_samples(tensor.detach(), dim).requires_grad_()
-            frame.entered.append(leaf)
+            call.inputs.append(leaf)
             # Copied, so that the module may write to what it is given.
             return leaf.reshape(tensor.movedim(dim, 0).shape).movedim(0, dim).clone()
 
         return pytree.tree_map(cut, tree)
 
-    def _leave(self, tree: Any, frame: _Frame, module: nn.Module) -> None:
+    def _leave(self, tree: Any, call: _Call, module: nn.Module) -> None:
         for tensor in pytree.tree_leaves(tree):
             dim = self._samples_along(tensor, module)
             if dim is not None and tensor.requires_grad:
-                frame.left.append(self._by_samples(tensor, dim))
+                call.outputs.append(self._by_samples(tensor, dim))
 
     def _samples_along(self, tensor: Any, module: nn.Module) -> int | None:
         """The dimension of the samples; None where there is nothing to differentiate, or no such dimension."""

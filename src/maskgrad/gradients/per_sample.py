@@ -27,34 +27,34 @@ def per_sample_grad(
     randomness: Randomness = "different",
     method: Method = "auto",
 ) -> dict[str, Tensor]:
-    r"""The gradient of every sample's own loss with respect to every parameter, without a loop.
+    r"""The gradient of every sample's loss with respect to every parameter, without a loop.
 
     .. math:: G_b = \frac{\partial}{\partial \theta}\, \text{loss\_fn}(\text{model}(x_{b:b+1}),\, t_{b:b+1})
 
-    Each sample is seen as a batch of one, so that a loss that takes the mean over the batch is the sample's own loss.
-    The mean of the result over its first dimension is then what ``backward`` puts into ``.grad`` for a loss whose mean
-    gives every sample the same weight.
+    The model sees each sample as a batch of one, so that a loss that takes the mean over the batch is the sample's own
+    loss. The mean of the result over its first dimension is what ``backward`` puts into ``.grad`` if the loss gives
+    every sample the same weight.
 
     Args:
         model: any module; its ``.grad`` and buffers are left as they are.
         loss_fn: called with the model's output and the targets; returns one number, a tensor or MaskedTensor.
         inputs: a tensor (B, ...), a tuple of positional or a dict of keyword arguments of the model, in containers of
             any kind. Every tensor or MaskedTensor in it has the samples in its first dimension; anything else is
-            passed as it is.
+            passed on.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
-        create_graph: the result can be differentiated again, by parameters, inputs and targets. It is then computed
-            without the shorter ways that some layers have.
-        chunk_size: how many samples are looked at together; None: all. Fewer need less memory for activations.
+        create_graph: the result can be differentiated again, by parameters, inputs and targets; slower, without the
+            rules that some layers have.
+        chunk_size: how many samples are processed at once; None: all. Fewer need less memory for activations.
         randomness: of dropout and the like: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
         method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
             if the model allows it, otherwise the loop, with a warning.
 
     Returns:
-        ``{name: (B, *shape)}`` for the parameters that require a gradient, named as in ``model.named_parameters()``; a
-        parameter that takes no part has zeros. A table looked up with ``sparse=True`` has a COO tensor (B, V, D), with
-        two sparse dimensions and only the rows that each sample looked up, merged.
+        ``{name: (B, *shape)}`` for the parameters that require a gradient, named as in ``model.named_parameters()``;
+        zeros for one that is not used. A table looked up with ``sparse=True`` has a COO tensor (B, V, D), with two
+        sparse dimensions and only the rows that each sample looked up, merged.
 
-    Samples of whose loss nothing is left contribute exact zeros, whatever their inputs hold. Gradient: with
+    Samples whose loss is unspecified have exact zeros, whatever their inputs hold. Gradient: with
     ``create_graph``, otherwise the result is no part of a graph; for other nodes than parameters see
     ``mg.batched_grad``.
 
@@ -127,18 +127,18 @@ def per_sample_grad_norms(
     randomness: Randomness = "different",
     method: Method = "auto",
 ) -> Tensor:
-    r"""The 2-norm of every sample's gradient over all parameters, without forming the gradients where that is possible.
+    r"""The 2-norm of every sample's gradient over all parameters, without forming the gradients if possible.
 
     .. math:: n_b = \left(\sum_\theta \lVert G_b^\theta \rVert^2\right)^{1/2}, \qquad
               \lVert g a^T \rVert^2 = \lVert g \rVert^2 \lVert a \rVert^2
 
     Args:
-        model: as in :func:`maskgrad.per_sample_grad`, like all others.
+        model: as for :func:`maskgrad.per_sample_grad`, like the others.
         loss_fn: one number per sample.
         inputs: a batch of B samples.
         targets: theirs.
         create_graph: the norms can be differentiated, which takes the gradients themselves.
-        chunk_size: how many samples are looked at together; None: all.
+        chunk_size: how many samples are processed at once; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
@@ -191,13 +191,13 @@ def clipped_backward(
     shorter way, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass do both.
 
     Args:
-        model: as in :func:`maskgrad.per_sample_grad`, like all that is not mentioned.
+        model: as for :func:`maskgrad.per_sample_grad`, like the others.
         loss_fn: one number per sample.
         inputs: a batch of B samples.
         targets: theirs.
         max_norm: the largest norm over all parameters that one sample's gradient keeps.
-        reduction: ``"sum"``, or ``"mean"``: divided by the number of samples of whose loss something is left.
-        chunk_size: how many samples are looked at together; None: all.
+        reduction: ``"sum"``, or ``"mean"``: divided by the number of samples whose loss is specified.
+        chunk_size: how many samples are processed at once; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 

@@ -105,15 +105,14 @@ after_assigning(_hand_over)
 class _Frozen:
     """What one step must not change: the values of parameters, and the gradients that are replaced meanwhile."""
 
-    __slots__ = ("masks", "stand_ins", "values")
+    __slots__ = ("entries", "stand_ins")
 
-    def __init__(self) -> None:
-        self.values: list[tuple[Tensor, Tensor]] = []
-        self.masks: list[tuple[Tensor, Tensor]] = []
+    def __init__(self, masks: list[tuple[Tensor, Tensor]]) -> None:
+        self.entries = [(param, mask, param.detach().clone()) for param, mask in masks]
         self.stand_ins: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def hide_gradients(self) -> None:
-        for param, mask in self.masks:
+        for param, mask, _ in self.entries:
             gradient = param.grad
             if gradient is not None and gradient.layout in (torch.strided, torch.sparse_coo):
                 stand_in = _zero_outside(gradient, mask)
@@ -127,7 +126,7 @@ class _Frozen:
         self.stand_ins.clear()
 
     def put_back(self) -> None:
-        for (param, mask), (_, before) in zip(self.masks, self.values, strict=True):
+        for param, mask, before in self.entries:
             values = param.detach()
             torch.where(mask, values, before, out=values)
 
@@ -144,14 +143,9 @@ class _Guard(StepObserver):
             interrupted.show_gradients()
         if getattr(optimizer, "knows_trained_entries", False):
             return
-        frozen = _Frozen()
-        for param in parameters_of(optimizer):
-            mask = trained_entries(param)
-            if mask is not None:
-                frozen.masks.append((param, mask))
-        if frozen.masks:
-            frozen.values = [(param, param.detach().clone()) for param, _ in frozen.masks]
-            self._steps[optimizer] = frozen
+        masks = [(p, m) for p in parameters_of(optimizer) if (m := trained_entries(p)) is not None]
+        if masks:
+            self._steps[optimizer] = _Frozen(masks)
 
     def before_closure(self, optimizer: Optimizer) -> None:
         frozen = self._steps.get(optimizer)
