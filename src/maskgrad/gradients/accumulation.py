@@ -1,4 +1,4 @@
-"""Gradients of several micro-batches, on several ranks, divided once: by all that they were computed from."""
+"""Gradients of several micro-batches, on several ranks, divided once by the number of all their losses."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class GradientAccumulator:
     .. math:: g = \frac{\sum_r \sum_k \sum_i m^{(rk)}_i \nabla \ell^{(rk)}_i}{\sum_r \sum_k \sum_i m^{(rk)}_i}
 
     over ranks r, micro-batches k and their specified losses. The mean of the micro-batches' means, which dividing by
-    their number gives, counts a lone token in a short micro-batch as much as a thousand in a long one. Here sums are
-    propagated and divided once, by :meth:`finish`. Nothing has to be known about micro-batches that are still to come.
+    their number gives, weighs a single token in a short micro-batch as much as a thousand in a long one. Here gradients
+    of sums are accumulated, and :meth:`finish` divides them once. Later micro-batches need not be known in advance.
 
     Args:
         model_or_parameters: what is trained; the module that is called, wrapped or not: DistributedDataParallel, what
-            :func:`maskgrad.distributed.prepare` returned, ``fully_shard``. While the accumulator lives these do not
-            exchange gradients by themselves; ``finish`` does, once. Without them parameters will do, too.
+            :func:`maskgrad.distributed.prepare` returned, ``fully_shard``. While the accumulator exists, wrappers do
+            not exchange gradients; ``finish`` does, once. Without a wrapper, parameters are enough.
         group: a process group of any backend; None: that of the wrapper, or the default one, or this process alone if
             there is none.
         scaler: a ``GradScaler``, of PyTorch or :mod:`maskgrad.amp`. Losses are given unscaled; ``.grad`` has its scale
@@ -50,15 +50,15 @@ class GradientAccumulator:
 
     Gradient:
         After :meth:`finish`, in ``.grad`` or attached, the mean's: dense, sparse (merged) or masked, as backward gave
-        it; equal on all ranks; exactly zero if nothing was specified anywhere. Halves are gathered in float32 and
-        rounded once. What is not among the parameters is left with a gradient of sums.
+        it; equal on all ranks; exactly zero if nothing was specified anywhere. Halves are accumulated in float32 and
+        rounded once. Tensors that are not among the parameters keep the gradient of the sum.
 
     Raises:
         TypeError, ValueError: bad arguments, in ``backward``; with several ranks in ``finish``, on all of them.
-        ValueError: made from parameters whose gradients a living wrapper exchanges.
+        ValueError: a wrapper exchanges the gradients of the parameters, and the accumulator does not know it.
         RuntimeError: a ``.grad`` from before; ``finish`` without ``backward``; ``optimizer.step`` or a plain
-            ``backward`` before ``finish``; a rank has ended, or did not come within the group's timeout. Nothing
-            has been divided then, and :meth:`reset` begins anew.
+            ``backward`` before ``finish``; a rank has ended, or exceeded the group's timeout. Nothing has been divided
+            then; call :meth:`reset` to start again.
 
     Dense equivalent: ``losses.sum().backward()`` for each micro-batch, an all-reduce of gradients and counts, and
     ``p.grad /= count``.
@@ -113,15 +113,15 @@ class GradientAccumulator:
         weights: Mapping[str, float] | None = None,
         retain_graph: bool = False,
     ) -> None:
-        """Propagate the losses of a micro-batch.
+        """Backward from the losses of a micro-batch.
 
         Args:
             losses: with ``reduction="none"``: a MaskedTensor of any layout, whose specified entries count, or a plain
                 tensor with ``mask`` or ``count``. Or their mean, a 0-dim tensor, with ``count``. Or a dict of such
-                losses, each of which has its own denominator and backward pass, with the same names in all
-                micro-batches; None: nothing of it here.
-            count: how many entries the losses are the mean (or the sum) of; a number, or a dict like ``losses``. 0:
-                nothing is propagated, be the loss NaN. What is a number already waits for no device.
+                losses, each with a denominator and a backward pass of its own, with the same names in all
+                micro-batches; None for a loss that this micro-batch lacks.
+            count: how many entries the losses are the mean (or the sum) of; a number, or a dict like ``losses``. 0: no
+                backward pass, even if the loss is NaN. Python numbers need no device synchronization.
             mask: Boolean, True = counts, broadcastable to plain losses; or a dict.
             weights: for losses in a dict: what their means are multiplied by in the sum that is differentiated; 1 if
                 not given. The same in all micro-batches.
@@ -130,7 +130,7 @@ class GradientAccumulator:
         Raises:
             TypeError, ValueError: the number of losses is unknown, negative, NaN or no whole number; other names or
                 weights than in the micro-batch before. With several ranks :meth:`finish` raises it, on all of them.
-            RuntimeError: a gradient is there from before, or somebody has changed the sums.
+            RuntimeError: a parameter has a gradient from before, or the sums were changed.
         """
         if self._error is not None:
             return
@@ -171,10 +171,15 @@ class GradientAccumulator:
         touched, sums = self._watch.touched, self._sums
         if type(count) is not int or count <= 0 or loss.ndim or not (loss.is_cpu and loss.requires_grad):
             return False
-        if sums is None:
-            sums = self._as_before(loss)
-            if sums is None:
+        if sums is None:  # a step begins, perhaps as the last one did
+            sums = self._parked
+            trained = [param.requires_grad for param in self._given]
+            if sums is None or trained != self._trained or not sums.begins_again():
                 return False
+            self._sums, self._plan = sums, ONE
+            self._seen = [Seen(-1, self._before[1][0])]
+            self._dtype = widened_dtype(loss.dtype)
+            self._watch.accumulating = True
         elif touched or self._plan is not ONE or sums.changed():
             return False
         seen = self._seen[0]
@@ -189,25 +194,14 @@ class GradientAccumulator:
             touched.clear()
         return True
 
-    def _as_before(self, loss: Tensor) -> GradientSums | None:
-        """Sums for a step that begins as the last one did; None: everything has to be looked at."""
-        sums = self._parked
-        if sums is None or [p.requires_grad for p in self._given] != self._trained or not sums.begins_again():
-            return None
-        self._sums, self._plan = sums, ONE
-        self._seen = [Seen(-1, self._before[1][0])]
-        self._dtype = widened_dtype(loss.dtype)
-        self._watch.accumulating = True
-        return sums
-
     def _failed(self, error: BaseException) -> None:
         self._error = RuntimeError(
-            f"a backward pass of the accumulator failed half-way ({type(error).__name__}: {error}); what it has "
-            "gathered cannot be used: call accumulator.reset()"
+            f"a backward pass of the accumulator failed half-way ({type(error).__name__}: {error}), and its sums are "
+            "incomplete: call accumulator.reset()"
         )
 
     def finish(self) -> Any:
-        """Divide the gradients, on all ranks, by all that they were computed from, and give the mean losses.
+        """Divide the gradients by the number of losses on all ranks, and return the mean losses.
 
         Returns:
             0-dim tensor without a history: the mean over everything; a dict of them if losses came in dicts, without
@@ -215,14 +209,9 @@ class GradientAccumulator:
 
         Raises:
             RuntimeError: ``backward`` was called on no rank; the sums were changed; a rank has ended.
-            TypeError, ValueError: what was wrong with an earlier call; ranks that do not accumulate the same. On all
-                ranks.
+            TypeError, ValueError: an earlier call was wrong, or names, weights or scales differ between ranks.
         """
         error = self._error or self._disturbance()
-        if self._alike is not None and error is None and isinstance(self._ranks, Alone):
-            mean = self._mean_divided()
-            if mean is not None:
-                return mean
         if self._sums is None and error is None and self._ranks.size > 1:
             try:
                 check_no_gradients(self._given)  # others may have data
@@ -230,39 +219,36 @@ class GradientAccumulator:
                 error = leftover
         if error is None and self._scaler is not None and self._sums is not None:
             error = scale_moved(self._scale, self._scaler)
-        together = self._ranks.agree(self._tally() if error is None else None, error)
+        own = None
+        if error is None:
+            scale = 1.0 if self._scale is None else float(self._scale)
+            totals, counts = tuple(x.total() for x in self._seen), tuple(x.count() for x in self._seen)
+            exponents = tuple(x.exponent for x in self._seen)
+            own = Tally(self._plan, totals, counts, exponents, scale, self._mean)
+        together = self._ranks.agree(own, error)
         if together.plan is None:
             raise RuntimeError(
                 "finish() without a backward() since the last one, on any rank: there is nothing to divide"
             )
         if self._sums is None:  # this rank had no data
             self._gather(together.plan)
-        assert self._sums is not None
-        self._divide(self._sums, together)
+        sums, alike = self._sums, self._alike
+        assert sums is not None
+        parked = self._divide(sums, together)
         if isinstance(self._ranks, Alone) and self._scaler is None:
             self._before = together.plan, together.counts
-        means = self._means(together)
+        means = [
+            torch.full((), total / count if count else math.nan, dtype=self._dtype, device=self._device)
+            for total, count in zip(together.totals, together.counts, strict=True)
+        ]
         self._start()
-        return means
-
-    def _mean_divided(self) -> Tensor | None:
-        """As :meth:`finish`, where all that is there is dense, in this process, and of one mean."""
-        sums = self._sums
-        if sums is None or self._scaler is not None:
-            return None
-        seen = self._seen[0]
-        number = seen.count()
-        if not sums.divided_where_they_are(seen.scaled(number)):
-            return None
-        mean = torch.full((), seen.total() / number, dtype=self._dtype)
-        self._before = ONE, (number,)
-        alike = self._alike
-        self._start()
-        self._parked, self._alike = sums, alike
-        return mean
+        if parked and alike is not None and self._scaler is None:
+            self._parked, self._alike = sums, alike
+        names = together.plan.names
+        return means[0] if names is None else dict(zip(names, means, strict=True))
 
     def reset(self) -> None:
-        """Give up what has been accumulated since the last :meth:`finish`; parameters have no gradients then."""
+        """Drop what was accumulated since the last :meth:`finish`; gradients are set to None."""
         if self._sums is not None:
             self._sums.close()
         for param in self._given:
@@ -295,15 +281,15 @@ class GradientAccumulator:
                 )
             if len(plan.weights) > 1 and self._ranks.in_step:
                 raise ValueError(
-                    "several losses need a sum of gradients each, and fully_shard keeps one; give their weighted sum, "
-                    "or an accumulator each"
+                    "several losses need a sum of gradients each, and fully_shard keeps one; pass their weighted sum, "
+                    "or use an accumulator for each"
                 )
             self._gather(plan)
             self._used = True
         elif plan != self._plan:
             raise ValueError(
-                f"this micro-batch has {plan.described()}, the ones before had {self._plan.described()}; give the same "
-                "names and weights each time, and None for a loss that a micro-batch has nothing of"
+                f"this micro-batch has {plan.described()}, the ones before had {self._plan.described()}; pass the same "
+                "names and weights each time, and None for a loss that a micro-batch lacks"
             )
 
     def _gather(self, plan: Plan) -> None:
@@ -352,12 +338,8 @@ class GradientAccumulator:
             self._seeds[factor] = seed
         return seed
 
-    def _tally(self) -> Tally:
-        scale = 1.0 if self._scale is None else float(self._scale)
-        totals, counts = tuple(s.total() for s in self._seen), tuple(s.count() for s in self._seen)
-        return Tally(self._plan, totals, counts, tuple(s.exponent for s in self._seen), scale, self._mean)
-
-    def _divide(self, sums: GradientSums, together: Tally) -> None:
+    def _divide(self, sums: GradientSums, together: Tally) -> bool:
+        """Divide what all have accumulated; whether the sums can serve the next step."""
         assert together.plan is not None
         for loss, (seen, common) in enumerate(zip(self._seen, together.exponents, strict=True)):
             if 0 <= seen.exponent != common:
@@ -369,7 +351,7 @@ class GradientAccumulator:
         ]
         self._ranks.reduce_shards()
         if self._ranks.size == 1 and sums.divided_where_they_are(divisors[0]):
-            return
+            return isinstance(self._ranks, Alone)
         with torch.no_grad():
             if self._ranks.size == 1:
                 found = sums.divided(divisors, in_place=True)
@@ -379,20 +361,11 @@ class GradientAccumulator:
             else:
                 found = self._ranks.exchanged(sums.params, sums.divided(divisors, in_place=False))
             sums.write(found)
-
-    def _means(self, together: Tally) -> Any:
-        means = [
-            torch.full((), total / count if count else math.nan, dtype=self._dtype, device=self._device)
-            for total, count in zip(together.totals, together.counts, strict=True)
-        ]
-        assert together.plan is not None
-        if together.plan.names is None:
-            return means[0]
-        return dict(zip(together.plan.names, means, strict=True))
+        return False
 
 
 def _let_go(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> None:
-    """What is left to do when nobody refers to an accumulator any more."""
+    """Called when an accumulator is garbage-collected."""
     stop_watching()
     ranks.close()
     for sums in held.values():
