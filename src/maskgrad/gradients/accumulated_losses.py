@@ -13,7 +13,7 @@ from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 
-__all__ = ["ONE", "Losses", "Mean", "Part", "Plan", "Seen", "checked_mean", "parts_of"]
+__all__ = ["ONE", "Losses", "Mean", "Part", "Plan", "Seen", "parts_of"]
 
 Mean = Literal["entry", "sequence"]
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
@@ -115,12 +115,6 @@ class Seen:
 
 ONE = Plan(None, (1.0,))
 NOTHING = Part(None, 0, 0, 0)
-
-
-def checked_mean(mean: object) -> None:
-    """ValueError if it is none of :data:`Mean`."""
-    if mean not in ("entry", "sequence"):
-        raise ValueError(f"mean must be 'entry' or 'sequence', found {mean!r}")
 
 
 def parts_of(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.gradients.accumulated_losses import ONE, Losses, Mean, Part, Plan, Seen, checked_mean, parts_of
+from maskgrad.gradients.accumulated_losses import ONE, Losses, Mean, Part, Plan, Seen, parts_of
 from maskgrad.gradients.accumulated_sums import (
     GradientSums,
     Parameters,
@@ -83,7 +83,8 @@ class GradientAccumulator:
         scaler: Any = None,
         mean: Mean = "entry",
     ) -> None:
-        checked_mean(mean)
+        if mean not in ("entry", "sequence"):
+            raise ValueError(f"mean must be 'entry' or 'sequence', found {mean!r}")
         module = model_or_parameters if isinstance(model_or_parameters, nn.Module) else None
         self._given = listed(model_or_parameters)
         self._mean, self._scaler = mean, scaler

@@ -140,9 +140,8 @@ def _entries(output: Any) -> Tensor:
         stored = stored_of(output)
         if stored is not None:
             return stored.values.reshape(-1)
-        mask = output.mask.reshape(-1)
-        flat: Tensor = output._values.reshape(-1)[mask.nonzero().squeeze(1)]
-        return flat
+        specified: Tensor = output._values[output.mask]
+        return specified
     return (output if output.layout == torch.strided else _dense(output)).reshape(-1)
 
 
