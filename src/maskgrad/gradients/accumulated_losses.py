@@ -13,7 +13,7 @@ from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 
-__all__ = ["ONE", "Losses", "Mean", "Part", "Plan", "Seen", "parts_of"]
+__all__ = ["ONE", "LossSum", "Losses", "Mean", "Part", "Plan", "parts_of"]
 
 Mean = Literal["entry", "sequence"]
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
@@ -79,7 +79,7 @@ class Plan(NamedTuple):
         return "; ".join(f"a loss {n.replace(';', ',')!r} with weight {w}" for n, w in named)
 
 
-class Seen:
+class LossSum:
     """What was propagated of one loss since the last division.
 
     Sums are those of the losses times two to the power of minus ``exponent``, which is exact; -1: not known yet. Where

@@ -28,7 +28,7 @@ from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["GradientSums", "Parameters", "check_no_gradients", "divided", "listed"]
+__all__ = ["GradientSums", "Parameters", "check_no_gradients", "divided", "parameter_list"]
 
 Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 
@@ -45,21 +45,21 @@ class GradientSums:
         self.params = params
         self._kept: list[list[Any]] = [[None] * len(params) for _ in range(losses)]
         self._apart: list[dict[int, AnyGradient]] = [{} for _ in range(losses)]
-        self._swapping = losses > 1
+        self._several = losses > 1
         self._grads: list[Any] = []
         self._versions: list[int] = []
         # On PyTorch/XLA a masked gradient is an attribute of the parameter, and .grad does not show it.
-        self._elsewhere = any(param.is_xla for param in params)  # type: ignore[attr-defined]
-        if any(param.grad is not None for param in params) or self._elsewhere:
+        self._is_xla = any(param.is_xla for param in params)  # type: ignore[attr-defined]
+        if any(param.grad is not None for param in params) or self._is_xla:
             check_no_gradients(params)
         self._dtypes: dict[int, torch.dtype | None] = {}
         if not _HALVES.isdisjoint([param.dtype for param in params]):
             self._accumulate_in_float32()
         self._note()
 
-    def begins_again(self) -> bool:
+    def can_be_reused(self) -> bool:
         """Whether these sums serve another step: of one loss, finished, with no gradients left and no halves."""
-        if self._swapping or self._elsewhere or self._dtypes or self._apart[0]:
+        if self._several or self._is_xla or self._dtypes or self._apart[0]:
             return False
         if any(param.grad is not None or param.dtype in _HALVES for param in self.params):
             return False
@@ -74,7 +74,7 @@ class GradientSums:
     def backward(self, place: int, loss: Tensor, seed: Tensor, retain_graph: bool) -> None:
         """Backward from ``loss`` with ``seed``; the gradients are added to the sums of the loss at ``place``."""
         kept = self._kept[place]
-        if self._swapping:
+        if self._several:
             for param, gradient in zip(self.params, kept, strict=True):
                 if gradient is not None:
                     param.grad = gradient
@@ -94,9 +94,9 @@ class GradientSums:
                 return True
         return [gradient._version for gradient in grads if gradient is not None] != self._versions
 
-    def times(self, loss: int, factor: float) -> None:
+    def scale(self, loss: int, factor: float) -> None:
         """Multiply all sums of a loss by a power of two, which is exact."""
-        for gradient in self._kept[loss] if self._swapping else [param.grad for param in self.params]:
+        for gradient in self._kept[loss] if self._several else [param.grad for param in self.params]:
             if gradient is not None:
                 gradient.mul_(factor)
         for place, apart in self._apart[loss].items():
@@ -105,7 +105,7 @@ class GradientSums:
 
     def summed(self, loss: int, place: int) -> AnyGradient | None:
         """The sum of a loss for one parameter."""
-        gradient = self._kept[loss][place] if self._swapping else self.params[place].grad
+        gradient = self._kept[loss][place] if self._several else self.params[place].grad
         apart = self._apart[loss].get(place)
         if gradient is None or apart is None:
             return apart if gradient is None else gradient
@@ -117,9 +117,9 @@ class GradientSums:
         sums = [[self.summed(loss, place) for place in places] for loss in range(len(divisors))]
         return divided(sums, divisors, in_place)
 
-    def divided_where_they_are(self, divisor: float) -> bool:
+    def divide_in_place(self, divisor: float) -> bool:
         """Divide the sums of the only loss in ``.grad``, if that is all there is to do."""
-        if self._swapping or self._dtypes or self._apart[0] or divisor in (0, math.inf):
+        if self._several or self._dtypes or self._apart[0] or divisor in (0, math.inf):
             return False
         dense = [gradient for param in self.params if (gradient := param.grad) is not None]
         kinds = {*map(type, dense)} | {gradient.layout for gradient in dense}
@@ -168,10 +168,10 @@ class GradientSums:
     def _after(self, loss: int) -> None:
         """Move away what ``.grad`` cannot add up, or has no place for, and note what is there now."""
         self._note()
-        if self._elsewhere or self._dtypes or not _ADDS_UP.issuperset(map(type, self._grads)):
-            self._take_apart(loss)
+        if self._is_xla or self._dtypes or not _ADDS_UP.issuperset(map(type, self._grads)):
+            self._move_apart(loss)
             self._note()
-        if self._swapping:
+        if self._several:
             self._kept[loss] = self._grads
             for param in self.params:
                 param.grad = None
@@ -181,7 +181,7 @@ class GradientSums:
         self._grads = [param.grad for param in self.params]
         self._versions = [gradient._version for gradient in self._grads if gradient is not None]
 
-    def _take_apart(self, loss: int) -> None:
+    def _move_apart(self, loss: int) -> None:
         apart = self._apart[loss]
         for place, param in enumerate(self.params):
             gradient = attached_gradient(param)
@@ -273,7 +273,7 @@ def check_no_gradients(params: Sequence[Tensor]) -> None:
         )
 
 
-def listed(given: Parameters) -> list[Tensor]:
+def parameter_list(given: Parameters) -> list[Tensor]:
     """Each parameter once, in their order; TypeError or ValueError if they are none."""
     if isinstance(given, nn.Module):
         given = given.parameters()

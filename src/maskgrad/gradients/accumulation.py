@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.gradients.accumulated_losses import ONE, Losses, Mean, Part, Plan, Seen, parts_of
+from maskgrad.gradients.accumulated_losses import ONE, Losses, LossSum, Mean, Part, Plan, parts_of
 from maskgrad.gradients.accumulated_sums import (
     GradientSums,
     Parameters,
     check_no_gradients,
     divided,
-    listed,
+    parameter_list,
 )
 from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks, there_are_groups
 from maskgrad.gradients.accumulation_watch import CHANGED, AccumulationWatch, scale_moved
@@ -86,24 +86,26 @@ class GradientAccumulator:
         if mean not in ("entry", "sequence"):
             raise ValueError(f"mean must be 'entry' or 'sequence', found {mean!r}")
         module = model_or_parameters if isinstance(model_or_parameters, nn.Module) else None
-        self._given = listed(model_or_parameters)
+        self._params = parameter_list(model_or_parameters)
         self._mean, self._scaler = mean, scaler
-        self._ranks = found_ranks(module, self._given, group)
-        self._watch = AccumulationWatch(self._given, self._ranks.silenced and self._ranks.size > 1)
-        self._held: dict[str, GradientSums] = {}
+        self._ranks = found_ranks(module, self._params, group)
+        self._watch = AccumulationWatch(self._params, self._ranks.silenced and self._ranks.size > 1)
+        self._open: dict[str, GradientSums] = {}
         self._sums: GradientSums | None = None
-        self._parked: GradientSums | None = None  # of a step with one mean, which the next is probably like
+        self._reusable: GradientSums | None = (
+            None  # of a step with one mean; the next step is probably like it
+        )
         self._trained: list[bool] = []
         self._plan: Plan | None = None
         self._used = False
         self._error: Exception | None = None
         self._scale: Tensor | None = None
-        self._seen: list[Seen] = []
+        self._loss_sums: list[LossSum] = []
         self._seeds: dict[float, Tensor] = {}
-        self._device, self._dtype = self._given[0].device, torch.float32
-        self._alike: torch.dtype | None = None  # of a mean on the CPU: the next one is probably like it
+        self._device, self._dtype = self._params[0].device, torch.float32
+        self._usual_dtype: torch.dtype | None = None  # of a mean on the CPU: the next one is probably like it
         self._before: tuple[Plan | None, tuple[int, ...]] = None, ()
-        weakref.finalize(self, _let_go, self._ranks, self._watch.close, self._held)
+        weakref.finalize(self, _release, self._ranks, self._watch.close, self._open)
 
     def backward(
         self,
@@ -135,8 +137,10 @@ class GradientAccumulator:
         """
         if self._error is not None:
             return
-        alike = type(losses) is Tensor and losses.dtype is self._alike and mask is None and weights is None
-        if alike and self._once_more(losses, count, retain_graph):  # type: ignore[arg-type]
+        usual = (
+            type(losses) is Tensor and losses.dtype is self._usual_dtype and mask is None and weights is None
+        )
+        if usual and self._backward_mean(losses, count, retain_graph):  # type: ignore[arg-type]
             return
         watch = self._watch
         try:
@@ -167,23 +171,23 @@ class GradientAccumulator:
         finally:
             watch.touched.clear()
 
-    def _once_more(self, loss: Tensor, count: Any, retain_graph: bool) -> bool:
+    def _backward_mean(self, loss: Tensor, count: Any, retain_graph: bool) -> bool:
         """Propagate a mean, if it is like that of the micro-batch before, and nothing has happened in between."""
         touched, sums = self._watch.touched, self._sums
         if type(count) is not int or count <= 0 or loss.ndim or not (loss.is_cpu and loss.requires_grad):
             return False
         if sums is None:  # a step begins, perhaps as the last one did
-            sums = self._parked
-            trained = [param.requires_grad for param in self._given]
-            if sums is None or trained != self._trained or not sums.begins_again():
+            sums = self._reusable
+            trained = [param.requires_grad for param in self._params]
+            if sums is None or trained != self._trained or not sums.can_be_reused():
                 return False
             self._sums, self._plan = sums, ONE
-            self._seen = [Seen(-1, self._before[1][0])]
+            self._loss_sums = [LossSum(-1, self._before[1][0])]
             self._dtype = widened_dtype(loss.dtype)
             self._watch.accumulating = True
         elif touched or self._plan is not ONE or sums.changed():
             return False
-        seen = self._seen[0]
+        seen = self._loss_sums[0]
         try:
             sums.backward(0, loss, self._seed(seen, count, loss), retain_graph)
             seen.values.append((loss.item(), count))
@@ -215,7 +219,7 @@ class GradientAccumulator:
         error = self._error or self._disturbance()
         if self._sums is None and error is None and self._ranks.size > 1:
             try:
-                check_no_gradients(self._given)  # others may have data
+                check_no_gradients(self._params)  # others may have data
             except (RuntimeError, ValueError) as leftover:
                 error = leftover
         if error is None and self._scaler is not None and self._sums is not None:
@@ -223,8 +227,11 @@ class GradientAccumulator:
         own = None
         if error is None:
             scale = 1.0 if self._scale is None else float(self._scale)
-            totals, counts = tuple(x.total() for x in self._seen), tuple(x.count() for x in self._seen)
-            exponents = tuple(x.exponent for x in self._seen)
+            totals, counts = (
+                tuple(x.total() for x in self._loss_sums),
+                tuple(x.count() for x in self._loss_sums),
+            )
+            exponents = tuple(x.exponent for x in self._loss_sums)
             own = Tally(self._plan, totals, counts, exponents, scale, self._mean)
         together = self._ranks.agree(own, error)
         if together.plan is None:
@@ -232,10 +239,10 @@ class GradientAccumulator:
                 "finish() without a backward() since the last one, on any rank: there is nothing to divide"
             )
         if self._sums is None:  # this rank had no data
-            self._gather(together.plan)
-        sums, alike = self._sums, self._alike
+            self._open_sums(together.plan)
+        sums, dtype = self._sums, self._usual_dtype
         assert sums is not None
-        parked = self._divide(sums, together)
+        reusable = self._divide(sums, together)
         if isinstance(self._ranks, Alone) and self._scaler is None:
             self._before = together.plan, together.counts
         means = [
@@ -243,8 +250,8 @@ class GradientAccumulator:
             for total, count in zip(together.totals, together.counts, strict=True)
         ]
         self._start()
-        if parked and alike is not None and self._scaler is None:
-            self._parked, self._alike = sums, alike
+        if reusable and dtype is not None and self._scaler is None:
+            self._reusable, self._usual_dtype = sums, dtype
         names = together.plan.names
         return means[0] if names is None else dict(zip(names, means, strict=True))
 
@@ -252,7 +259,7 @@ class GradientAccumulator:
         """Drop what was accumulated since the last :meth:`finish`; gradients are set to None."""
         if self._sums is not None:
             self._sums.close()
-        for param in self._given:
+        for param in self._params:
             keep_attached(param, None)
             param.grad = None
         self._start()
@@ -265,14 +272,14 @@ class GradientAccumulator:
         return error
 
     def _start(self) -> None:
-        self._sums = self._parked = self._plan = self._error = self._scale = self._alike = None
+        self._sums = self._reusable = self._plan = self._error = self._scale = self._usual_dtype = None
         if self._scaler is not None or len(self._seeds) > _SEEDS:
             self._seeds = {}
-        self._seen = []
+        self._loss_sums = []
         self._dtype = torch.float32
         self._watch.accumulating = False
         self._watch.touched.clear()
-        self._held.clear()
+        self._open.clear()
 
     def _begin(self, plan: Plan) -> None:
         if self._plan is None:
@@ -285,7 +292,7 @@ class GradientAccumulator:
                     "several losses need a sum of gradients each, and fully_shard keeps one; pass their weighted sum, "
                     "or use an accumulator for each"
                 )
-            self._gather(plan)
+            self._open_sums(plan)
             self._used = True
         elif plan != self._plan:
             raise ValueError(
@@ -293,16 +300,16 @@ class GradientAccumulator:
                 "names and weights each time, and None for a loss that a micro-batch lacks"
             )
 
-    def _gather(self, plan: Plan) -> None:
-        self._trained = [param.requires_grad for param in self._given]
-        params = [param for param in self._given if param.requires_grad]
-        self._sums = self._held["sums"] = GradientSums(params, len(plan.weights))
+    def _open_sums(self, plan: Plan) -> None:
+        self._trained = [param.requires_grad for param in self._params]
+        params = [param for param in self._params if param.requires_grad]
+        self._sums = self._open["sums"] = GradientSums(params, len(plan.weights))
         self._plan, (before, expected) = plan, self._before
         if plan != before or not self._sums.wide:
             expected = (0,) * len(plan.weights)
-        self._seen = [Seen(0 if self._ranks.in_step else -1, number) for number in expected]
+        self._loss_sums = [LossSum(0 if self._ranks.in_step else -1, number) for number in expected]
         if self._scaler is not None:
-            self._scale = self._scaler.scale(torch.ones((), device=self._given[0].device)).detach()
+            self._scale = self._scaler.scale(torch.ones((), device=self._params[0].device)).detach()
 
     def _propagate(self, place: int, part: Part, retain_graph: bool) -> None:
         loss, sums = part.loss, self._sums
@@ -313,7 +320,7 @@ class GradientAccumulator:
                 "a micro-batch with count=0 has losses that are not finite, and with fully_shard every rank must go "
                 "through each backward pass: give unreduced losses with a mask"
             )
-        seen = self._seen[place]
+        seen = self._loss_sums[place]
         if seen.exponent < 0 and part.size:
             seen.exponent = math.frexp(part.size)[1]
         if loss.dtype in HALVES:
@@ -326,9 +333,9 @@ class GradientAccumulator:
         if loss.dtype is torch.float64:
             self._dtype = torch.float64
         known = self._plan is ONE and not loss.ndim and loss.is_cpu and loss.dtype not in HALVES
-        self._alike = loss.dtype if known else None
+        self._usual_dtype = loss.dtype if known else None
 
-    def _seed(self, seen: Seen, times: int, loss: Tensor) -> Tensor:
+    def _seed(self, seen: LossSum, times: int, loss: Tensor) -> Tensor:
         """What is propagated from a loss that counts ``times``."""
         factor = seen.scaled(times)
         seed = self._seeds.get(factor)
@@ -342,16 +349,18 @@ class GradientAccumulator:
     def _divide(self, sums: GradientSums, together: Tally) -> bool:
         """Divide what all have accumulated; whether the sums can serve the next step."""
         assert together.plan is not None
-        for loss, (seen, common) in enumerate(zip(self._seen, together.exponents, strict=True)):
+        for loss, (seen, common) in enumerate(zip(self._loss_sums, together.exponents, strict=True)):
             if 0 <= seen.exponent != common:
-                sums.times(loss, math.ldexp(1.0, seen.exponent - common))
+                sums.scale(loss, math.ldexp(1.0, seen.exponent - common))
             seen.exponent = common
         divisors = [
             seen.scaled(count) / weight if count and weight else math.inf
-            for seen, count, weight in zip(self._seen, together.counts, together.plan.weights, strict=True)
+            for seen, count, weight in zip(
+                self._loss_sums, together.counts, together.plan.weights, strict=True
+            )
         ]
         self._ranks.reduce_shards()
-        if self._ranks.size == 1 and sums.divided_where_they_are(divisors[0]):
+        if self._ranks.size == 1 and sums.divide_in_place(divisors[0]):
             return isinstance(self._ranks, Alone)
         with torch.no_grad():
             if self._ranks.size == 1:
@@ -365,7 +374,7 @@ class GradientAccumulator:
         return False
 
 
-def _let_go(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> None:
+def _release(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> None:
     """Called when an accumulator is garbage-collected."""
     stop_watching()
     ranks.close()
