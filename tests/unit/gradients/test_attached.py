@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from maskgrad.gradients.masked_grad import MaskedGradient
+from maskgrad.gradients.attached import MaskedGradient
 from tests.poison import inf, nan
 
 MASK = torch.tensor([[True], [False], [True], [True]])
