@@ -17,7 +17,7 @@ class DenseOnly(Optimizer):
     """An optimizer that takes dense gradients only, and says why."""
 
     reason: ClassVar[str]
-    #: Refused here, with the reason of this optimizer, and not in the words of maskgrad.gradients.attached.
+    #: Refused here, with the reason of this optimizer, and not in the words of maskgrad.gradients.masked_grad.
     takes_masked_gradients = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
