@@ -19,11 +19,11 @@ Mean = Literal["entry", "sequence"]
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
 
 _REDUCED = (
-    "{name} a reduced loss (0-dim) without count=, and how many entries it is the mean of cannot be known: pass "
-    'count=, or reduction="none" and let backward() add up'
+    "{name} a reduced loss (0-dim) without count=, so that the number of its entries is unknown: pass count=, or an "
+    'unreduced loss, from reduction="none"'
 )
 _UNKNOWN = (
-    "{name} a plain tensor of shape {shape} without count= or mask=; which of its entries count cannot be known "
+    "{name} a plain tensor of shape {shape} without count= or mask=, so that it is unknown which of its entries count "
     "(ignore_index leaves zeros in it): pass count=, mask=, or a masked target"
 )
 
@@ -32,22 +32,22 @@ class Part(NamedTuple):
     """One loss of a micro-batch: the sum of ``loss * times`` is that of ``number`` entries."""
 
     loss: Tensor | None
-    """With its history. None: there is nothing."""
+    """In a graph. None: this micro-batch lacks the loss."""
     times: int
     number: int | Tensor
-    """A tensor where asking for the number would wait for a device."""
+    """A tensor where an int would need a synchronization."""
     size: int
-    """At least as many as ``number``, known without waiting."""
+    """At least as many as ``number``, known without a synchronization."""
     mask: Tensor | None = None
     """Of which of its entries it is the sum; None: of all."""
 
     @property
     def nothing_counts(self) -> bool:
-        """Whether it is known that nothing has to be propagated, which ``0 * nan`` would be NaN of."""
+        """Whether there is nothing to differentiate, as far as is known; ``0 * nan`` would be NaN."""
         return isinstance(self.number, int) and self.number == 0
 
     def total(self) -> Tensor:
-        """The sum of the entries, without a history, in at least float32."""
+        """The sum of the entries, detached, in at least float32."""
         assert self.loss is not None
         values = self.loss.detach()
         if not values.ndim:
@@ -57,7 +57,7 @@ class Part(NamedTuple):
         return values.sum(dtype=widened_dtype(values.dtype))
 
     def direction(self, seed: Tensor) -> Tensor:
-        """What is propagated from ``loss``, if ``seed`` is from its sum."""
+        """The gradient by ``loss`` if ``seed`` is that by its sum."""
         assert self.loss is not None
         if self.mask is not None:
             return torch.where(self.mask, seed, 0)
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
     weights: tuple[float, ...]
 
     def described(self) -> str:
-        """A text, part by part separated by ``"; "``."""
+        """For messages."""
         if self.names is None:
             return "one loss"
         named = zip(self.names, self.weights, strict=True)
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
 
 
 class LossSum:
-    """What was propagated of one loss since the last division.
+    """The losses of one name since the last division.
 
     Sums are those of the losses times two to the power of minus ``exponent``, which is exact; -1: not known yet. Where
     ``expected`` is not 0 they are divided by that number instead, that of the step before: a step with as many losses
@@ -95,13 +95,13 @@ class LossSum:
         self.counts: list[int | Tensor] = []
 
     def scaled(self, number: int) -> float:
-        """How often a loss of so many entries is in the sums."""
+        """The factor with which a loss of so many entries is in the sums."""
         if self.expected:
             return number / self.expected
         return math.ldexp(number, -max(self.exponent, 0))
 
     def count(self) -> int:
-        """Of how many losses the sums are."""
+        """The number of losses in the sums."""
         return int(sum(self.counts))
 
     def total(self) -> float:
@@ -120,7 +120,7 @@ NOTHING = Part(None, 0, 0, 0)
 def parts_of(
     losses: Losses, count: Any, mask: Any, weights: Mapping[str, float] | None, mean: Mean
 ) -> tuple[Plan, list[Part]]:
-    """Read the arguments of one call; raises TypeError or ValueError, and has changed nothing then."""
+    """Read the arguments of one call."""
     counted = type(count) is int and count > 0 and mask is None and weights is None
     if counted and type(losses) is Tensor and losses.ndim == 0 and losses.requires_grad:  # as most often
         return ONE, [Part(losses, count, count, count)]
@@ -143,13 +143,13 @@ def parts_of(
     names = tuple(sorted(losses))
     counts, masks, factors = count or {}, mask or {}, weights or {}
     parts = [
-        _part(losses[n], counts.get(n), masks.get(n), mean, f"losses[{n!r}] is", may_lack=True) for n in names
+        _part(losses[n], counts.get(n), masks.get(n), mean, f"losses[{n!r}] is", optional=True) for n in names
     ]
     return Plan(names, tuple(_weight(n, factors.get(n, 1.0)) for n in names)), parts
 
 
-def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: bool = False) -> Part:
-    if loss is None and may_lack:
+def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, optional: bool = False) -> Part:
+    if loss is None and optional:
         return NOTHING
     if not isinstance(loss, (Tensor, MaskedTensor)):
         raise TypeError(f"{name} of type {type(loss).__name__}; expected a tensor or a MaskedTensor")
@@ -161,7 +161,7 @@ def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: boo
             raise ValueError(_REDUCED.format(name=name))
         if mask is not None:
             raise ValueError(
-                f"{name} a reduced loss (0-dim), to which a mask has nothing to say; pass count= alone"
+                f"{name} a reduced loss (0-dim), which mask= cannot select from; pass count= alone"
             )
         plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
         return _differentiable(Part(plain, number, number, number), name)
@@ -186,8 +186,8 @@ def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: boo
         raise ValueError(_UNKNOWN.format(name=name, shape=tuple(loss.shape)))
     if mean == "sequence" and loss.ndim > 1:
         raise ValueError(
-            f"{name} a plain tensor of shape {tuple(loss.shape)}, and with mean='sequence' it must be known which "
-            "entries of a sample count: pass mask=, a masked target, or one number for each sample"
+            f"{name} a plain tensor of shape {tuple(loss.shape)}, and mean='sequence' needs to know which entries "
+            "of a sample count: pass mask=, a masked target, or one number for each sample"
         )
     return _differentiable(Part(loss, 1, number, max(loss.numel(), number)), name)
 
@@ -199,7 +199,7 @@ def _differentiable(part: Part, name: str) -> Part:
     assert part.loss is not None
     if not part.loss.requires_grad:
         raise ValueError(
-            f"{name} without a history: nothing of it requires a gradient (computed under torch.no_grad, or detached)"
+            f"{name} not part of a graph: it requires no gradient; compute it without torch.no_grad() and detach()"
         )
     return part
 

@@ -142,7 +142,12 @@ class GradientSums:
                 set_grad_dtype(param, self._dtypes[place])
             if param.grad is gradient:
                 continue
-            _put(param, _in_dtype(gradient, dtype))
+            finished = _in_dtype(gradient, dtype)
+            if isinstance(finished, Tensor) and finished.layout in (torch.strided, torch.sparse_coo):
+                replace_gradient(param, finished)
+            else:
+                param.grad = None
+                keep_attached(param, finished)
         self.close()
 
     def close(self) -> None:
@@ -243,20 +248,9 @@ def _by(gradient: AnyGradient, divisor: float) -> AnyGradient:
 
 
 def _in_dtype(gradient: AnyGradient, dtype: torch.dtype) -> AnyGradient:
-    if gradient.dtype is dtype:
-        return gradient
     if isinstance(gradient, PaddedRows):
         return gradient.with_values(gradient.values.to(dtype))
     return gradient.to(dtype)
-
-
-def _put(param: Tensor, gradient: AnyGradient) -> None:
-    held = isinstance(gradient, Tensor) and gradient.layout in (torch.strided, torch.sparse_coo)
-    if not held:
-        param.grad = None
-        keep_attached(param, gradient)
-        return
-    replace_gradient(param, gradient)
 
 
 def check_no_gradients(params: Sequence[Tensor]) -> None:

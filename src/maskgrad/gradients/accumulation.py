@@ -209,7 +209,7 @@ class GradientAccumulator:
         """Divide the gradients by the number of losses on all ranks, and return the mean losses.
 
         Returns:
-            0-dim tensor without a history: the mean over everything; a dict of them if losses came in dicts, without
+            0-dim tensor without a graph: the mean over everything; a dict of them if losses came in dicts, without
             their weights. NaN for losses of which nothing was specified anywhere. The same on all ranks.
 
         Raises:

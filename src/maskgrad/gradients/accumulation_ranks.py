@@ -45,7 +45,7 @@ class Ranks(Protocol):
         return own
 
     def reduce_shards(self) -> None:
-        """Let ``fully_shard`` add up what it has gathered."""
+        """Let ``fully_shard`` reduce the gradients that it has accumulated."""
         return
 
     def exchanged(
@@ -69,7 +69,7 @@ _FINDERS: list[Finder] = []
 
 
 def let_ranks_be_found(finder: Finder) -> None:
-    """Where there is a process group, ``finder(module, params, group)`` says who accumulates together."""
+    """Where there is a process group, ``finder(module, params, group)`` gives the ranks."""
     _FINDERS.append(finder)
 
 

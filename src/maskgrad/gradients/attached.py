@@ -37,13 +37,13 @@ _ATTRIBUTE = "_maskgrad_gradient"
 _HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in PyTorch 2.9, which PyTorch/XLA needs
 
 aten = torch.ops.aten
-#: What is asked of all entries together, to which a missing gradient contributes nothing.
+#: Norms, to which a missing gradient contributes nothing.
 NORMS = frozenset({aten.linalg_vector_norm, aten.norm, aten._foreach_norm})
-#: What is asked of each entry: a missing gradient is 0.
+#: Functions that read entries: a missing gradient is 0.
 READING = frozenset(
     {aten.abs, aten.eq, aten.ne, aten.isnan, aten.isinf, aten.sum, aten.amax, aten.max, aten.all, aten.any}
 )
-#: What is done to each entry that there is.
+#: Functions that change the specified entries in place.
 SCALING = frozenset(
     getattr(aten, name)
     for names in ("mul_", "div_", "neg_", "clamp_", "clamp_min_", "clamp_max_")
@@ -56,7 +56,7 @@ COPYING = frozenset({aten.clone, aten._to_copy})
 
 NOT_MASKED = (
     "the gradient of a parameter of shape {shape} is masked (mg.attach_gradient, or a table with a capacity): {who} "
-    "does not know that its other entries have none. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
+    "would take its other entries for zeros. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
     "make it dense first, with zeros where there is none: param.grad = param.grad.to_dense()"
 )
 
@@ -137,13 +137,13 @@ def replace_gradient(param: Tensor, gradient: AnyGradient) -> None:
 
 
 def grad_dtype(param: Tensor) -> torch.dtype | None:
-    """The dtype in which ``param`` gathers its gradient; None if any will do."""
+    """The dtype in which ``param`` accumulates its gradient; None: any."""
     dtype: torch.dtype | None = param.grad_dtype if _HAS_GRAD_DTYPE else param.dtype
     return dtype
 
 
 def set_grad_dtype(param: Tensor, dtype: torch.dtype | None) -> None:
-    """Let ``param``, which has no ``.grad`` now, gather its gradient in ``dtype``, if PyTorch can."""
+    """Let ``param``, which has no ``.grad`` now, accumulate its gradient in ``dtype``, if PyTorch supports it."""
     if _HAS_GRAD_DTYPE:
         param.grad_dtype = dtype
 
@@ -229,7 +229,7 @@ class MaskedGradient(torch.Tensor):
         return self
 
     def values(self) -> Tensor:
-        """The tensor that holds the entries there are."""
+        """The tensor of the specified entries."""
         gradient = self.gradient
         if isinstance(gradient, MaskedTensor):
             return gradient._values

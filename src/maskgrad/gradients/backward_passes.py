@@ -1,4 +1,4 @@
-"""Many backward passes through one graph: several cotangents at once where that pays and is possible, else in turn."""
+"""Many backward passes through one graph: several cotangents at once where that is faster and supported."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Gradients = list[Tensor | None]
 # (by 12 % for 256 samples in layers of 256 units), up to the second number of entries.
 _IN_TURN_FROM = 65_536
 _AT_ONCE = 2**19
-# An accelerator has the opposite problem: it is idle until much is sent at once.
+# An accelerator is the opposite: it is idle unless much is sent at once.
 _AT_ONCE_ON_ACCELERATOR = 2**26
-#: fewer are not worth the trouble
+#: fewer are not worth it
 _FEWEST_AT_ONCE = 3
 #: gradients that live at the same time in a pass, in units of the largest
 _ALIVE = 3
@@ -37,7 +37,7 @@ class BackwardPasses:
     """Backward passes from ``output`` (B, *O) to some inputs; the graph is kept.
 
     ``chunk_size`` cotangents are sent at once, None: as many as pay. ``memory_budget`` is the number of bytes that the
-    gradients of all passes under way may take together.
+    gradients of all simultaneous passes may take.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class BackwardPasses:
         ]
 
     def _together(self, cotangents: Tensor) -> Gradients | None:
-        """One pass with a batch of cotangents; None if some node of the graph knows no such thing."""
+        """One pass with a batch of cotangents; None if a node of the graph does not support it."""
         try:
             with warnings.catch_warnings():
                 # A node without a rule for batches is run in turn by torch, as it would be here.

@@ -132,7 +132,7 @@ def for_each_sample(
 class NonzeroCotangents:
     """Notes during the backward pass for which samples the gradient by the outputs is not zero (NaN is not).
 
-    The loss of nothing sends zero back, and zero times a spoiled activation would be NaN.
+    The loss of nothing sends zero back, and zero times a NaN activation would be NaN.
     """
 
     def __init__(self, batch: int, device: torch.device) -> None:

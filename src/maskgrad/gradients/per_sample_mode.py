@@ -53,7 +53,7 @@ class LayerCall(abc.ABC):
 
     @abc.abstractmethod
     def run(self, x: Tensor) -> Tensor:
-        """The function on ``x``, (B, *shape of one sample's operand): what nobody else holds, no graph needed."""
+        """The function on ``x``, (B, *shape of one sample's operand), without a graph; the result is written to."""
 
     @abc.abstractmethod
     def keep(self, x: Tensor, cotangent: Tensor) -> None:
@@ -178,7 +178,7 @@ class PerSampleMode(TorchFunctionMode):
             unseen = any(gradient is not None for gradient in found[1 + len(self.copies) :])
         if unseen:
             raise NotBatchedError(
-                "a parameter is used where it cannot be seen, by a reference kept elsewhere"
+                "a parameter is used through a reference outside of the module, which vmap cannot see"
             )
         for name, gradient in zip(self.copies, found[1:], strict=False):
             if gradient is not None:
@@ -258,7 +258,7 @@ def _reaches(loss: Tensor, leaves: Iterable[Tensor], without: Iterable[Tensor]) 
 
 
 def _is_in_graph(x: Tensor) -> bool:
-    """Whether ``x`` requires a gradient; under ``vmap`` a tensor itself says no, and nobody would put a hook on it."""
+    """Whether ``x`` requires a gradient; under ``vmap`` ``x.requires_grad`` is False, and models skip their hooks."""
     inner = x
     while functorch.is_functorch_wrapped_tensor(inner):
         inner = functorch.get_unwrapped(inner)

@@ -154,19 +154,19 @@ class PerSample:
             found = self._one_by_one(batch)  # if the model itself is at fault, its own error comes out here
             lines = str(reason).strip().splitlines()
             warnings.warn(
-                "the gradients per sample are computed by a loop over the samples, which is slow: "
-                f"{lines[0] if lines else type(reason).__name__} (method='loop' accepts this)",
+                "the gradients per sample are computed by a slow loop over the samples: "
+                f"{lines[0] if lines else type(reason).__name__} (method='loop' silences this warning)",
                 stacklevel=5,
             )
             self.method = "loop"
             return found
 
     def _at_once(self, batch: Batch, each_loss_alone: bool = False) -> _Found:
-        if self._hooked:  # it must see one sample's gradient, and would not be called at all under vmap
+        if self._hooked:  # a hook expects one sample's gradient, and is not called at all under vmap
             raise NotBatchedError(f"{self._hooked} has a backward hook")
         mode = PerSampleMode(self.parameters, batch.size, RULES, self.create_graph)
         cotangents, masked = NonzeroCotangents(batch.size, self.device), False
-        # Not the model's own: what a forward pass writes into them is no business of a gradient.
+        # Copies: a forward pass may write into buffers.
         buffers = {id(buffer): buffer.clone() for buffer in self.model.buffers()}
         places = list(_places_of_tensors(self.model))
         names = {id(p): name for name, p in self.parameters.items()}
@@ -270,8 +270,8 @@ class PerSample:
                     buffer.copy_(before)
         if not connected and not masked:
             raise ValueError(
-                "loss_fn's result depends on no parameter of the model that requires a gradient; does something detach "
-                "it?"
+                "loss_fn's result depends on no parameter of the model that requires a gradient; remove a detach() or "
+                "torch.no_grad() in between"
             )
         columns = zip(names, zip(*found, strict=True), strict=True)
         kept = {n: _stacked(c, self.create_graph) for n, c in columns if any(g is not None for g in c)}

@@ -1,4 +1,4 @@
-"""Recurrent networks written out, step by step: fused ones give no gradient per sample, and know no ``vmap``."""
+"""Recurrent networks written out, step by step: fused ones give no gradient per sample, and do not support ``vmap``."""
 
 from __future__ import annotations
 

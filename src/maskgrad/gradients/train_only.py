@@ -65,7 +65,7 @@ def has_trained_entries(param: Tensor) -> bool:
 
 
 class TrainedEntries:
-    """The mask as a parameter holds it. Reading one from a file sets the hooks that obey it."""
+    """The mask as an attribute of a parameter. Loading one from a file registers the hooks."""
 
     __slots__ = ("mask",)
 
@@ -93,7 +93,7 @@ class TrainedEntries:
 
 
 def _hand_over(old: Tensor, new: Tensor) -> None:
-    """What is assigned to a module in the place of ``old`` is trained where that was, unless it has a mask itself."""
+    """A parameter that replaces ``old`` in a module keeps its mask, unless it has one."""
     held = getattr(old, _ATTRIBUTE, None)
     if held is not None and getattr(new, _ATTRIBUTE, None) is None:
         keep_trained_entries(new, held.mask if held.mask.device == new.device else held.mask.to(new.device))
@@ -168,7 +168,7 @@ _GUARD = _Guard()
 
 
 def _zero_outside(gradient: Tensor, mask: Tensor) -> Tensor:
-    """A copy of a strided or COO gradient with 0 at frozen entries; selected, for what is there may be NaN."""
+    """A copy of a strided or COO gradient with 0 at frozen entries; selected, because they may be NaN."""
     if gradient.layout is torch.strided:
         return torch.where(mask, gradient.detach(), 0)
     indices, values = stored(gradient)

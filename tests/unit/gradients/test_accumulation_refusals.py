@@ -35,7 +35,7 @@ BAD: dict[str, tuple[Callable[[Tensor], dict[str, Any]], str]] = {
     ),
     "no tensor": (lambda w: {"losses": 3.0, "count": 1}, "of type float"),
     "integers": (lambda w: {"losses": torch.ones(2).long(), "count": 2}, "int64"),
-    "no history": (lambda w: {"losses": w.detach(), "count": 2}, "without a history"),
+    "no history": (lambda w: {"losses": w.detach(), "count": 2}, "not part of a graph"),
     "weights of one loss": (lambda w: {"losses": w, "count": 2, "weights": {"a": 1.0}}, "in a dict"),
     "no names": (lambda w: {"losses": {}}, "without names"),
     "numbers for names": (lambda w: {"losses": {1: w}}, "no strings"),
