@@ -56,7 +56,8 @@ class SampleGradients(abc.ABC):
 
     def to(self, dtype: torch.dtype) -> SampleGradients:
         """The same in ``dtype``, that of the parameter: autocast computes in another."""
-        return self._map(lambda x: x.to(dtype))
+        fits = all(getattr(self, name).dtype is dtype for name in self.factors)
+        return self if fits else self._map(lambda x: x.to(dtype))
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> SampleGradients:
         changed: dict[str, Any] = {name: function(getattr(self, name)) for name in self.factors}
@@ -82,7 +83,7 @@ class Full(SampleGradients):
         return self.values
 
     def squared_norms(self) -> Tensor:
-        rows = self.values.unsqueeze(-1).flatten(1)
+        rows = self.values.flatten(1) if self.values.dim() > 1 else self.values.unsqueeze(1)
         if rows.requires_grad:  # the norm has no second derivative at zero
             parts = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
             return parts.to(widened_dtype(parts.dtype)).square().sum(1)
