@@ -75,18 +75,17 @@ def batched_vjp(
     mode = Mode(create_graph, chunk_size, coupling, memory_budget, allow_unused, materialize_grads)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest = input_nodes(inputs)
-    given = _alike(vectors, nest_of_outputs, "vectors", "outputs")
+    given, between = _vectors(vectors, befores, nest_of_outputs, "vectors", "outputs")
     with torch.set_grad_enabled(create_graph):
         rows: list[Tensor | None] = [None] * len(afters)
-        between: torch.Size | None = None
-        for output, vector in zip(befores, given, strict=True):
+        for output, cotangents in zip(befores, given, strict=True):
             require_batch(output, afters)
-            cotangents, between = _vectors(vector, output, "vectors", between)
             products = _products(output, afters, cotangents, mode)
             rows = [_sum(a, b) for a, b in zip(rows, products, strict=True)]
-        assert between is not None
         require_used(rows, befores[0], afters, mode)
-        found = [_of_all_vectors(row, node, between, mode) for row, node in zip(rows, afters, strict=True)]
+        if materialize_grads:
+            rows = [_or_zeros(row, len(given[0]), node) for row, node in zip(rows, afters, strict=True)]
+        found = [None if r is None else _by_sample(r, n, between) for r, n in zip(rows, afters, strict=True)]
     return pytree.tree_unflatten(found, nest)
 
 
@@ -139,32 +138,20 @@ def batched_jvp(
     mode = Mode(create_graph, chunk_size, coupling, memory_budget)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest = input_nodes(inputs)
-    given = _alike(tangents, nest, "tangents", "inputs")
-    directions_of: list[Tensor] = []
-    between: torch.Size | None = None
-    for node, tangent in zip(afters, given, strict=True):
-        vector, between = _vectors(tangent, node, "tangents", between)
-        directions_of.append(vector)
-    assert between is not None
+    given, between = _vectors(tangents, afters, nest, "tangents", "inputs")
     results = []
     used = [False] * len(afters)
     with torch.set_grad_enabled(create_graph):
         for output in befores:
             require_batch(output, afters)
-            found = _forward(output, afters, directions_of, mode, used)
-            values = found.movedim(0, 1).reshape(output.shape[0], *between, *output.shape[1:])
-            results.append(outer(values, None, output, len(between)))
+            results.append(_by_sample(_forward(output, afters, given, mode, used), output, between))
     require_used([one or None for one in used], befores[0], afters, mode)
     return pytree.tree_unflatten(results, nest_of_outputs)
 
 
-def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, mode: Mode) -> Any:
-    """Rows (N, B, *I) as (B, *N, *I) with the pattern of the input."""
-    if row is None and not mode.materialize_grads:
-        return None
-    if row is None:
-        row = torch.zeros((between.numel(), *node.shape), dtype=node.plain.dtype, device=node.plain.device)
-    values = row.movedim(0, 1).reshape(node.shape[0], *between, *node.shape[1:])
+def _by_sample(rows: Tensor, node: Node, between: torch.Size) -> Any:
+    """Rows (N, B, ...) as (B, *N, ...) with the pattern of the node."""
+    values = rows.movedim(0, 1).reshape(node.shape[0], *between, *node.shape[1:])
     return outer(values, None, node, len(between))
 
 
@@ -200,7 +187,7 @@ def _forward(
             used[number] = True
             product = torch.einsum("kbi,nbi->nbk", row.flatten(2), tangent.flatten(2).to(row.dtype))
             total = _sum(total, product)
-    return _shaped(total, output, tangents[0])
+    return _or_zeros(total, len(tangents[0]), output)
 
 
 def _twice_backward(
@@ -239,7 +226,7 @@ def _twice_backward(
         return None
     if mode.create_graph and not _differentiable_alike(forth, back, inputs, tolerance):
         return None
-    return _shaped(total, output, tangents[0])
+    return _or_zeros(total, len(tangents[0]), output)
 
 
 def _differentiable_alike(forth: Tensor, back: Tensor, inputs: list[Node], tolerance: float) -> bool:
@@ -268,43 +255,44 @@ def _slope(numbers: Tensor, plain: list[Tensor]) -> tuple[Tensor | None, ...]:
     return torch.autograd.grad(numbers.sum(), plain, retain_graph=True, allow_unused=True)
 
 
-def _shaped(total: Tensor | None, output: Node, tangent: Tensor) -> Tensor:
-    shape = (len(tangent), *output.shape)
-    if total is None:
-        return torch.zeros(shape, dtype=output.plain.dtype, device=output.plain.device)
-    return total.reshape(shape)
-
-
-def _alike(vectors: Any, nest: pytree.TreeSpec, name: str, whose: str) -> list[Any]:
-    leaves, own = pytree.tree_flatten(vectors, is_leaf=lambda leaf: isinstance(leaf, MaskedTensor))
-    if own != nest:
-        raise ValueError(f"{name} must be nested as {whose} are, {nest}, found {own}")
-    for leaf in leaves:
-        if not isinstance(leaf, (Tensor, MaskedTensor)):
-            raise TypeError(f"{name} must be tensors, found {type(leaf).__name__}")
-    return leaves
+def _or_zeros(rows: Tensor | None, number: int, node: Node) -> Tensor:
+    """Rows in the shape (number, B, ...); None is zero."""
+    shape = (number, *node.shape)
+    if rows is None:
+        return torch.zeros(shape, dtype=node.plain.dtype, device=node.plain.device)
+    return rows.reshape(shape)
 
 
 def _vectors(
-    vector: Tensor | MaskedTensor, of: Node, name: str, between: torch.Size | None
-) -> tuple[Tensor, torch.Size]:
-    """Vectors (N, B, ...) for ``of`` (B, ...), and the shape that N had."""
-    features = of.shape[1:]
-    extra = vector.ndim - len(of.shape)
-    fits = extra >= 0 and vector.shape[:1] == of.shape[:1] and vector.shape[1 + extra :] == features
-    if not fits or (between is not None and vector.shape[1 : 1 + extra] != between):
-        wanted = ["B", "*N", *map(str, features)]
-        raise ValueError(
-            f"{name} must have shape ({', '.join(wanted)}) with B = {of.shape[0]} for {of.name} {tuple(of.shape)}, and "
-            f"the same N everywhere, found {tuple(vector.shape)}"
-        )
-    shape = vector.shape[1 : 1 + extra]
-    plain = vector.filled(0) if isinstance(vector, MaskedTensor) else vector
-    if of.mask is not None:
-        mask = of.mask.reshape(of.mask.shape[:1] + (1,) * extra + of.mask.shape[1:])
-        plain = torch.where(mask, plain, 0)
-    together = plain.reshape(vector.shape[0], shape.numel(), *features)
-    return together.movedim(1, 0).to(of.plain.dtype), shape
+    vectors: Any, nodes: list[Node], nest: pytree.TreeSpec, name: str, whose: str
+) -> tuple[list[Tensor], torch.Size]:
+    """Vectors (N, B, ...) for each of the nodes (B, ...), and the shape that N had."""
+    leaves, own = pytree.tree_flatten(vectors, is_leaf=lambda leaf: isinstance(leaf, MaskedTensor))
+    if own != nest:
+        raise ValueError(f"{name} must be nested as {whose} are, {nest}, found {own}")
+    found: list[Tensor] = []
+    between: torch.Size | None = None
+    for vector, node in zip(leaves, nodes, strict=True):
+        if not isinstance(vector, (Tensor, MaskedTensor)):
+            raise TypeError(f"{name} must be tensors, found {type(vector).__name__}")
+        features, extra = node.shape[1:], vector.ndim - len(node.shape)
+        shape = vector.shape[1 : 1 + max(extra, 0)]
+        fits = extra >= 0 and vector.shape[:1] == node.shape[:1] and vector.shape[1 + extra :] == features
+        if not fits or between not in (None, shape):
+            wanted = ["B", "*N", *map(str, features)]
+            raise ValueError(
+                f"{name} must have shape ({', '.join(wanted)}) with B = {node.shape[0]} for {node.name} "
+                f"{tuple(node.shape)}, and the same N everywhere, found {tuple(vector.shape)}"
+            )
+        between = shape
+        plain = vector.filled(0) if isinstance(vector, MaskedTensor) else vector
+        if node.mask is not None:
+            mask = node.mask.reshape(node.mask.shape[:1] + (1,) * extra + node.mask.shape[1:])
+            plain = torch.where(mask, plain, 0)
+        together = plain.reshape(vector.shape[0], shape.numel(), *features)
+        found.append(together.movedim(1, 0).to(node.plain.dtype))
+    assert between is not None  # there is at least one node
+    return found, between
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
