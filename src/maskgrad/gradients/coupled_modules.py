@@ -54,10 +54,9 @@ def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
         >>> mg.find_coupling(model.eval(), torch.randn(8, 3))
         {}
     """
-    args, kwargs = _call_of(batch)
-    samples = _number_of_samples(args, kwargs)
+    args, kwargs, samples = _call_of(batch)
     search = _Search(model, samples)
-    with search.watching(), _as_it_was(model), torch.enable_grad():
+    with search.hooks(), _as_it_was(model), torch.enable_grad():
         model(*args, **kwargs)
     return search.found
 
@@ -87,13 +86,13 @@ class _Search:
         self._running: list[_Call] = []
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def hooks(self) -> Iterator[None]:
         with ExitStack() as stack:
             for module in self._names:
-                before = module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=False)
-                after = module.register_forward_hook(self._after)
-                stack.callback(before.remove)
-                stack.callback(after.remove)
+                stack.callback(
+                    module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=False).remove
+                )
+                stack.callback(module.register_forward_hook(self._after).remove)
             yield
 
     def _before(
@@ -178,15 +177,12 @@ def _as_it_was(model: nn.Module) -> Iterator[None]:
                         buffer.copy_(values)
 
 
-def _call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    if isinstance(batch, (tuple, list)):
-        return tuple(batch), {}
-    return (batch,), {}
-
-
-def _number_of_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+    """Positional and keyword arguments of the model, and the number of samples."""
+    kwargs = dict(batch) if isinstance(batch, Mapping) else {}
+    args = (
+        () if isinstance(batch, Mapping) else tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    )
     leaves = pytree.tree_leaves((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, MaskedTensor))
     first = next((leaf for leaf in leaves if isinstance(leaf, (Tensor, MaskedTensor)) and leaf.ndim), None)
     if first is None:
@@ -198,4 +194,4 @@ def _number_of_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         raise ValueError(
             f"batch must hold at least two samples, found a tensor of shape {tuple(first.shape)}"
         )
-    return int(first.shape[0])
+    return args, kwargs, int(first.shape[0])
