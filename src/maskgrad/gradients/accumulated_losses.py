@@ -1,4 +1,4 @@
-"""What a micro-batch brings: the sum of its losses, which is propagated, and how many losses there are."""
+"""The losses of a micro-batch: the sum that is differentiated, and how many losses there are."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 
-__all__ = ["ONE", "Losses", "Mean", "Part", "Plan", "Seen", "checked_mean", "parts_of"]
+__all__ = ["ONE", "LossSum", "Losses", "Mean", "Part", "Plan", "parts_of"]
 
 Mean = Literal["entry", "sequence"]
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
 
 _REDUCED = (
-    "{name} a reduced loss (0-dim) without count=, and how many entries it is the mean of cannot be known: pass "
-    'count=, or reduction="none" and let backward() add up'
+    "{name} a reduced loss (0-dim) without count=, so that the number of its entries is unknown: pass count=, or an "
+    'unreduced loss, from reduction="none"'
 )
 _UNKNOWN = (
-    "{name} a plain tensor of shape {shape} without count= or mask=; which of its entries count cannot be known "
+    "{name} a plain tensor of shape {shape} without count= or mask=, so that it is unknown which of its entries count "
     "(ignore_index leaves zeros in it): pass count=, mask=, or a masked target"
 )
 
@@ -31,32 +32,32 @@ class Part(NamedTuple):
     """One loss of a micro-batch: the sum of ``loss * times`` is that of ``number`` entries."""
 
     loss: Tensor | None
-    """With its history. None: there is nothing."""
+    """In a graph. None: this micro-batch lacks the loss."""
     times: int
     number: int | Tensor
-    """A tensor where asking for the number would wait for a device."""
+    """A tensor where an int would need a synchronization."""
     size: int
-    """At least as many as ``number``, known without waiting."""
+    """At least as many as ``number``, known without a synchronization."""
     mask: Tensor | None = None
     """Of which of its entries it is the sum; None: of all."""
 
     @property
     def nothing_counts(self) -> bool:
-        """Whether it is known that nothing has to be propagated, which ``0 * nan`` would be NaN of."""
+        """Whether there is nothing to differentiate, as far as is known; ``0 * nan`` would be NaN."""
         return isinstance(self.number, int) and self.number == 0
 
     def total(self) -> Tensor:
-        """The sum of the entries, without a history, in at least float32."""
+        """The sum of the entries, detached, in at least float32."""
         assert self.loss is not None
         values = self.loss.detach()
         if not values.ndim:
             return values
         if self.mask is not None:
             values = torch.where(self.mask, values, 0)
-        return values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+        return values.sum(dtype=widened_dtype(values.dtype))
 
     def direction(self, seed: Tensor) -> Tensor:
-        """What is propagated from ``loss``, if ``seed`` is from its sum."""
+        """The gradient by ``loss`` if ``seed`` is that by its sum."""
         assert self.loss is not None
         if self.mask is not None:
             return torch.where(self.mask, seed, 0)
@@ -71,20 +72,19 @@ class Plan(NamedTuple):
     weights: tuple[float, ...]
 
     def described(self) -> str:
-        """A text, part by part separated by ``"; "``."""
+        """For messages."""
         if self.names is None:
             return "one loss"
         named = zip(self.names, self.weights, strict=True)
         return "; ".join(f"a loss {n.replace(';', ',')!r} with weight {w}" for n, w in named)
 
 
-class Seen:
-    """What has been propagated of one loss since the last division.
+class LossSum:
+    """The losses of one name since the last division.
 
-    Args:
-        exponent: sums are those of the losses times two to the power of minus this, which is exact; -1: not known yet.
-        expected: the number that the sums are divided by already, 0 for none: that of the step before, where it costs
-            nothing to be wrong. A step with as many losses needs no division then.
+    Sums are those of the losses times two to the power of minus ``exponent``, which is exact; -1: not known yet. Where
+    ``expected`` is not 0 they are divided by that number instead, that of the step before: a step with as many losses
+    needs no division then.
     """
 
     __slots__ = ("counts", "expected", "exponent", "values")
@@ -95,13 +95,13 @@ class Seen:
         self.counts: list[int | Tensor] = []
 
     def scaled(self, number: int) -> float:
-        """How often a loss of so many entries is in the sums."""
+        """The factor with which a loss of so many entries is in the sums."""
         if self.expected:
             return number / self.expected
         return math.ldexp(number, -max(self.exponent, 0))
 
     def count(self) -> int:
-        """Of how many losses the sums are."""
+        """The number of losses in the sums."""
         return int(sum(self.counts))
 
     def total(self) -> float:
@@ -117,16 +117,10 @@ ONE = Plan(None, (1.0,))
 NOTHING = Part(None, 0, 0, 0)
 
 
-def checked_mean(mean: object) -> None:
-    """ValueError if it is none of :data:`Mean`."""
-    if mean not in ("entry", "sequence"):
-        raise ValueError(f"mean must be 'entry' or 'sequence', found {mean!r}")
-
-
 def parts_of(
     losses: Losses, count: Any, mask: Any, weights: Mapping[str, float] | None, mean: Mean
 ) -> tuple[Plan, list[Part]]:
-    """Read the arguments of one call; raises TypeError or ValueError, and has changed nothing then."""
+    """Read the arguments of one call."""
     counted = type(count) is int and count > 0 and mask is None and weights is None
     if counted and type(losses) is Tensor and losses.ndim == 0 and losses.requires_grad:  # as most often
         return ONE, [Part(losses, count, count, count)]
@@ -149,13 +143,13 @@ def parts_of(
     names = tuple(sorted(losses))
     counts, masks, factors = count or {}, mask or {}, weights or {}
     parts = [
-        _part(losses[n], counts.get(n), masks.get(n), mean, f"losses[{n!r}] is", may_lack=True) for n in names
+        _part(losses[n], counts.get(n), masks.get(n), mean, f"losses[{n!r}] is", optional=True) for n in names
     ]
     return Plan(names, tuple(_weight(n, factors.get(n, 1.0)) for n in names)), parts
 
 
-def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: bool = False) -> Part:
-    if loss is None and may_lack:
+def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, optional: bool = False) -> Part:
+    if loss is None and optional:
         return NOTHING
     if not isinstance(loss, (Tensor, MaskedTensor)):
         raise TypeError(f"{name} of type {type(loss).__name__}; expected a tensor or a MaskedTensor")
@@ -167,63 +161,47 @@ def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, may_lack: boo
             raise ValueError(_REDUCED.format(name=name))
         if mask is not None:
             raise ValueError(
-                f"{name} a reduced loss (0-dim), to which a mask has nothing to say; pass count= alone"
+                f"{name} a reduced loss (0-dim), which mask= cannot select from; pass count= alone"
             )
         plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
-        return _with_history(Part(plain, number, number, number), name)
+        return _differentiable(Part(plain, number, number, number), name)
     if mask is not None:
-        loss = _under(mask, loss, name)
+        if isinstance(loss, MaskedTensor):
+            raise ValueError(f"{name} masked already; mask= is for plain losses")
+        loss = masked(loss, mask)
     if isinstance(loss, MaskedTensor):
         per = loss
         if mean == "sequence" and loss.ndim > 1:
-            wide = torch.promote_types(loss.dtype, torch.float32)
-            per = loss.mean(dim=tuple(range(1, loss.ndim)), dtype=wide)
-        counted = _host(per.num_specified()) if number is None else number
+            per = loss.mean(dim=tuple(range(1, loss.ndim)), dtype=widened_dtype(loss.dtype))
+        specified = per.num_specified()
+        counted = number
+        if counted is None:  # as an int where that does not synchronize
+            counted = int(specified) if specified.device.type == "cpu" else specified
         if stored_of(per) is not None:
-            return _with_history(Part(_sum(per), 1, counted, per.numel()), name)
+            total = per.sum(dtype=widened_dtype(per.dtype))
+            return _differentiable(Part(total, 1, counted, per.numel()), name)
         values, known = per._dense()
-        return _with_history(Part(values, 1, counted, per.numel(), known), name)
+        return _differentiable(Part(values, 1, counted, per.numel(), known), name)
     if number is None:
         raise ValueError(_UNKNOWN.format(name=name, shape=tuple(loss.shape)))
     if mean == "sequence" and loss.ndim > 1:
         raise ValueError(
-            f"{name} a plain tensor of shape {tuple(loss.shape)}, and with mean='sequence' it must be known which "
-            "entries of a sample count: pass mask=, a masked target, or one number for each sample"
+            f"{name} a plain tensor of shape {tuple(loss.shape)}, and mean='sequence' needs to know which entries "
+            "of a sample count: pass mask=, a masked target, or one number for each sample"
         )
-    return _with_history(Part(loss, 1, number, max(loss.numel(), number)), name)
+    return _differentiable(Part(loss, 1, number, max(loss.numel(), number)), name)
 
 
-def _with_history(part: Part, name: str) -> Part:
-    """The same; raises if something counts and cannot be propagated."""
+def _differentiable(part: Part, name: str) -> Part:
+    """The same; ValueError if something counts that requires no gradient."""
     if part.nothing_counts:
         return part._replace(times=0)
     assert part.loss is not None
     if not part.loss.requires_grad:
         raise ValueError(
-            f"{name} without a history: nothing of it requires a gradient (computed under torch.no_grad, or detached)"
+            f"{name} not part of a graph: it requires no gradient; compute it without torch.no_grad() and detach()"
         )
     return part
-
-
-def _sum(losses: MaskedTensor) -> Tensor:
-    """0-dim, in at least float32."""
-    if losses.dtype in (torch.float16, torch.bfloat16):
-        return losses.sum(dtype=torch.float32)  # type: ignore[no-any-return]
-    return losses.sum()  # type: ignore[no-any-return]
-
-
-def _under(mask: Any, loss: Tensor | MaskedTensor, name: str) -> MaskedTensor:
-    if isinstance(loss, MaskedTensor):
-        raise ValueError(f"{name} masked already; mask= is for plain losses")
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
-        found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a Boolean tensor, True = counts, found {found}")
-    return masked(loss, mask)
-
-
-def _host(number: Tensor) -> int | Tensor:
-    """As an int, where that waits for nobody."""
-    return int(number) if number.device.type == "cpu" else number
 
 
 def _count(count: Any) -> int:

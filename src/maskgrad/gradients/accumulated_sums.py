@@ -1,7 +1,7 @@
-"""Sums of gradients over micro-batches, one set for each loss, gathered where PyTorch gathers: in ``.grad``.
+"""Sums of gradients over micro-batches, one set for each loss, accumulated where PyTorch does: in ``.grad``.
 
 With one loss the sum is in ``.grad`` all the time. With several, that of the loss whose backward pass runs is. What
-``.grad`` cannot add up by itself (masked gradients, slots) is taken out after each pass and added here.
+``.grad`` cannot add up by itself (masked gradients, padded rows) is taken out after each pass and added here.
 """
 
 from __future__ import annotations
@@ -17,57 +17,49 @@ from maskgrad.gradients.added import added
 from maskgrad.gradients.attached import (
     AnyGradient,
     attached_gradient,
+    current_gradient,
     grad_dtype,
-    gradient_or_none,
     keep_attached,
     replace_gradient,
     set_grad_dtype,
 )
-from maskgrad.gradients.gradient import read
+from maskgrad.gradients.gradient import is_strided, read
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["GradientSums", "Parameters", "leftover", "listed"]
+__all__ = ["GradientSums", "Parameters", "check_no_gradients", "divided", "parameter_list"]
 
 Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 
-#: What ``.grad`` adds up by itself; others are looked at.
+#: Types that ``.grad`` adds up by itself.
 _ADDS_UP = frozenset({Tensor, type(None)})
 _PLAIN = frozenset({Tensor, torch.strided})
 _HALVES = frozenset(HALVES)
 
 
 class GradientSums:
-    """The sums of one step.
-
-    Args:
-        params: those that are trained.
-        losses: how many losses have sums of their own.
-
-    Raises:
-        RuntimeError: a parameter has a gradient already.
-    """
+    """The sums of one step, for each of ``losses`` losses; RuntimeError if a parameter has a gradient already."""
 
     def __init__(self, params: Sequence[Tensor], losses: int) -> None:
         self.params = params
         self._kept: list[list[Any]] = [[None] * len(params) for _ in range(losses)]
         self._apart: list[dict[int, AnyGradient]] = [{} for _ in range(losses)]
-        self._swapping = losses > 1
+        self._several = losses > 1
         self._grads: list[Any] = []
         self._versions: list[int] = []
-        # On PyTorch/XLA a masked gradient hangs on the parameter, which nothing in .grad tells.
-        self._elsewhere = any(param.is_xla for param in params)  # type: ignore[attr-defined]
-        if any(param.grad is not None for param in params) or self._elsewhere:
-            refuse_leftovers(params)
+        # On PyTorch/XLA a masked gradient is an attribute of the parameter, and .grad does not show it.
+        self._is_xla = any(param.is_xla for param in params)  # type: ignore[attr-defined]
+        if any(param.grad is not None for param in params) or self._is_xla:
+            check_no_gradients(params)
         self._dtypes: dict[int, torch.dtype | None] = {}
         if not _HALVES.isdisjoint([param.dtype for param in params]):
-            self._gather_wide()
+            self._accumulate_in_float32()
         self._note()
 
-    def begins_again(self) -> bool:
+    def can_be_reused(self) -> bool:
         """Whether these sums serve another step: of one loss, finished, with no gradients left and no halves."""
-        if self._swapping or self._elsewhere or self._dtypes or self._apart[0]:
+        if self._several or self._is_xla or self._dtypes or self._apart[0]:
             return False
         if any(param.grad is not None or param.dtype in _HALVES for param in self.params):
             return False
@@ -80,9 +72,9 @@ class GradientSums:
         return not self._dtypes
 
     def backward(self, place: int, loss: Tensor, seed: Tensor, retain_graph: bool) -> None:
-        """Propagate ``seed`` from ``loss``, and add what comes of it to the sums of the loss at ``place``."""
+        """Backward from ``loss`` with ``seed``; the gradients are added to the sums of the loss at ``place``."""
         kept = self._kept[place]
-        if self._swapping:
+        if self._several:
             for param, gradient in zip(self.params, kept, strict=True):
                 if gradient is not None:
                     param.grad = gradient
@@ -92,9 +84,9 @@ class GradientSums:
             self._after(place)
 
     def changed(self) -> bool:
-        """Whether somebody else has written to, added to, replaced or removed what is in ``.grad``.
+        """Whether something in ``.grad`` was written to, added to, replaced or removed since the last pass.
 
-        A hook on each parameter would tell, too, and takes ten times as long in each backward pass.
+        A hook on each parameter would see it, too, and takes ten times as long in each backward pass.
         """
         grads = self._grads
         for place, param in enumerate(self.params):
@@ -102,39 +94,32 @@ class GradientSums:
                 return True
         return [gradient._version for gradient in grads if gradient is not None] != self._versions
 
-    def times(self, loss: int, factor: float) -> None:
+    def scale(self, loss: int, factor: float) -> None:
         """Multiply all sums of a loss by a power of two, which is exact."""
-        for gradient in self._in_place(loss):
-            gradient.mul_(factor)
+        for gradient in self._kept[loss] if self._several else [param.grad for param in self.params]:
+            if gradient is not None:
+                gradient.mul_(factor)
         for place, apart in self._apart[loss].items():
             self._apart[loss][place] = _by(apart, 1 / factor)
         self._note()
 
     def summed(self, loss: int, place: int) -> AnyGradient | None:
         """The sum of a loss for one parameter."""
-        gradient = self._kept[loss][place] if self._swapping else self.params[place].grad
+        gradient = self._kept[loss][place] if self._several else self.params[place].grad
         apart = self._apart[loss].get(place)
         if gradient is None or apart is None:
             return apart if gradient is None else gradient
         return added([gradient, apart])
 
     def divided(self, divisors: Sequence[float], in_place: bool) -> list[AnyGradient | None]:
-        """For each parameter the sum over the losses of what they have divided by their divisors (inf: none of it)."""
-        if in_place:
-            return self._divided_in_place(divisors)
-        found: list[AnyGradient | None] = []
-        for place in range(len(self.params)):
-            parts = [
-                _by(gradient, divisor)
-                for loss, divisor in enumerate(divisors)
-                if (gradient := self.summed(loss, place)) is not None
-            ]
-            found.append(parts[0] if len(parts) == 1 else added(parts) if parts else None)
-        return found
+        """For each parameter the sum over the losses of their sums by their divisors (inf: none of it)."""
+        places = range(len(self.params))
+        sums = [[self.summed(loss, place) for place in places] for loss in range(len(divisors))]
+        return divided(sums, divisors, in_place)
 
-    def divided_where_they_are(self, divisor: float) -> bool:
+    def divide_in_place(self, divisor: float) -> bool:
         """Divide the sums of the only loss in ``.grad``, if that is all there is to do."""
-        if self._swapping or self._dtypes or self._apart[0] or divisor in (0, math.inf):
+        if self._several or self._dtypes or self._apart[0] or divisor in (0, math.inf):
             return False
         dense = [gradient for param in self.params if (gradient := param.grad) is not None]
         kinds = {*map(type, dense)} | {gradient.layout for gradient in dense}
@@ -145,14 +130,8 @@ class GradientSums:
         self._grads = []  # the user frees them
         return True
 
-    def by(self, gradients: Sequence[AnyGradient | None], divisor: float) -> list[AnyGradient | None]:
-        """Sums that came from elsewhere, divided in place where that is possible."""
-        dense: list[Any] = [g for g in gradients if _is_plain(g)]
-        _divide(dense, divisor)
-        return [g if g is None or _is_plain(g) else _by(g, divisor) for g in gradients]
-
     def write(self, gradients: Sequence[AnyGradient | None]) -> None:
-        """Put finished gradients in the place of the sums, in the parameters' dtypes."""
+        """Replace the sums by finished gradients, in the parameters' dtypes."""
         for place, (param, gradient) in enumerate(zip(self.params, gradients, strict=True)):
             if gradient is None:
                 continue
@@ -163,11 +142,16 @@ class GradientSums:
                 set_grad_dtype(param, self._dtypes[place])
             if param.grad is gradient:
                 continue
-            _put(param, _in_dtype(gradient, dtype))
+            finished = _in_dtype(gradient, dtype)
+            if isinstance(finished, Tensor) and finished.layout in (torch.strided, torch.sparse_coo):
+                replace_gradient(param, finished)
+            else:
+                param.grad = None
+                keep_attached(param, finished)
         self.close()
 
     def close(self) -> None:
-        """Let parameters gather their gradients as they did before."""
+        """Put back the dtypes in which parameters accumulate gradients."""
         for place, dtype in self._dtypes.items():
             param, gradient = self.params[place], self.params[place].grad
             if grad_dtype(param) is dtype:
@@ -178,21 +162,21 @@ class GradientSums:
                 param.grad = gradient.to(dtype or param.dtype)
         self._dtypes = {}
 
-    def _gather_wide(self) -> None:
-        """Let halves gather in float32."""
+    def _accumulate_in_float32(self) -> None:
+        """For parameters of half precision."""
         for place, param in enumerate(self.params):
-            if param.dtype in HALVES and not hasattr(param, "device_mesh"):  # a DTensor's gather elsewhere
+            if param.dtype in HALVES and not hasattr(param, "device_mesh"):  # a DTensor accumulates elsewhere
                 self._dtypes[place] = grad_dtype(param)
                 param.grad = None
                 set_grad_dtype(param, torch.float32)
 
     def _after(self, loss: int) -> None:
-        """Keep what ``.grad`` cannot add up, or has no place for, and note what is there now."""
+        """Move away what ``.grad`` cannot add up, or has no place for, and note what is there now."""
         self._note()
-        if self._elsewhere or self._dtypes or not _ADDS_UP.issuperset(map(type, self._grads)):
-            self._take_apart(loss)
+        if self._is_xla or self._dtypes or not _ADDS_UP.issuperset(map(type, self._grads)):
+            self._move_apart(loss)
             self._note()
-        if self._swapping:
+        if self._several:
             self._kept[loss] = self._grads
             for param in self.params:
                 param.grad = None
@@ -202,7 +186,7 @@ class GradientSums:
         self._grads = [param.grad for param in self.params]
         self._versions = [gradient._version for gradient in self._grads if gradient is not None]
 
-    def _take_apart(self, loss: int) -> None:
+    def _move_apart(self, loss: int) -> None:
         apart = self._apart[loss]
         for place, param in enumerate(self.params):
             gradient = attached_gradient(param)
@@ -213,30 +197,23 @@ class GradientSums:
                 keep_attached(param, None)
                 param.grad = None
 
-    def _in_place(self, loss: int) -> list[Tensor]:
-        held = self._kept[loss] if self._swapping else [param.grad for param in self.params]
-        return [gradient for gradient in held if gradient is not None]
 
-    def _divided_in_place(self, divisors: Sequence[float]) -> list[AnyGradient | None]:
-        sums = [
-            [self.summed(loss, place) for place in range(len(self.params))] for loss in range(len(divisors))
+def divided(
+    sums: Sequence[Sequence[AnyGradient | None]], divisors: Sequence[float], in_place: bool
+) -> list[AnyGradient | None]:
+    """For each parameter what the losses' ``sums`` by their divisors add up to; ``in_place`` where that is possible."""
+    if in_place:
+        for gradients, divisor in zip(sums, divisors, strict=True):
+            _divide([gradient for gradient in gradients if is_strided(gradient)], divisor)
+    found: list[AnyGradient | None] = []
+    for of_losses in zip(*sums, strict=True):
+        parts = [
+            gradient if in_place and is_strided(gradient) else _by(gradient, divisor)
+            for gradient, divisor in zip(of_losses, divisors, strict=True)
+            if gradient is not None
         ]
-        for divisor, gradients in zip(divisors, sums, strict=True):
-            _divide([g for g in gradients if _is_plain(g)], divisor)
-            for place, gradient in enumerate(gradients):
-                if gradient is not None and not _is_plain(gradient):
-                    gradients[place] = _by(gradient, divisor)
-        if len(sums) == 1:
-            return sums[0]
-        found: list[AnyGradient | None] = []
-        for parts in zip(*sums, strict=True):
-            present = [part for part in parts if part is not None]
-            found.append(present[0] if len(present) == 1 else added(present) if present else None)
-        return found
-
-
-def _is_plain(gradient: AnyGradient | None) -> bool:
-    return isinstance(gradient, Tensor) and gradient.layout is torch.strided
+        found.append(added(parts) if len(parts) > 1 else parts[0] if parts else None)
+    return found
 
 
 def _divide(dense: list[Any], divisor: float) -> None:
@@ -263,8 +240,7 @@ def _divide_plain(dense: list[Any], divisor: float) -> None:
 
 def _by(gradient: AnyGradient, divisor: float) -> AnyGradient:
     """The gradient, merged, in at least float32, by ``divisor``; nothing is written in place."""
-    if _is_plain(gradient):
-        assert isinstance(gradient, Tensor)
+    if is_strided(gradient):
         return torch.zeros_like(gradient) if divisor == float("inf") else gradient / divisor
     part = read(gradient, "a gradient").wide().merged()
     values = torch.zeros_like(part.values) if divisor == float("inf") else part.values / divisor
@@ -272,46 +248,26 @@ def _by(gradient: AnyGradient, divisor: float) -> AnyGradient:
 
 
 def _in_dtype(gradient: AnyGradient, dtype: torch.dtype) -> AnyGradient:
-    if gradient.dtype is dtype:
-        return gradient
     if isinstance(gradient, PaddedRows):
         return gradient.with_values(gradient.values.to(dtype))
     return gradient.to(dtype)
 
 
-def _put(param: Tensor, gradient: AnyGradient) -> None:
-    held = isinstance(gradient, Tensor) and gradient.layout in (torch.strided, torch.sparse_coo)
-    if not held:
-        param.grad = None
-        keep_attached(param, gradient)
-        return
-    replace_gradient(param, gradient)
-
-
-def refuse_leftovers(params: Sequence[Tensor]) -> None:
-    """RuntimeError if one of them has a gradient, of zeros excepted."""
+def check_no_gradients(params: Sequence[Tensor]) -> None:
+    """RuntimeError if one of them has a gradient, except zeros."""
     for param in params:
-        gradient = gradient_or_none(param)
+        gradient = current_gradient(param)
         if gradient is None:
             continue
-        if _is_plain(gradient) and not bool(gradient.any()):  # type: ignore[union-attr]
+        if is_strided(gradient) and not bool(gradient.any()):
             continue  # zero_grad(set_to_none=False)
         raise RuntimeError(
-            f"a parameter of shape {tuple(param.shape)} has a .grad from before, which would be divided together with "
-            "the new ones; call optimizer.zero_grad() after each step, before the first backward()"
+            f"a parameter of shape {tuple(param.shape)} has a .grad from before, which would be divided with the new "
+            "ones; call optimizer.zero_grad() after each step, before the first backward()"
         )
 
 
-def leftover(params: Sequence[Tensor]) -> Exception | None:
-    """What :func:`refuse_leftovers` raises."""
-    try:
-        refuse_leftovers(params)
-    except (RuntimeError, ValueError) as error:
-        return error
-    return None
-
-
-def listed(given: Parameters) -> list[Tensor]:
+def parameter_list(given: Parameters) -> list[Tensor]:
     """Each parameter once, in their order; TypeError or ValueError if they are none."""
     if isinstance(given, nn.Module):
         given = given.parameters()
@@ -325,6 +281,6 @@ def listed(given: Parameters) -> list[Tensor]:
         found.setdefault(id(param), param)
     if not found:
         raise ValueError(
-            "there are no parameters; give a module that has some, and no iterator that is used up"
+            "there are no parameters; pass a module that has some, and no iterator that is used up"
         )
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Who accumulates together: this process alone, or the ranks that somebody who knows them hands in."""
+"""Who accumulates together: this process alone, or the ranks that ``maskgrad.distributed`` finds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from maskgrad.gradients.accumulated_losses import Plan
 from maskgrad.gradients.attached import AnyGradient
 
-__all__ = ["Alone", "RanksTogether", "Tally", "found_ranks", "let_ranks_be_found", "there_are_groups"]
+__all__ = ["Alone", "Ranks", "Tally", "found_ranks", "let_ranks_be_found", "there_are_groups"]
 
 
 class Tally(NamedTuple):
@@ -28,67 +28,52 @@ class Tally(NamedTuple):
     mean: str = "entry"
 
 
-class RanksTogether(Protocol):
-    """What several ranks do for an accumulator."""
+class Ranks(Protocol):
+    """What several ranks do for an accumulator; as written here, one process."""
 
-    size: int
-    silenced: bool
-    """Whether somebody's exchange is switched off for as long as this is open."""
-    in_step: bool
+    size: int = 1
+    silenced: bool = False
+    """Whether a wrapper's exchange is switched off until :meth:`close`."""
+    in_step: bool = False
     """Whether every rank has to take part in every backward pass."""
 
-    def agree(self, own: Tally | None, refusal: Exception | None) -> Tally:
-        """What all have accumulated; raises on all ranks if one of them refuses, or they do not mean the same."""
-
-    def reduce_shards(self) -> None:
-        """Let those that divide parameters among the ranks add up what they have gathered."""
-
-    def exchanged(
-        self, params: Sequence[Tensor], gradients: Sequence[AnyGradient | None]
-    ) -> list[AnyGradient | None]:
-        """The sums over the ranks, nothing written."""
-
-    def close(self) -> None:
-        """Switch everything on again."""
-
-
-class Alone:
-    """One process."""
-
-    size, silenced, in_step = 1, False, False
-
-    def agree(self, own: Tally | None, refusal: Exception | None) -> Tally:
-        """What this process has."""
-        if refusal is not None:
-            raise refusal
+    def agree(self, own: Tally | None, error: Exception | None) -> Tally:
+        """What all have accumulated; raises on all ranks if one has an error, or their plans differ."""
+        if error is not None:
+            raise error
         assert own is not None
         return own
 
     def reduce_shards(self) -> None:
-        """Nothing is divided."""
+        """Let ``fully_shard`` reduce the gradients that it has accumulated."""
+        return
 
     def exchanged(
-        self,
-        params: Sequence[Tensor],  # noqa: ARG002
-        gradients: Sequence[AnyGradient | None],
+        self, params: Sequence[Tensor], gradients: Sequence[AnyGradient | None]
     ) -> list[AnyGradient | None]:
-        """The same."""
+        """The sums over the ranks; nothing is written."""
+        del params
         return list(gradients)
 
     def close(self) -> None:
-        """Nothing was switched off."""
+        """Let wrappers exchange again."""
+        return
 
 
-Finder = Callable[[nn.Module | None, Sequence[Tensor], Any], RanksTogether]
+class Alone(Ranks):
+    """One process."""
+
+
+Finder = Callable[[nn.Module | None, Sequence[Tensor], Any], Ranks]
 _FINDERS: list[Finder] = []
 
 
 def let_ranks_be_found(finder: Finder) -> None:
-    """Where there is a process group, ``finder(module, params, group)`` says who accumulates together."""
+    """Where there is a process group, ``finder(module, params, group)`` gives the ranks."""
     _FINDERS.append(finder)
 
 
-def found_ranks(module: nn.Module | None, params: Sequence[Tensor], group: Any) -> RanksTogether:
+def found_ranks(module: nn.Module | None, params: Sequence[Tensor], group: Any) -> Ranks:
     """This process alone where there is no process group."""
     if _FINDERS and (there_are_groups() or group is not None):
         return _FINDERS[-1](module, params, group)

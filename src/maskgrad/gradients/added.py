@@ -1,4 +1,4 @@
-"""The sum of gradients of one parameter, which may be of different kinds. Each result names what any of them names."""
+"""The sum of gradients of one parameter, which may be of different kinds: specified where one of them is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.gradient import AnyGradient, Gradient, read
+from maskgrad.gradients.gradient import AnyGradient, Gradient, read, widened_dtype
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries
@@ -23,18 +22,21 @@ __all__ = ["added", "of_distinct_rows"]
 
 
 def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
-    """Their sum, in at least float32.
+    """Their sum, in at least float32; errors as :func:`maskgrad.gradients.gradient.read`.
 
     A strided one makes it strided, a Boolean mask makes it a MaskedTensor with a mask, PaddedRows alone have the
-    slots of all; sparse ones keep their common layout, or become COO, in which rows may be listed twice.
-
-    Raises:
-        IndexError, ValueError, TypeError: as :func:`maskgrad.gradients.gradient.read`.
+    rows of all; sparse ones keep their common layout, or become COO, in which rows may be listed twice.
     """
-    slots = [g.with_values(g.values.to(_wide(g.dtype))) for g in gradients if isinstance(g, PaddedRows)]
-    if len(slots) == len(gradients):
-        return reduce(PaddedRows.__add__, slots)
-    lists = [g.to(_wide(g.dtype)) for g in gradients if _is_coo(g)]
+    padded = [
+        g.with_values(g.values.to(widened_dtype(g.dtype))) for g in gradients if isinstance(g, PaddedRows)
+    ]
+    if len(padded) == len(gradients):
+        return reduce(PaddedRows.__add__, padded)
+    lists = [
+        g.to(widened_dtype(g.dtype))
+        for g in gradients
+        if isinstance(g, Tensor) and g.layout is torch.sparse_coo
+    ]
     if len(lists) == len(gradients) and len({part.sparse_dim() for part in lists}) == 1:
         return reduce(torch.add, lists)
     parts = [read(g, "a gradient").wide() for g in gradients]
@@ -75,14 +77,6 @@ def of_distinct_rows(
         with contextlib.suppress(ValueError):
             found = found.to_sparse(layout, blocksize=blocksize)
     return found if masked else found.to_sparse_tensor()
-
-
-def _is_coo(gradient: AnyGradient) -> TypeGuard[Tensor]:
-    return isinstance(gradient, Tensor) and gradient.layout is torch.sparse_coo
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _whole(part: Gradient) -> Tensor:

@@ -1,20 +1,33 @@
-"""The gradient that a parameter has in ``.grad``: a tensor of torch, or a masked one (MaskedGradient)."""
+"""The gradient that a parameter has in ``.grad``: a tensor of torch, or a masked one, which PyTorch's tools can read.
+
+Norms and scaling of a masked gradient are right; everything else that PyTorch does with it raises an error.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._compile import _disable_dynamo  # imports the compiler only when it is called
+from torch.optim.optimizer import Optimizer
+from torch.utils._pytree import tree_map_only
 
 from maskgrad.gradients.gradient import AnyGradient
-from maskgrad.gradients.masked_grad import MaskedGradient
+from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
+from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor.tensor import stored_of
 
 __all__ = [
     "AnyGradient",
+    "MaskedGradient",
     "attached_gradient",
     "current_gradient",
     "grad_dtype",
-    "gradient_or_none",
     "keep_attached",
     "replace_gradient",
     "set_grad_dtype",
@@ -22,6 +35,30 @@ __all__ = [
 
 _ATTRIBUTE = "_maskgrad_gradient"
 _HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in PyTorch 2.9, which PyTorch/XLA needs
+
+aten = torch.ops.aten
+#: Norms, to which a missing gradient contributes nothing.
+NORMS = frozenset({aten.linalg_vector_norm, aten.norm, aten._foreach_norm})
+#: Functions that read entries: a missing gradient is 0.
+READING = frozenset(
+    {aten.abs, aten.eq, aten.ne, aten.isnan, aten.isinf, aten.sum, aten.amax, aten.max, aten.all, aten.any}
+)
+#: Functions that change the specified entries in place.
+SCALING = frozenset(
+    getattr(aten, name)
+    for names in ("mul_", "div_", "neg_", "clamp_", "clamp_min_", "clamp_max_")
+    for name in (names, f"_foreach_{names}")
+    if hasattr(aten, name)
+)
+UNSCALING = aten._amp_foreach_non_finite_check_and_unscale_
+SAME = frozenset({aten.detach, aten.detach_, aten.alias})
+COPYING = frozenset({aten.clone, aten._to_copy})
+
+NOT_MASKED = (
+    "the gradient of a parameter of shape {shape} is masked (mg.attach_gradient, or a table with a capacity): {who} "
+    "would take its other entries for zeros. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
+    "make it dense first, with zeros where there is none: param.grad = param.grad.to_dense()"
+)
 
 
 def attached_gradient(param: Tensor) -> AnyGradient | None:
@@ -34,10 +71,10 @@ def attached_gradient(param: Tensor) -> AnyGradient | None:
 
 
 def keep_attached(param: Tensor, gradient: AnyGradient | None) -> None:
-    """Attach a gradient that is known to fit, detached; None removes what is attached.
+    """Attach a gradient that is known to fit, detached; None removes it.
 
-    It is put in ``.grad``, so that whoever reads that sees it: a dense or COO tensor as it is, others as a
-    :class:`MaskedGradient`. PyTorch/XLA has no such tensors; there it hangs on the parameter.
+    In ``.grad`` everybody sees it: dense or COO as it is, others as :class:`MaskedGradient`. PyTorch/XLA has no such
+    tensors; there it is an attribute of the parameter.
     """
     if hasattr(param, _ATTRIBUTE):
         delattr(param, _ATTRIBUTE)
@@ -65,8 +102,8 @@ def _hold(param: Tensor, gradient: AnyGradient) -> None:
 _hold_uncompiled = _disable_dynamo(_hold)
 
 
-def current_gradient(param: Tensor, name: str) -> AnyGradient | None:
-    """The gradient a step uses: the attached one, or ``.grad``; both at once are refused, none is None."""
+def current_gradient(param: Tensor, name: str = "a parameter") -> AnyGradient | None:
+    """The gradient a step uses: the attached one, or ``.grad``; None if there is none, ValueError if there are both."""
     gradient = param.grad
     if type(gradient) is MaskedGradient:
         return gradient.gradient  # type: ignore[no-any-return]
@@ -75,22 +112,17 @@ def current_gradient(param: Tensor, name: str) -> AnyGradient | None:
         return gradient
     if gradient is not None:
         raise ValueError(
-            f"{name} has an attached gradient and a .grad; which one is meant cannot be known. Remove one: "
+            f"{name} has an attached gradient and a .grad; it is ambiguous which one is meant. Remove one: "
             "mg.attach_gradient(param, None) or param.grad = None"
         )
     return attached
 
 
-def gradient_or_none(param: Tensor) -> AnyGradient | None:
-    """:func:`current_gradient` for those who do not know the parameter by a name."""
-    return current_gradient(param, "a parameter")
-
-
 def replace_gradient(param: Tensor, gradient: AnyGradient) -> None:
-    """Put ``gradient`` where the parameter's present one is, in ``.grad`` or attached.
+    """Put ``gradient`` in the place of the present one, in ``.grad`` or attached.
 
-    ``.grad`` refuses another dtype than ``param.grad_dtype``, and that cannot be changed while there is a
-    gradient; hence the order. Where there is no ``grad_dtype``, what ``.grad`` cannot hold is attached.
+    ``.grad`` must have ``param.grad_dtype``, which cannot be changed while there is a gradient; hence the order. Where
+    there is no ``grad_dtype``, what ``.grad`` cannot hold is attached.
     """
     if attached_gradient(param) is not None or not isinstance(gradient, Tensor):
         keep_attached(param, gradient)
@@ -105,12 +137,173 @@ def replace_gradient(param: Tensor, gradient: AnyGradient) -> None:
 
 
 def grad_dtype(param: Tensor) -> torch.dtype | None:
-    """The dtype in which ``param`` gathers its gradient; None if any will do."""
+    """The dtype in which ``param`` accumulates its gradient; None: any."""
     dtype: torch.dtype | None = param.grad_dtype if _HAS_GRAD_DTYPE else param.dtype
     return dtype
 
 
 def set_grad_dtype(param: Tensor, dtype: torch.dtype | None) -> None:
-    """Let ``param``, which has no ``.grad`` now, gather its gradient in ``dtype``, if PyTorch can."""
+    """Let ``param``, which has no ``.grad`` now, accumulate its gradient in ``dtype``, if PyTorch supports it."""
     if _HAS_GRAD_DTYPE:
         param.grad_dtype = dtype
+
+
+class MaskedGradient(torch.Tensor):
+    """What ``param.grad`` is where its gradient is masked; ``gradient`` is a MaskedTensor, PaddedRows or sparse tensor.
+
+    Entries without a gradient count as 0 in norms and checks, and stay without one when the others are scaled, so that
+    ``torch.nn.utils.clip_grad_norm_``, ``torch.amp.GradScaler`` and ``zero_grad`` are right. ``to_dense()`` makes a
+    plain tensor. Everything else raises RuntimeError, torch.optim's steps before they change anything.
+    """
+
+    gradient: Any
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, gradient: Any) -> MaskedGradient:
+        """A tensor without memory of its own, around ``gradient``."""
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, gradient.shape, dtype=gradient.dtype, device=gradient.device
+        )
+        made.gradient = gradient
+        observe_steps(_GUARD)
+        return made
+
+    def __init__(self, gradient: Any) -> None:  # noqa: ARG002
+        super().__init__()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"MaskedGradient({self.gradient!r})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MaskedGradient:
+        gradient = self.gradient
+        copied = gradient.clone() if isinstance(gradient, Tensor) else copy.deepcopy(gradient, memo)
+        return MaskedGradient(copied)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return MaskedGradient, (self.gradient,)
+
+    @property  # type: ignore[override]
+    def data(self) -> MaskedGradient:
+        """The same gradient, as PyTorch's modules read and write it when they are converted."""
+        return self.detach()  # type: ignore[return-value]
+
+    @data.setter
+    def data(self, other: MaskedGradient) -> None:
+        torch.Tensor.data.__set__(self, other)  # type: ignore[attr-defined]
+        self.gradient = other.gradient
+
+    def share_memory_(self) -> MaskedGradient:
+        """Put the gradient where other processes see it; it has no memory of its own that PyTorch could put there."""
+        gradient = self.gradient
+        for part in (gradient.rows, gradient.values) if isinstance(gradient, PaddedRows) else (gradient,):
+            part.share_memory_()
+        return self
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError(NOT_MASKED.format(shape=tuple(self.shape), who="DLPack"))
+
+    def to_dense(self, *_: Any, **__: Any) -> Tensor:
+        """A plain tensor, 0 where there is no gradient."""
+        if isinstance(self.gradient, MaskedTensor):
+            return self.gradient.to_dense().filled(0)  # type: ignore[no-any-return]
+        return self.gradient.to_dense()  # type: ignore[no-any-return]
+
+    def clean(self) -> MaskedGradient:
+        """Itself, merged, with zeros under the mask, in memory of its own."""
+        gradient = self.gradient
+        if isinstance(gradient, PaddedRows):
+            self.gradient = gradient.merged()
+        elif isinstance(gradient, MaskedTensor) and stored_of(gradient) is None:
+            self.gradient = masked(gradient.filled(0), gradient._pattern.mask)
+        return self
+
+    def empty(self) -> MaskedGradient:
+        """Itself, with zeros; padded rows name no row."""
+        gradient = self.gradient
+        if isinstance(gradient, PaddedRows):
+            nowhere = torch.full_like(gradient.rows, gradient.shape[0])
+            self.gradient = PaddedRows(nowhere, torch.zeros_like(gradient.values), gradient.shape, 0)
+        else:
+            self.values().zero_()
+        return self
+
+    def values(self) -> Tensor:
+        """The tensor of the specified entries."""
+        gradient = self.gradient
+        if isinstance(gradient, MaskedTensor):
+            return gradient._values
+        return gradient.values if isinstance(gradient, PaddedRows) else gradient.values()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        packet, kwargs = func.overloadpacket, kwargs or {}
+        if packet in SAME:
+            return args[0] if packet is aten.detach_ else MaskedGradient(args[0].gradient)
+        if packet in COPYING:
+            return MaskedGradient(_copied(args[0].gradient, kwargs))
+        if packet in NORMS and _of_everything(args, kwargs):
+            return func(*tree_map_only(MaskedGradient, _entries_and_a_zero, args), **kwargs)
+        if packet in READING or packet in NORMS:
+            return func(*tree_map_only(MaskedGradient, MaskedGradient.to_dense, args), **kwargs)
+        if packet is UNSCALING:
+            func(*tree_map_only(MaskedGradient, lambda g: g.clean().values(), args), **kwargs)
+            return None
+        if packet in (aten.zero_, aten._foreach_zero_):
+            tree_map_only(MaskedGradient, MaskedGradient.empty, args[0])
+            return args[0] if packet is aten.zero_ else None
+        if packet in SCALING and isinstance(args[0], (MaskedGradient, list, tuple)):
+            adds_up = "clamp" not in packet.__name__  # several entries of one row
+            read = MaskedGradient.values if adds_up else lambda g: g.clean().values()
+            func(tree_map_only(MaskedGradient, read, args[0]), *args[1:], **kwargs)
+            return args[0] if isinstance(args[0], MaskedGradient) else None
+        shape = next(tuple(a.shape) for a in _listed(args, kwargs) if isinstance(a, MaskedGradient))
+        # no TypeError, for which Python would say "unsupported operand" in its own words
+        raise RuntimeError(NOT_MASKED.format(shape=shape, who=f"torch.{packet.__name__}"))
+
+
+def _of_everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a norm is that of the whole tensor."""
+    dims = any(isinstance(a, (list, tuple)) and a for a in args[2:])
+    return not (dims or kwargs.get("dim") or kwargs.get("keepdim") or True in args[2:])
+
+
+def _entries_and_a_zero(gradient: MaskedGradient) -> Tensor:
+    """What a norm of all entries needs: one zero stands for all missing gradients (orders below 0 see it, too)."""
+    values = MaskedGradient(gradient.gradient).clean().values()
+    return values if len(values) == gradient.numel() else F.pad(values.reshape(-1), (0, 1))
+
+
+def _copied(gradient: Any, options: dict[str, Any]) -> Any:
+    """The gradient in another dtype, on another device, or in memory of its own."""
+    options = {name: options.get(name) for name in ("dtype", "device", "non_blocking") if options.get(name)}
+    if isinstance(gradient, PaddedRows):
+        device = options.get("device", gradient.device)
+        values = gradient.values.to(**options, copy=True)
+        return PaddedRows(gradient.rows.to(device, copy=True), values, gradient.shape, gradient.listed)
+    return gradient.to(**options, copy=True)
+
+
+def _listed(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Any]:
+    flat = [part for a in args for part in (a if isinstance(a, (list, tuple)) else [a])]
+    return [*flat, *kwargs.values()]
+
+
+class _DenseStepGuard(StepObserver):
+    """An optimizer that takes every entry of a gradient must not step with a masked one."""
+
+    def gradients_ready(self, optimizer: Optimizer) -> None:
+        if getattr(optimizer, "takes_masked_gradients", False):
+            return
+        for param in parameters_of(optimizer):
+            if isinstance(param.grad, MaskedGradient):
+                kind = type(optimizer)
+                place = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
+                raise RuntimeError(
+                    NOT_MASKED.format(shape=tuple(param.shape), who=f"{place}.{kind.__name__}")
+                )
+
+
+_GUARD = _DenseStepGuard()

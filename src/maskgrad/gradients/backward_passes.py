@@ -1,4 +1,4 @@
-"""Many backward passes through one graph: several cotangents at once where that pays and is possible, else in turn."""
+"""Many backward passes through one graph: several cotangents at once where that is faster and supported."""
 
 from __future__ import annotations
 
@@ -25,23 +25,19 @@ Gradients = list[Tensor | None]
 # (by 12 % for 256 samples in layers of 256 units), up to the second number of entries.
 _IN_TURN_FROM = 65_536
 _AT_ONCE = 2**19
-# An accelerator has the opposite problem: it is idle until much is sent at once.
+# An accelerator is the opposite: it is idle unless much is sent at once.
 _AT_ONCE_ON_ACCELERATOR = 2**26
-#: fewer are not worth the trouble
+#: fewer are not worth it
 _FEWEST_AT_ONCE = 3
 #: gradients that live at the same time in a pass, in units of the largest
 _ALIVE = 3
 
 
 class BackwardPasses:
-    """Backward passes from one output to some inputs. The graph is kept, for each pass and for whoever comes later.
+    """Backward passes from ``output`` (B, *O) to some inputs; the graph is kept.
 
-    Args:
-        output: where the passes begin, (B, *O).
-        inputs: where they end.
-        create_graph: the gradients become part of a graph themselves.
-        chunk_size: how many cotangents are sent at once; None: as many as pay.
-        memory_budget: how many bytes the gradients under way may take together; None: no limit but what pays.
+    ``chunk_size`` cotangents are sent at once, None: as many as pay. ``memory_budget`` is the number of bytes that the
+    gradients of all simultaneous passes may take.
     """
 
     def __init__(
@@ -62,13 +58,19 @@ class BackwardPasses:
         found = torch.autograd.grad(self.output, self._plain, cotangent, retain_graph=True, allow_unused=True)
         return self._dense(found)
 
+    def none(self) -> Gradients:
+        """Gradients (0, B, *I) of no cotangents; None for an input that no pass would reach."""
+        found = self.one(torch.zeros_like(self.output))
+        return [None if gradient is None else gradient.new_zeros((0, *gradient.shape)) for gradient in found]
+
     def each(self, cotangents: Cotangents, number: int) -> Iterator[tuple[int, int, Gradients]]:
         """Gradients (n, B, *I) of cotangents number ``start`` to ``stop`` = start + n, chunk by chunk."""
         start = 0
         while start < number:
             stop = min(start + self._at_once, number)
             sent = cotangents(start, stop)
-            together = self._together(sent) if self._worth_it(stop - start) else None
+            pays = stop - start >= (2 if self._asked_for else _FEWEST_AT_ONCE)
+            together = self._together(sent) if pays else None
             if together is not None:
                 yield start, stop, together
             else:
@@ -80,10 +82,7 @@ class BackwardPasses:
         """Gradients (number, B, *I) of all cotangents; None for an input that no pass reached."""
         if self.create_graph:
             chunks = list(self.each(cotangents, number))
-            return [
-                joined([(stop - start, found[i]) for start, stop, found in chunks])
-                for i in range(len(self.inputs))
-            ]
+            return self._joined([(stop - start, found) for start, stop, found in chunks])
         together: Gradients = [None] * len(self.inputs)
         for start, stop, found in self.each(cotangents, number):
             for i, gradient in enumerate(found):
@@ -98,14 +97,40 @@ class BackwardPasses:
                 whole[start:stop] = gradient
         return together
 
-    def _worth_it(self, number: int) -> bool:
-        return number > 1 and (self._asked_for or number >= _FEWEST_AT_ONCE)
+    def diagonal_blocks(self, cotangents: Cotangents, number: int) -> Gradients:
+        """As :meth:`all` where samples influence each other, in B times the passes: by a sample's own input alone."""
+        which = torch.arange(self.output.shape[0], device=self.output.device)
+
+        def to_one_sample(cotangent: Tensor) -> Cotangents:
+            def sent(start: int, stop: int) -> Tensor:
+                receives = which[start:stop, None] == which
+                return torch.where(
+                    receives.reshape(*receives.shape, *(1,) * (cotangent.ndim - 1)), cotangent, 0
+                )
+
+            return sent
+
+        rows = []
+        for n in range(number):
+            blocks = []
+            for start, stop, gradients in self.each(to_one_sample(cotangents(n, n + 1)[0]), len(which)):
+                own = which[start:stop]
+                blocks.append(
+                    (stop - start, [None if g is None else g[own - start, own][None] for g in gradients])
+                )
+            rows.append((1, self._joined(blocks, dim=1)))
+        return self._joined(rows)
+
+    def _joined(self, pieces: Sequence[tuple[int, Gradients]], dim: int = 0) -> Gradients:
+        return [
+            joined([(length, found[i]) for length, found in pieces], dim) for i in range(len(self.inputs))
+        ]
 
     def _together(self, cotangents: Tensor) -> Gradients | None:
-        """One pass with a batch of cotangents; None if some node of the graph knows no such thing."""
+        """One pass with a batch of cotangents; None if a node of the graph does not support it."""
         try:
             with warnings.catch_warnings():
-                # A node without a rule for batches is run in turn by torch, which is what we would do.
+                # A node without a rule for batches is run in turn by torch, as it would be here.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 found = torch.autograd.grad(
                     self.output,
@@ -183,7 +208,8 @@ def gradient_sizes(output: Tensor, inputs: Sequence[Tensor]) -> list[int]:
     """How many entries the gradients have that a backward pass from ``output`` to ``inputs`` computes on the way."""
     sizes = [output.numel(), *(tensor.numel() for tensor in inputs)]
     for node in nodes_between(output, inputs):
-        sizes.extend(_entries(received) for received in getattr(node, "_input_metadata", ()))
+        shapes = [getattr(received, "shape", ()) for received in getattr(node, "_input_metadata", ())]
+        sizes.extend(math.prod(size for size in shape if isinstance(size, int)) for shape in shapes)
     return sizes
 
 
@@ -214,8 +240,3 @@ def nodes_between(output: Tensor, inputs: Sequence[Tensor]) -> set[GraphNode]:
             on_the_way.add(node)
             waiting.extend(parents[node])
     return on_the_way
-
-
-def _entries(received: object) -> int:
-    shape = getattr(received, "shape", ())
-    return math.prod(size for size in shape if isinstance(size, int))

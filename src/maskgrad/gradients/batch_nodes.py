@@ -38,12 +38,7 @@ class Node(NamedTuple):
 
 
 def output_nodes(outputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
-    """The leaves of ``outputs``; an unspecified entry sends nothing back.
-
-    Raises:
-        TypeError: a leaf is no tensor.
-        ValueError: a leaf has no dimension for the batch, or is not part of a graph.
-    """
+    """The leaves of ``outputs``, which must be in a graph and have a dimension for the batch."""
     named, spec = _named_leaves(outputs, "outputs")
     nodes = []
     for name, leaf in named:
@@ -68,12 +63,7 @@ def output_nodes(outputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
 
 
 def input_nodes(inputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
-    """The leaves of ``inputs``.
-
-    Raises:
-        TypeError: a leaf is no tensor.
-        ValueError: a leaf does not require grad.
-    """
+    """The leaves of ``inputs``, which must require grad."""
     named, spec = _named_leaves(inputs, "inputs")
     nodes = []
     for name, leaf in named:
@@ -94,11 +84,7 @@ def input_nodes(inputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
 
 
 def require_batch(output: Node, inputs: Sequence[Node]) -> int:
-    """The number of samples B, which all have in common.
-
-    Raises:
-        ValueError: an input does not have shape (B, ...).
-    """
+    """The number of samples B; ValueError if an input does not have shape (B, ...)."""
     samples = output.shape[0]
     for node in inputs:
         if not node.shape or node.shape[0] != samples:

@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node as GraphNode
+from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from maskgrad.gradients.backward_passes import BackwardPasses
+from maskgrad.gradients.backward_passes import BackwardPasses, nodes_between
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
-from maskgrad.gradients.coupling import check_coupling_argument, directions, require_independent
-from maskgrad.gradients.diagonal_blocks import diagonal_blocks
-from maskgrad.gradients.third_derivatives import require_third_derivatives
+from maskgrad.gradients.coupling import COUPLING, directions, require_independent
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Mode", "batched_grad", "batched_hessian", "jacobian_rows", "reached"]
+__all__ = ["Mode", "batched_grad", "batched_hessian", "jacobian_rows", "require_used"]
 
 _REMEDY = (
     "coupling='exact' gives the gradient of each output by its own sample, at the cost of B times as many backward "
-    "passes, and coupling='independent' does not ask"
+    "passes, and coupling='independent' skips this check"
 )
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How derivatives are computed, and what is said of inputs that have none."""
+    """How derivatives are computed, and what is given for inputs that have none."""
 
     create_graph: bool = False
     chunk_size: int | None = None
-    memory_budget: int | None = None
     coupling: str = "check"
-    allow_unused: bool = False
+    memory_budget: int | None = None
+    allow_unused: bool | None = None
     materialize_grads: bool = False
 
     def __post_init__(self) -> None:
-        check_coupling_argument(self.coupling)
+        if self.coupling not in COUPLING:
+            raise ValueError(
+                f"coupling must be 'check', 'exact' or 'independent', found {self.coupling!r}; 'check' is the safe one"
+            )
+        if self.materialize_grads and self.allow_unused is False:
+            raise ValueError(
+                "allow_unused must be True or left out if materialize_grads is True, found False: unused inputs have "
+                "zeros, or raise an error"
+            )
         for name in ("chunk_size", "memory_budget"):
             number = getattr(self, name)
             if number is not None and (not isinstance(number, int) or number < 1):
                 raise ValueError(f"{name} must be a positive integer or None, found {number!r}")
 
     def passes(self, output: Node, inputs: Sequence[Node]) -> BackwardPasses:
-        """Backward passes in this manner."""
+        """Backward passes in this mode."""
         return BackwardPasses(output.plain, inputs, self.create_graph, self.chunk_size, self.memory_budget)
 
 
@@ -73,10 +82,10 @@ def batched_grad(
         chunk_size: how many of the prod(O) backward passes are made at once; 1: one after the other. None: as many as
             pay, by the sizes of the gradients in the graph.
         coupling: what is done about samples that influence each other (BatchNorm in training mode, negatives from the
-            batch). ``"check"``: found out by a cheap additional backward pass, and refused. ``"exact"``: right all the
-            same, with B times as many backward passes. ``"independent"``: believed not to happen; where it does, the
+            batch). ``"check"``: an additional backward pass detects them, and raises. ``"exact"``: correct for them,
+            with B times as many backward passes. ``"independent"``: no check; if samples do influence each other, the
             result is the derivative of the sum of that output over the batch.
-        memory_budget: bytes that the gradients under way may take together, roughly; what does not fit is done in turn.
+        memory_budget: roughly the bytes that all gradients of a pass may take; what does not fit is done in turn.
         allow_unused: give None for inputs on which an output does not depend, instead of an error.
         materialize_grads: give zeros for them.
 
@@ -105,17 +114,14 @@ def batched_grad(
 
     Source: ``torch.autograd.grad`` (``is_grads_batched``), ``torch.func.jacrev``.
     """
-    manner = Mode(
-        create_graph, chunk_size, memory_budget, coupling, _may_be_unused(allow_unused, materialize_grads),
-        materialize_grads,
-    )  # fmt: skip
+    mode = Mode(create_graph, chunk_size, coupling, memory_budget, allow_unused, materialize_grads)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest_of_inputs = input_nodes(inputs)
     for output in befores:
         require_batch(output, afters)
     with torch.set_grad_enabled(create_graph):
         found = [
-            pytree.tree_unflatten(_jacobians(output, afters, manner), nest_of_inputs) for output in befores
+            pytree.tree_unflatten(_jacobians(output, afters, mode), nest_of_inputs) for output in befores
         ]
     return pytree.tree_unflatten(found, nest_of_outputs)
 
@@ -141,7 +147,7 @@ def batched_hessian(
         inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them.
         create_graph: the result can be differentiated again.
         chunk_size: how many backward passes are made at once, as for :func:`maskgrad.batched_grad`.
-        coupling: as for :func:`maskgrad.batched_grad`; asked of the first derivatives too.
+        coupling: as for :func:`maskgrad.batched_grad`; first derivatives are checked, too.
         memory_budget: as for :func:`maskgrad.batched_grad`.
         allow_unused: give None where an output does not depend on an input, instead of an error.
         materialize_grads: give zeros there.
@@ -168,16 +174,15 @@ def batched_hessian(
 
     Source: ``torch.func.hessian``.
     """
-    unused = _may_be_unused(allow_unused, materialize_grads)
     first = batched_grad(
         outputs, inputs, True, chunk_size, coupling,
-        memory_budget=memory_budget, allow_unused=unused, materialize_grads=materialize_grads,
+        memory_budget=memory_budget, allow_unused=allow_unused, materialize_grads=materialize_grads,
     )  # fmt: skip
-    manner = Mode(create_graph, chunk_size, memory_budget, coupling, True, True)
+    mode = Mode(create_graph, chunk_size, coupling, memory_budget, materialize_grads=True)
     afters, nest = input_nodes(inputs)
     if create_graph:
         for output in output_nodes(outputs)[0]:
-            require_third_derivatives(output, afters)
+            _require_third_derivatives(output, afters)
     gradients, nest_of_gradients = pytree.tree_flatten(first, is_leaf=_is_leaf)
 
     def second(gradient: Any) -> Any:
@@ -189,7 +194,7 @@ def batched_hessian(
             flat = Node("outputs", values, values.shape, mask)
             return pytree.tree_unflatten([_zeros(flat, after) for after in afters], nest)
         (node,), _ = output_nodes(gradient)
-        return pytree.tree_unflatten(_jacobians(node, afters, manner), nest)
+        return pytree.tree_unflatten(_jacobians(node, afters, mode), nest)
 
     with torch.set_grad_enabled(create_graph):
         found = [second(gradient) for gradient in gradients]
@@ -202,8 +207,7 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
     samples, features = output.shape[0], output.shape[1:]
     number = features.numel()
     if not number:
-        reached = passes.one(torch.zeros_like(output))
-        return [None if found is None else found.new_zeros((0, *found.shape)) for found in reached]
+        return passes.none()
 
     def unit_vectors(start: int, stop: int) -> Tensor:
         # Not all of them at once: their size is the square of the number of outputs.
@@ -212,23 +216,19 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
         return unit.reshape(-1, 1, *features).expand(-1, samples, *features)
 
     if coupling == "exact" and samples > 1:
-        return diagonal_blocks(passes, unit_vectors, number)
+        return passes.diagonal_blocks(unit_vectors, number)
     rows = passes.all(unit_vectors, number)
     if coupling == "check" and samples > 1:
         mixture = directions(number, output)
-        combined = [None if row is None else _mixed(mixture, row.detach()) for row in rows]
+        combined = [None if row is None else _weighted(mixture, row.detach()) for row in rows]
         require_independent(passes, combined, mixture.reshape(features), _REMEDY)
     return rows
 
 
-def reached(found: Sequence[Any], output: Node, inputs: Sequence[Node], manner: Mode) -> None:
-    """Raise if an input that must be used is not.
-
-    Raises:
-        ValueError: it is not part of the graph.
-    """
+def require_used(found: Sequence[Any], output: Node, inputs: Sequence[Node], mode: Mode) -> None:
+    """ValueError if an input that must be used is not part of the graph."""
     for derivative, node in zip(found, inputs, strict=True):
-        if derivative is None and not manner.allow_unused:
+        if derivative is None and not (mode.allow_unused or mode.materialize_grads):
             raise ValueError(
                 f"{node.name} is not part of the graph of {output.name}: no path leads from one to the other. Slices, "
                 "views and copies of an input are new nodes: differentiate by the very tensor that the outputs were "
@@ -236,14 +236,14 @@ def reached(found: Sequence[Any], output: Node, inputs: Sequence[Node], manner: 
             )
 
 
-def _jacobians(output: Node, inputs: Sequence[Node], manner: Mode) -> list[Any]:
-    rows = jacobian_rows(manner.passes(output, inputs), manner.coupling)
-    reached(rows, output, inputs, manner)
+def _jacobians(output: Node, inputs: Sequence[Node], mode: Mode) -> list[Any]:
+    rows = jacobian_rows(mode.passes(output, inputs), mode.coupling)
+    require_used(rows, output, inputs, mode)
     shape = output.shape
     found: list[Any] = []
     for row, node in zip(rows, inputs, strict=True):
         if row is None:
-            found.append(_zeros(output, node) if manner.materialize_grads else None)
+            found.append(_zeros(output, node) if mode.materialize_grads else None)
             continue
         # The gradient of a tensor by itself is a cotangent, of which many entries are one place in memory.
         overlaps = any(n > 1 and not stride for n, stride in zip(row.shape, row.stride(), strict=True))
@@ -258,20 +258,68 @@ def _zeros(output: Node, node: Node) -> Tensor | MaskedTensor:
     return outer(zeros, output, node)
 
 
-def _mixed(mixture: Tensor, row: Tensor) -> Tensor:
-    """The sum over outputs, (B, *I), each multiplied by its number."""
-    weights = mixture.to(device=row.device, dtype=row.dtype)
+def _weighted(weights: Tensor, row: Tensor) -> Tensor:
+    """The weighted sum over outputs, (B, *I)."""
+    weights = weights.to(device=row.device, dtype=row.dtype)
     return (weights @ row.reshape(len(row), -1)).reshape(row.shape[1:])
-
-
-def _may_be_unused(allow_unused: bool | None, materialize_grads: bool) -> bool:
-    if materialize_grads and allow_unused is False:
-        raise ValueError(
-            "allow_unused must be True or left out if materialize_grads is True, found False: there are zeros for "
-            "unused inputs, or an error"
-        )
-    return bool(allow_unused) or materialize_grads
 
 
 def _is_leaf(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, (Tensor, MaskedTensor))
+
+
+def _require_third_derivatives(output: Node, inputs: Sequence[Node]) -> None:
+    """NotImplementedError if a normalization lies between, whose third derivatives are silently wrong, or missing.
+
+    The second derivatives of layer normalization, and of batch normalization in training mode, are right (torch 2.13).
+    They are written with the mean and the variance that the forward pass kept, which their own derivative takes for
+    constants. Since 2.15 batches raise an error.
+    """
+    for node in nodes_between(output.plain, [given.plain for given in inputs]):
+        what = _suspect(node)
+        if what is not None and not _is_right(what):
+            raise NotImplementedError(
+                f"create_graph=True: {inputs[0].name} and {output.name} are connected by {what} normalization, whose "
+                f"third derivatives are wrong, or not there, in PyTorch {torch.__version__}. Write it out, as in "
+                "(x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + eps).sqrt(), or leave "
+                "create_graph out"
+            )
+
+
+def _suspect(node: GraphNode) -> str | None:
+    name = node.name()
+    if "LayerNorm" in name:
+        return "layer"
+    # In evaluation mode it is a multiplication.
+    return "batch" if "BatchNorm" in name and getattr(node, "_saved_training", True) else None
+
+
+@functools.cache
+def _is_right(what: str) -> bool:
+    """Whether this version of PyTorch has them right."""
+    dim = 1 if what == "layer" else 0
+
+    def normalized(x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[1:]) if what == "layer" else F.batch_norm(x, None, None, training=True)
+
+    def written_out(x: Tensor) -> Tensor:
+        centred = x - x.mean(dim, keepdim=True)
+        return centred / (centred.square().mean(dim, keepdim=True) + 1e-5).sqrt()
+
+    try:
+        return torch.allclose(_third(normalized), _third(written_out))
+    except RuntimeError:  # of batches since PyTorch 2.15: batch_norm does not support 3rd+ order
+        return False
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _third(function: Callable[[Tensor], Tensor]) -> Tensor:
+    x = torch.tensor([[0.5, -1.0, 2.0], [1.5, 0.0, -0.5], [0.25, 1.0, 3.0]], dtype=torch.float64)
+    weights = torch.linspace(1, 2, x.numel(), dtype=x.dtype).reshape(x.shape)
+    found = x.requires_grad_()
+    number = (function(x) * weights.sin()).sum()
+    for _ in range(3):
+        (found,) = torch.autograd.grad(number, x, create_graph=True)
+        number = (found * weights).sum()
+    return found.detach()

@@ -9,18 +9,16 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from maskgrad.gradients.backward_passes import BackwardPasses
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
-from maskgrad.gradients.batched import Mode, jacobian_rows, reached
+from maskgrad.gradients.batched import Mode, jacobian_rows, require_used
 from maskgrad.gradients.coupling import directions, require_independent
-from maskgrad.gradients.diagonal_blocks import diagonal_blocks
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["batched_jvp", "batched_vjp"]
 
 _REMEDY = (
     "coupling='exact' gives the product for each sample alone, at the cost of many more backward passes, and "
-    "coupling='independent' does not ask"
+    "coupling='independent' skips this check"
 )
 #: how far two ways to the same number may lie apart, in units of the relative rounding error
 _ROUNDING = 2**16
@@ -74,25 +72,20 @@ def batched_vjp(
 
     Source: ``torch.func.vjp``.
     """
-    manner = Mode(
-        create_graph, chunk_size, memory_budget, coupling, bool(allow_unused) or materialize_grads,
-        materialize_grads,
-    )  # fmt: skip
+    mode = Mode(create_graph, chunk_size, coupling, memory_budget, allow_unused, materialize_grads)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest = input_nodes(inputs)
-    given = _alike(vectors, nest_of_outputs, "vectors", "outputs")
+    given, between = _vectors(vectors, befores, nest_of_outputs, "vectors", "outputs")
     with torch.set_grad_enabled(create_graph):
         rows: list[Tensor | None] = [None] * len(afters)
-        between: torch.Size | None = None
-        for output, vector in zip(befores, given, strict=True):
+        for output, cotangents in zip(befores, given, strict=True):
             require_batch(output, afters)
-            cotangents, between = _vectors(vector, output, "vectors", between)
-            products = _products(output, afters, cotangents, manner)
+            products = _products(output, afters, cotangents, mode)
             rows = [_sum(a, b) for a, b in zip(rows, products, strict=True)]
-        assert between is not None
-        if not manner.allow_unused:
-            reached(rows, befores[0], afters, manner)
-        found = [_of_all_vectors(row, node, between, manner) for row, node in zip(rows, afters, strict=True)]
+        require_used(rows, befores[0], afters, mode)
+        if materialize_grads:
+            rows = [_or_zeros(row, len(given[0]), node) for row, node in zip(rows, afters, strict=True)]
+        found = [None if r is None else _by_sample(r, n, between) for r, n in zip(rows, afters, strict=True)]
     return pytree.tree_unflatten(found, nest)
 
 
@@ -106,7 +99,7 @@ def batched_jvp(
     *,
     memory_budget: int | None = None,
 ) -> Any:
-    r"""The Jacobian of each sample times vectors: how outputs move when inputs do.
+    r"""The Jacobian of each sample times vectors: how outputs change with inputs.
 
     .. math:: t_{b,n,o} = \sum_i \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}} u_{b,n,i}
 
@@ -142,82 +135,63 @@ def batched_jvp(
 
     Source: J. Townsend, "A new trick for calculating Jacobian vector products", 2017; ``torch.func.jvp``.
     """
-    manner = Mode(create_graph, chunk_size, memory_budget, coupling, allow_unused=True)
+    mode = Mode(create_graph, chunk_size, coupling, memory_budget)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest = input_nodes(inputs)
-    given = _alike(tangents, nest, "tangents", "inputs")
-    directions_of: list[Tensor] = []
-    between: torch.Size | None = None
-    for node, tangent in zip(afters, given, strict=True):
-        vector, between = _vectors(tangent, node, "tangents", between)
-        directions_of.append(vector)
-    assert between is not None
+    given, between = _vectors(tangents, afters, nest, "tangents", "inputs")
     results = []
     used = [False] * len(afters)
     with torch.set_grad_enabled(create_graph):
         for output in befores:
             require_batch(output, afters)
-            found = _forward(output, afters, directions_of, manner, used)
-            values = found.movedim(0, 1).reshape(output.shape[0], *between, *output.shape[1:])
-            results.append(outer(values, None, output, len(between)))
-    must_be_used = Mode(create_graph, chunk_size, memory_budget, coupling)
-    reached([True if one else None for one in used], befores[0], afters, must_be_used)
+            results.append(_by_sample(_forward(output, afters, given, mode, used), output, between))
+    require_used([one or None for one in used], befores[0], afters, mode)
     return pytree.tree_unflatten(results, nest_of_outputs)
 
 
-def _of_all_vectors(row: Tensor | None, node: Node, between: torch.Size, manner: Mode) -> Any:
-    """Rows (N, B, *I) as (B, *N, *I) with the pattern of the input."""
-    if row is None and not manner.materialize_grads:
-        return None
-    if row is None:
-        row = torch.zeros((between.numel(), *node.shape), dtype=node.plain.dtype, device=node.plain.device)
-    values = row.movedim(0, 1).reshape(node.shape[0], *between, *node.shape[1:])
+def _by_sample(rows: Tensor, node: Node, between: torch.Size) -> Any:
+    """Rows (N, B, ...) as (B, *N, ...) with the pattern of the node."""
+    values = rows.movedim(0, 1).reshape(node.shape[0], *between, *node.shape[1:])
     return outer(values, None, node, len(between))
 
 
-def _products(output: Node, inputs: list[Node], cotangents: Tensor, manner: Mode) -> list[Tensor | None]:
+def _products(output: Node, inputs: list[Node], cotangents: Tensor, mode: Mode) -> list[Tensor | None]:
     """Vectors (N, B, *O) times Jacobians: (N, B, *I)."""
-    passes = manner.passes(output, inputs)
-    samples = output.shape[0]
-    if not len(cotangents):
-        found = passes.one(torch.zeros_like(passes.output))
-        return [None if one is None else one.new_zeros((0, *one.shape)) for one in found]
-    if manner.coupling == "exact" and samples > 1:
-        return diagonal_blocks(passes, lambda start, stop: cotangents[start:stop], len(cotangents))
-    if manner.coupling == "check":
+    passes = mode.passes(output, inputs)
+    number = len(cotangents)
+    if not number:
+        return passes.none()
+    if mode.coupling == "exact" and output.shape[0] > 1:
+        return passes.diagonal_blocks(lambda start, stop: cotangents[start:stop], number)
+    if mode.coupling == "check":
         require_independent(passes, None, None, _REMEDY)
-    return passes.all(lambda start, stop: cotangents[start:stop], len(cotangents))
+    return passes.all(lambda start, stop: cotangents[start:stop], number)
 
 
 def _forward(
-    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Mode, used: list[bool]
+    output: Node, inputs: list[Node], tangents: list[Tensor], mode: Mode, used: list[bool]
 ) -> Tensor:
     """Jacobians times tangents (N, B, *I): (N, B, *O)."""
-    if manner.coupling == "check":
-        require_independent(manner.passes(output, inputs), None, None, _REMEDY)
-    if manner.coupling != "exact":
+    passes = mode.passes(output, inputs)
+    if mode.coupling == "check":
+        require_independent(passes, None, None, _REMEDY)
+    if mode.coupling != "exact":
         with contextlib.suppress(Exception):  # a node without second derivative; the Jacobian needs none
-            found = _twice_backward(output, inputs, tangents, manner, used)
+            found = _twice_backward(output, inputs, tangents, mode, used)
             if found is not None:
                 return found
     total: Tensor | None = None
-    for number, (row, tangent) in enumerate(
-        zip(jacobian_rows(manner.passes(output, inputs), _unasked(manner)), tangents, strict=True)
-    ):
+    rows = jacobian_rows(passes, "exact" if mode.coupling == "exact" else "independent")
+    for number, (row, tangent) in enumerate(zip(rows, tangents, strict=True)):
         if row is not None:
             used[number] = True
-            total = _sum(
-                total, torch.einsum("kbi,nbi->nbk", row.flatten(2), tangent.flatten(2).to(row.dtype))
-            )
-    return _shaped(total, output, tangents[0])
-
-
-def _unasked(manner: Mode) -> str:
-    return "exact" if manner.coupling == "exact" else "independent"
+            product = torch.einsum("kbi,nbi->nbk", row.flatten(2), tangent.flatten(2).to(row.dtype))
+            total = _sum(total, product)
+    return _or_zeros(total, len(tangents[0]), output)
 
 
 def _twice_backward(
-    output: Node, inputs: list[Node], tangents: list[Tensor], manner: Mode, used: list[bool]
+    output: Node, inputs: list[Node], tangents: list[Tensor], mode: Mode, used: list[bool]
 ) -> Tensor | None:
     """The derivative of what a cotangent gives, by the cotangent; None if it is not what it must be."""
     plain = output.plain
@@ -233,12 +207,10 @@ def _twice_backward(
             continue
         used[number] = True
         dense = node.dense(gradient)
-        if (
-            not dense.requires_grad
-        ):  # does not depend on the cotangent: a custom function that returns constants
+        if not dense.requires_grad:  # a custom function that returns constants
             return None
         target = Node("the cotangent", seed, shape, None)
-        passes = BackwardPasses(dense, [target], manner.create_graph, manner.chunk_size, manner.memory_budget)
+        passes = mode.passes(Node("the gradient", dense, dense.shape, None), [target])
         sent = tangent.to(dense.dtype)
         (moved,) = passes.all(lambda start, stop, sent=sent: sent[start:stop], len(sent))  # type: ignore[misc]
         if moved is None:
@@ -248,13 +220,13 @@ def _twice_backward(
         forth = forth + (moved * seed.detach()).flatten(1).sum(1)
         scale = scale + (dense.detach() * sent.detach()).abs().flatten(1).sum(1)
     # Some second derivatives of sparse tensors are silently wrong in PyTorch, and some at the border of a domain are
-    # NaN; these numbers would not be the same.
+    # NaN; then these numbers differ.
     tolerance = _ROUNDING * torch.finfo(plain.dtype).eps
     if not bool(((forth - back).detach().abs() <= tolerance * scale).all()):
         return None
-    if manner.create_graph and not _differentiable_alike(forth, back, inputs, tolerance):
+    if mode.create_graph and not _differentiable_alike(forth, back, inputs, tolerance):
         return None
-    return _shaped(total, output, tangents[0])
+    return _or_zeros(total, len(tangents[0]), output)
 
 
 def _differentiable_alike(forth: Tensor, back: Tensor, inputs: list[Node], tolerance: float) -> bool:
@@ -283,43 +255,44 @@ def _slope(numbers: Tensor, plain: list[Tensor]) -> tuple[Tensor | None, ...]:
     return torch.autograd.grad(numbers.sum(), plain, retain_graph=True, allow_unused=True)
 
 
-def _shaped(total: Tensor | None, output: Node, tangent: Tensor) -> Tensor:
-    shape = (len(tangent), *output.shape)
-    if total is None:
-        return torch.zeros(shape, dtype=output.plain.dtype, device=output.plain.device)
-    return total.reshape(shape)
-
-
-def _alike(vectors: Any, nest: pytree.TreeSpec, name: str, whose: str) -> list[Any]:
-    leaves, own = pytree.tree_flatten(vectors, is_leaf=lambda leaf: isinstance(leaf, MaskedTensor))
-    if own != nest:
-        raise ValueError(f"{name} must be nested as {whose} are, {nest}, found {own}")
-    for leaf in leaves:
-        if not isinstance(leaf, (Tensor, MaskedTensor)):
-            raise TypeError(f"{name} must be tensors, found {type(leaf).__name__}")
-    return leaves
+def _or_zeros(rows: Tensor | None, number: int, node: Node) -> Tensor:
+    """Rows in the shape (number, B, ...); None is zero."""
+    shape = (number, *node.shape)
+    if rows is None:
+        return torch.zeros(shape, dtype=node.plain.dtype, device=node.plain.device)
+    return rows.reshape(shape)
 
 
 def _vectors(
-    vector: Tensor | MaskedTensor, of: Node, name: str, between: torch.Size | None
-) -> tuple[Tensor, torch.Size]:
-    """Vectors (N, B, ...) for ``of`` (B, ...), and the shape that N had."""
-    features = of.shape[1:]
-    extra = vector.ndim - len(of.shape)
-    fits = extra >= 0 and vector.shape[:1] == of.shape[:1] and vector.shape[1 + extra :] == features
-    if not fits or (between is not None and vector.shape[1 : 1 + extra] != between):
-        wanted = ["B", "*N", *map(str, features)]
-        raise ValueError(
-            f"{name} must have shape ({', '.join(wanted)}) with B = {of.shape[0]} for {of.name} {tuple(of.shape)}, and "
-            f"the same N everywhere, found {tuple(vector.shape)}"
-        )
-    shape = vector.shape[1 : 1 + extra]
-    plain = vector.filled(0) if isinstance(vector, MaskedTensor) else vector
-    if of.mask is not None:
-        mask = of.mask.reshape(of.mask.shape[:1] + (1,) * extra + of.mask.shape[1:])
-        plain = torch.where(mask, plain, 0)
-    together = plain.reshape(vector.shape[0], shape.numel(), *features)
-    return together.movedim(1, 0).to(of.plain.dtype), shape
+    vectors: Any, nodes: list[Node], nest: pytree.TreeSpec, name: str, whose: str
+) -> tuple[list[Tensor], torch.Size]:
+    """Vectors (N, B, ...) for each of the nodes (B, ...), and the shape that N had."""
+    leaves, own = pytree.tree_flatten(vectors, is_leaf=lambda leaf: isinstance(leaf, MaskedTensor))
+    if own != nest:
+        raise ValueError(f"{name} must be nested as {whose} are, {nest}, found {own}")
+    found: list[Tensor] = []
+    between: torch.Size | None = None
+    for vector, node in zip(leaves, nodes, strict=True):
+        if not isinstance(vector, (Tensor, MaskedTensor)):
+            raise TypeError(f"{name} must be tensors, found {type(vector).__name__}")
+        features, extra = node.shape[1:], vector.ndim - len(node.shape)
+        shape = vector.shape[1 : 1 + max(extra, 0)]
+        fits = extra >= 0 and vector.shape[:1] == node.shape[:1] and vector.shape[1 + extra :] == features
+        if not fits or between not in (None, shape):
+            wanted = ["B", "*N", *map(str, features)]
+            raise ValueError(
+                f"{name} must have shape ({', '.join(wanted)}) with B = {node.shape[0]} for {node.name} "
+                f"{tuple(node.shape)}, and the same N everywhere, found {tuple(vector.shape)}"
+            )
+        between = shape
+        plain = vector.filled(0) if isinstance(vector, MaskedTensor) else vector
+        if node.mask is not None:
+            mask = node.mask.reshape(node.mask.shape[:1] + (1,) * extra + node.mask.shape[1:])
+            plain = torch.where(mask, plain, 0)
+        together = plain.reshape(vector.shape[0], shape.numel(), *features)
+        found.append(together.movedim(1, 0).to(node.plain.dtype))
+    assert between is not None  # there is at least one node
+    return found, between
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -31,11 +31,10 @@ class Input:
         masked = from_sparse(argument.detach()) if self.sparse else argument
         self.pattern: Pattern | None = masked._pattern if isinstance(masked, MaskedTensor) else None
         values = masked._values if isinstance(masked, MaskedTensor) else masked
-        self._point: Tensor = values.detach().clone(memory_format=torch.contiguous_format)
-        specified = None
+        self.point: Tensor = values.detach().clone(memory_format=torch.contiguous_format)
+        self.specified: Tensor | None = None
         if self.pattern is not None and not isinstance(self.pattern, StoredPattern):
-            specified = self.pattern.mask.reshape(-1).nonzero().squeeze(1)
-        self.specified = specified
+            self.specified = self.pattern.mask.reshape(-1).nonzero().squeeze(1)
 
     @property
     def name(self) -> str:
@@ -43,20 +42,16 @@ class Input:
         kind = "sparse tensor" if self.sparse else "MaskedTensor" if self.pattern is not None else "tensor"
         return f"input {self.position} ({kind})"
 
-    def point(self) -> Tensor:
-        """Where the gradient is asked for."""
-        return self._point
-
     def entries(self) -> Tensor:
         """The specified numbers, (n,)."""
-        flat = self._point.reshape(-1)
+        flat = self.point.reshape(-1)
         return flat if self.specified is None else flat[self.specified]
 
     def placed(self, entries: Tensor) -> Tensor:
         """The point with these entries; what lies under the mask is what it was."""
         if self.specified is None:
-            return entries.reshape(self._point.shape)
-        return self._point.reshape(-1).index_put((self.specified,), entries).reshape(self._point.shape)
+            return entries.reshape(self.point.shape)
+        return self.point.reshape(-1).index_put((self.specified,), entries).reshape(self.point.shape)
 
     def argument(self, point: Tensor) -> Any:
         """What the function is called with."""
@@ -67,27 +62,17 @@ class Input:
             return torch_tensor_of(point, self.pattern)
         return MaskedTensor(point, self.pattern)
 
-    def fresh(self) -> Any:
-        """The same argument as a leaf of its own; a MaskedTensor for a sparse tensor, for its second derivatives."""
-        leaf = self._point.clone().requires_grad_()
-        return leaf if self.pattern is None else MaskedTensor(leaf, self.pattern)
-
-    def point_of(self, argument: Any) -> Tensor:
-        """The point inside what :meth:`fresh` gave."""
-        point: Tensor = argument._values if isinstance(argument, MaskedTensor) else argument
-        return point
-
-    def gradient_like(self, gradient: Tensor) -> Any:
-        """A gradient of the point with the pattern of the input."""
-        return gradient if self.pattern is None else MaskedTensor(gradient, self.pattern)
+    def with_pattern(self, point: Tensor) -> Any:
+        """A MaskedTensor, also for a sparse tensor; a plain tensor if the input is one."""
+        return point if self.pattern is None else MaskedTensor(point, self.pattern)
 
     def leaf(self) -> tuple[Any, Any]:
         """The argument for one backward pass, and the tensor whose gradient is asked for."""
         if self.sparse:
             assert isinstance(self.pattern, StoredPattern)
-            t = torch_tensor_of(self._point, self.pattern).requires_grad_()
+            t = torch_tensor_of(self.point, self.pattern).requires_grad_()
             return t, t
-        point = self._point.clone().requires_grad_()
+        point = self.point.clone().requires_grad_()
         return self.argument(point), point
 
     def split(self, gradient: Tensor) -> tuple[Tensor, list[tuple[Place, complex]]]:
@@ -112,26 +97,21 @@ class Input:
     def place(self, number: int) -> Place:
         """Where the entry with this number is in the whole shape."""
         if isinstance(self.pattern, StoredPattern):
-            return _place_of_stored(self._point.shape, self.pattern, number)
+            return _place_of_stored(self.point.shape, self.pattern, number)
         at = number if self.specified is None else int(self.specified[number])
-        return _unravelled(at, self._point.shape)
+        return _unravelled(at, self.point.shape)
 
 
 def inputs_of(arguments: tuple[Any, ...]) -> list[Input]:
-    """Those that require a gradient.
-
-    Raises:
-        ValueError: there are none.
-        TypeError: one is in less than double precision.
-    """
+    """Those that require a gradient: at least one, in double precision."""
     found = []
     for position, argument in enumerate(arguments):
         if not isinstance(argument, (Tensor, MaskedTensor)) or not argument.requires_grad:
             continue
         if argument.dtype not in DOUBLE:
             raise TypeError(
-                f"gradcheck: input {position} must have dtype torch.float64 or torch.complex128, for differences are "
-                f"too coarse otherwise, found {argument.dtype}; use .double()"
+                f"gradcheck: input {position} must have dtype torch.float64 or torch.complex128, for finite "
+                f"differences to be precise, found {argument.dtype}; use .double()"
             )
         found.append(Input(position, argument))
     if not found:
@@ -142,11 +122,7 @@ def inputs_of(arguments: tuple[Any, ...]) -> list[Input]:
 
 
 def entries_of_outputs(outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Each differentiable result with its specified entries, (n,).
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Each differentiable result with its specified entries, (n,); at least one."""
     found = []
     for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         if not isinstance(output, (Tensor, MaskedTensor)) or not (
@@ -164,9 +140,8 @@ def _entries(output: Any) -> Tensor:
         stored = stored_of(output)
         if stored is not None:
             return stored.values.reshape(-1)
-        mask = output.mask.reshape(-1)
-        flat: Tensor = output._values.reshape(-1)[mask.nonzero().squeeze(1)]
-        return flat
+        specified: Tensor = output._values[output.mask]
+        return specified
     return (output if output.layout == torch.strided else _dense(output)).reshape(-1)
 
 
@@ -195,8 +170,4 @@ def _place_of_stored(shape: torch.Size, pattern: StoredPattern, number: int) -> 
 
 
 def _unravelled(number: int, shape: torch.Size) -> Place:
-    place: list[int] = []
-    for size in reversed(shape):
-        place.insert(0, number % size)
-        number //= size
-    return tuple(place)
+    return tuple(int(at) for at in torch.unravel_index(torch.tensor(number), shape))

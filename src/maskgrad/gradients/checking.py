@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from maskgrad.gradients.checked_entries import Input, entries_of_outputs, inputs_of
-from maskgrad.gradients.jacobians import compare
+from maskgrad.gradients.jacobians import Comparison
+from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["gradcheck", "gradgradcheck"]
 
@@ -42,18 +43,18 @@ def gradcheck(
         func: takes ``inputs``; returns tensors, MaskedTensors or sparse tensors of torch, one or a tuple.
         inputs: one argument or a tuple of them. Checked are those that require a gradient: strided tensors,
             MaskedTensors of any layout, sparse tensors of torch (COO, CSR, CSC, BSR, BSC; each place is moved once).
-            In float64 or complex128, for differences of float32 are too coarse.
+            In float64 or complex128: differences of float32 are too coarse.
         eps: by how much an entry is moved.
         atol: absolute tolerance.
         rtol: relative tolerance.
-        raise_exception: False returns False where an error would be raised.
+        raise_exception: False: return False instead of raising GradcheckError.
         nondet_tol: by how much two backward passes through the same graph may differ.
-        check_undefined_grad: also let results without a gradient be unused: their gradient is None, not zeros.
+        check_undefined_grad: also with undefined gradients of results: None, not zeros.
         check_grad_dtypes: the gradient must have the dtype of its input.
         check_batched_grad: also ``torch.func.vmap`` over the backward pass.
         check_batched_forward_grad: also ``torch.func.vmap`` over tangents.
         check_forward_ad: also forward mode.
-        check_backward_ad: False leaves out what is said above.
+        check_backward_ad: False: not the backward pass.
         fast_mode: compare one random combination of all entries first, and all of them only where it differs.
 
     Returns:
@@ -74,18 +75,8 @@ def gradcheck(
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = inputs_of(arguments)
     try:
-        problem = compare(
-            func,
-            arguments,
-            checked,
-            eps,
-            atol,
-            rtol,
-            nondet_tol,
-            check_grad_dtypes,
-            fast_mode,
-            check_backward_ad,
-        )
+        comparison = Comparison(func, arguments, checked, eps, atol, rtol, nondet_tol, check_grad_dtypes)
+        problem = comparison.problem(fast_mode) if check_backward_ad else None
         if problem is not None:
             raise GradcheckError(f"gradcheck: {problem}")
         # What concerns functions rather than patterns, torch knows best; here every entry is an entry.
@@ -140,7 +131,7 @@ def gradgradcheck(
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = inputs_of(arguments)
     on_entries = _on_entries(func, arguments, checked, whole=True)
-    points = [c.point().detach().requires_grad_() for c in checked]
+    points = [c.point.detach().requires_grad_() for c in checked]
     results = on_entries(*points)
     if grad_outputs is None:
         generator = torch.Generator().manual_seed(0)
@@ -163,7 +154,7 @@ def gradgradcheck(
 
     def first(*parts: Any) -> tuple[Any, ...]:
         with torch.enable_grad():
-            points = [c.point_of(part) for c, part in zip(checked, parts[: len(checked)], strict=True)]
+            points = [p._values if isinstance(p, MaskedTensor) else p for p in parts[: len(checked)]]
             points = [p if p.requires_grad else p.view_as(p).requires_grad_() for p in points]
             grads = torch.autograd.grad(
                 on_entries(*points),
@@ -173,9 +164,11 @@ def gradgradcheck(
                 allow_unused=True,
                 materialize_grads=True,
             )
-        return tuple([c.gradient_like(g) for c, g in zip(checked, grads, strict=True)])
+        return tuple([c.with_pattern(g) for c, g in zip(checked, grads, strict=True)])
 
-    return gradcheck(first, (*[c.fresh() for c in checked], *cotangents), **options)
+    return gradcheck(
+        first, (*[c.with_pattern(c.point.clone().requires_grad_()) for c in checked], *cotangents), **options
+    )
 
 
 def _on_entries(

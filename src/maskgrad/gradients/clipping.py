@@ -1,7 +1,7 @@
 """Norms and clipping of dense, sparse and masked gradients together.
 
-Duplicates are merged before anything nonlinear happens, halves in float32. The cost follows the entries that are
-listed. What ``mg.train_only`` freezes does not count.
+Duplicates are merged first, halves in float32. The cost follows the listed entries. What ``mg.train_only`` freezes does
+not count.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import gradient_or_none, replace_gradient
-from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, read
+from maskgrad.gradients.attached import current_gradient, replace_gradient
+from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, is_strided, read
 from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
@@ -85,7 +85,7 @@ def clip_grad_norm_(
         max_norm: the largest norm that is left alone.
         norm_type: the order of the norm, as in :func:`maskgrad.grad_norm`.
         error_if_nonfinite: raise if the norm is NaN or infinite; nothing has been changed then.
-        foreach: as in PyTorch: True insists on the batched implementation, False on the other.
+        foreach: as in :func:`maskgrad.grad_norm`.
 
     Returns:
         The norm before clipping, a 0-dim tensor.
@@ -107,9 +107,7 @@ def clip_grad_norm_(
 
     Source: ``torch.nn.utils.clip_grad_norm_``.
     """
-    limit = float(max_norm)
-    if math.isnan(limit) or limit < 0:
-        raise ValueError(f"max_norm must be at least 0, found {max_norm}")
+    limit = limit_of("max_norm", max_norm)
     if isinstance(parameters, types.GeneratorType):
         parameters = list(parameters)
         if not parameters:
@@ -139,7 +137,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
     Args:
         parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are left out.
         clip_value: the largest magnitude that is left alone.
-        foreach: as in PyTorch: True insists on the batched implementation, False on the other.
+        foreach: as in :func:`maskgrad.grad_norm`.
 
     Raises:
         TypeError: ``parameters`` holds something else than tensors, or a gradient is complex.
@@ -157,17 +155,15 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
 
     Source: ``torch.nn.utils.clip_grad_value_``.
     """
-    limit = float(clip_value)
-    if math.isnan(limit) or limit < 0:
-        raise ValueError(f"clip_value must be at least 0, found {clip_value}")
+    limit = limit_of("clip_value", clip_value)
     owners = _listed(parameters)
     for _, gradient in owners:
         if gradient.dtype.is_complex:
             raise TypeError(
                 f"a gradient has dtype {gradient.dtype}; complex numbers have no order, use mg.clip_grad_norm_"
             )
-    others = [(p, g, read(g, "a gradient").wide().merged()) for p, g in owners if not _is_dense(g)]
-    dense = [p for p, g in owners if _is_dense(g)]
+    others = [(p, g, read(g, "a gradient").wide().merged()) for p, g in owners if not is_strided(g)]
+    dense = [p for p, g in owners if is_strided(g)]
     if dense:
         torch.nn.utils.clip_grad_value_(dense, limit, foreach=foreach)
     for param, gradient, part in others:
@@ -179,6 +175,14 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
         replace_gradient(param, part.with_values(limited).like(gradient))
 
 
+def limit_of(name: str, value: float) -> float:
+    """A limit as a float; ValueError if it is negative or NaN."""
+    limit = float(value)
+    if math.isnan(limit) or limit < 0:
+        raise ValueError(f"{name} must be at least 0, found {value}")
+    return limit
+
+
 def _listed(parameters: Parameters) -> list[Owner]:
     """The parameters that have a gradient, with it; of a leaf MaskedTensor the values, which are what is trained."""
     given = [parameters] if isinstance(parameters, (Tensor, MaskedTensor)) else list(parameters)
@@ -187,14 +191,10 @@ def _listed(parameters: Parameters) -> list[Owner]:
         if not isinstance(parameter, (Tensor, MaskedTensor)):
             raise TypeError(f"parameters must be tensors, found {type(parameter).__name__}")
         param = parameter._values if isinstance(parameter, MaskedTensor) else parameter
-        gradient = gradient_or_none(param)
+        gradient = current_gradient(param)
         if gradient is not None:
             owners.append((param, gradient))
     return owners
-
-
-def _is_dense(gradient: AnyGradient) -> bool:
-    return isinstance(gradient, Tensor) and gradient.layout is torch.strided
 
 
 def _merged(owners: list[Owner]) -> list[Merged | Tensor]:
@@ -202,7 +202,7 @@ def _merged(owners: list[Owner]) -> list[Merged | Tensor]:
     found: list[Merged | Tensor] = []
     for param, gradient in owners:
         trained = trained_entries(param)
-        if isinstance(gradient, Tensor) and _is_dense(gradient) and trained is None:
+        if is_strided(gradient) and trained is None:
             found.append(gradient)
         else:
             merged = read(gradient, "a gradient").wide().merged()
@@ -247,11 +247,11 @@ def _scale_down(
     foreach: bool | None,
 ) -> None:
     torch.nn.utils.clip_grads_with_norm_(
-        [p for p, g in owners if _is_dense(g)], limit, total, foreach=foreach
+        [p for p, g in owners if is_strided(g)], limit, total, foreach=foreach
     )
     factor = (limit / (total + 1e-6)).clamp(max=1.0)
     for (param, gradient), part in zip(owners, merged, strict=True):
-        if not _is_dense(gradient):
+        if not is_strided(gradient):
             assert not isinstance(part, Tensor)
             replace_gradient(param, _scaled(gradient, part[0], factor))
 

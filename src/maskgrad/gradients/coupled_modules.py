@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ __all__ = ["find_coupling"]
 def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
     """Name the modules through which samples of a batch influence each other.
 
-    The model is run once, in the mode that it is in. What each module computes by itself, between its inputs and its
-    outputs and outside of the modules that it calls, is asked whether the gradient of one sample depends on another.
+    The model is run once, in the mode that it is in. For what each module computes by itself, outside of the modules
+    that it calls, it is checked whether the gradient of one sample depends on another.
 
     Args:
         model: any module.
@@ -36,7 +37,7 @@ def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
 
     Along which dimension of a tensor samples lie is read from its shape: the first of size B, or of a multiple of B (a
     batch flattened into it); the second for recurrent layers and attention with ``batch_first=False``. Choose a B that
-    no other dimension has. Modules whose outputs have no such dimension are not asked.
+    no other dimension has. Modules whose outputs have no such dimension are not checked.
 
     Gradient: none.
 
@@ -53,95 +54,91 @@ def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
         >>> mg.find_coupling(model.eval(), torch.randn(8, 3))
         {}
     """
-    args, kwargs = _call_of(batch)
-    samples = _number_of_samples(args, kwargs)
+    args, kwargs, samples = _call_of(batch)
     search = _Search(model, samples)
-    with search.watching(), _as_it_was(model), torch.enable_grad():
+    with search.hooks(), _as_it_was(model), torch.enable_grad():
         model(*args, **kwargs)
     return search.found
 
 
-class _Frame:
-    """A module that is running: what came into its own code, and what left it, as tensors (B, entries of a sample)."""
+@dataclass(eq=False)
+class _Call:
+    """A module that is running: the inputs and the outputs of its own code, as tensors (B, entries of a sample)."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.entered: list[Tensor] = []
-        self.left: list[Tensor] = []
+    module: nn.Module
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
 
     def is_coupled(self) -> bool:
-        """Whether a sample that entered has changed another one that left."""
-        inputs = [Node("", leaf, leaf.shape, None) for leaf in self.entered]
-        if not inputs:
-            return False
-        return any(
-            coupled_input(BackwardPasses(output, inputs, chunk_size=1)) is not None for output in self.left
-        )
+        """Whether a sample of the inputs changes another one of the outputs."""
+        nodes = [Node("", leaf, leaf.shape, None) for leaf in self.inputs]
+        passes = [BackwardPasses(output, nodes, chunk_size=1) for output in self.outputs if nodes]
+        return any(coupled_input(each) is not None for each in passes)
 
 
 class _Search:
-    """Hooks that cut the graph at the border of every module, and ask each piece."""
+    """Hooks that cut the graph at the inputs and outputs of every module, and check each piece."""
 
     def __init__(self, model: nn.Module, samples: int) -> None:
         self.samples = samples
         self.found: dict[str, nn.Module] = {}
         self._names = {module: name for name, module in model.named_modules()}
-        self._running: list[_Frame] = []
+        self._running: list[_Call] = []
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def hooks(self) -> Iterator[None]:
         with ExitStack() as stack:
             for module in self._names:
-                before = module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=False)
-                after = module.register_forward_hook(self._after)
-                stack.callback(before.remove)
-                stack.callback(after.remove)
+                stack.callback(
+                    module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=False).remove
+                )
+                stack.callback(module.register_forward_hook(self._after).remove)
             yield
 
     def _before(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        frame = _Frame(module)
+        call = _Call(module)
         if self._running:
             self._leave((args, kwargs), self._running[-1], module)
-        self._running.append(frame)
-        entering: tuple[tuple[Any, ...], dict[str, Any]] = self._enter((args, kwargs), frame, module)
+        self._running.append(call)
+        entering: tuple[tuple[Any, ...], dict[str, Any]] = self._enter((args, kwargs), call, module)
         return entering
 
     def _after(self, module: nn.Module, *arguments_and_output: Any) -> Any:
         output = arguments_and_output[-1]
         while self._running[-1].module is not module:  # it raised, and its caller went on
             self._running.pop()
-        frame = self._running.pop()
-        self._leave(output, frame, module)
+        call = self._running.pop()
+        self._leave(output, call, module)
         name = self._names[module]
-        if name not in self.found and frame.is_coupled():
+        if name not in self.found and call.is_coupled():
             self.found[name] = module
         if not self._running:
             return output
-        if not frame.left:  # an object that we cannot look into; what is in it is asked when it comes out
-            self._running[-1].entered += frame.entered
+        if not call.outputs:  # an object without known tensors; they are checked where they come out of it
+            self._running[-1].inputs += call.inputs
         return self._enter(output, self._running[-1], module)
 
-    def _enter(self, tree: Any, frame: _Frame, module: nn.Module) -> Any:
-        """Tensors as new leaves of a graph, which begin in ``frame``."""
+    def _enter(self, tree: Any, call: _Call, module: nn.Module) -> Any:
+        """Tensors as new leaves of a graph, which begin in ``call``."""
 
         def cut(tensor: Any) -> Any:
             dim = self._samples_along(tensor, module)
             if dim is None:
                 return tensor
             leaf = self._by_samples(tensor.detach(), dim).requires_grad_()
-            frame.entered.append(leaf)
+            call.inputs.append(leaf)
             # Copied, so that the module may write to what it is given.
             return leaf.reshape(tensor.movedim(dim, 0).shape).movedim(0, dim).clone()
 
         return pytree.tree_map(cut, tree)
 
-    def _leave(self, tree: Any, frame: _Frame, module: nn.Module) -> None:
+    def _leave(self, tree: Any, call: _Call, module: nn.Module) -> None:
         for tensor in pytree.tree_leaves(tree):
             dim = self._samples_along(tensor, module)
             if dim is not None and tensor.requires_grad:
-                frame.left.append(self._by_samples(tensor, dim))
+                call.outputs.append(self._by_samples(tensor, dim))
 
     def _samples_along(self, tensor: Any, module: nn.Module) -> int | None:
         """The dimension of the samples; None where there is nothing to differentiate, or no such dimension."""
@@ -180,15 +177,12 @@ def _as_it_was(model: nn.Module) -> Iterator[None]:
                         buffer.copy_(values)
 
 
-def _call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    if isinstance(batch, (tuple, list)):
-        return tuple(batch), {}
-    return (batch,), {}
-
-
-def _number_of_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+    """Positional and keyword arguments of the model, and the number of samples."""
+    kwargs = dict(batch) if isinstance(batch, Mapping) else {}
+    args = (
+        () if isinstance(batch, Mapping) else tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    )
     leaves = pytree.tree_leaves((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, MaskedTensor))
     first = next((leaf for leaf in leaves if isinstance(leaf, (Tensor, MaskedTensor)) and leaf.ndim), None)
     if first is None:
@@ -200,4 +194,4 @@ def _number_of_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         raise ValueError(
             f"batch must hold at least two samples, found a tensor of shape {tuple(first.shape)}"
         )
-    return int(first.shape[0])
+    return args, kwargs, int(first.shape[0])

@@ -20,7 +20,7 @@ from torch import Tensor
 from maskgrad.errors import CoupledSamplesError
 from maskgrad.gradients.backward_passes import BackwardPasses
 
-__all__ = ["COUPLING", "check_coupling_argument", "coupled_input", "directions", "require_independent"]
+__all__ = ["COUPLING", "coupled_input", "directions", "require_independent"]
 
 #: what a user may say about the samples of a batch
 COUPLING = ("check", "exact", "independent")
@@ -31,19 +31,8 @@ _POWERS, _POWERS_OF_HALF = 8, 4
 _GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927
 
 
-def check_coupling_argument(coupling: str) -> None:
-    """Raise unless ``coupling`` is one of the three words."""
-    if coupling not in COUPLING:
-        raise ValueError(
-            f"coupling must be 'check', 'exact' or 'independent', found {coupling!r}; 'check' is the safe one"
-        )
-
-
 def directions(number: int, like: Tensor) -> Tensor:
-    """Numbers (number,) of either sign between 1/2 and 1, all different, in no order, the same in every run.
-
-    The global random state is left alone: that a gradient is checked changes no experiment.
-    """
+    """Numbers (number,) of either sign between 1/2 and 1, all different, without touching the global random state."""
     return _directions(number, like.device, like.dtype.to_real())
 
 
@@ -59,17 +48,9 @@ def _directions(number: int, device: torch.device, dtype: torch.dtype) -> Tensor
 def require_independent(
     passes: BackwardPasses, combined: list[Tensor | None] | None, combination: Tensor | None, remedy: str
 ) -> None:
-    """Raise if samples influence each other.
+    """CoupledSamplesError if samples influence each other; its message ends with ``remedy``.
 
-    Args:
-        passes: through the graph in question.
-        combined: for each input the gradient (B, *I) of the cotangent ``combination``, the same for all samples; None:
-            not known.
-        combination: cotangent (*O); None: any.
-        remedy: what the caller offers beside, the end of a sentence.
-
-    Raises:
-        CoupledSamplesError: they do.
+    ``combined`` are the gradients (B, *I) of the cotangent ``combination`` (*O), the same for all samples, if known.
     """
     found = coupled_input(passes, combined, combination)
     if found is not None:
@@ -83,10 +64,7 @@ def require_independent(
 def coupled_input(
     passes: BackwardPasses, combined: list[Tensor | None] | None = None, combination: Tensor | None = None
 ) -> str | None:
-    """The name of an input through which a sample influences others; None if there is none.
-
-    Arguments as for :func:`require_independent`.
-    """
+    """The name of an input through which a sample influences others; None if there is none."""
     output = passes.output
     samples = output.shape[0]
     if samples < 2 or not output.numel():

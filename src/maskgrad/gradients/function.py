@@ -15,7 +15,7 @@ from maskgrad.masked_tensor.dispatch import unwrap, wrap
 from maskgrad.masked_tensor.tensor import of_entries
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of
 from maskgrad.semantics.sparse import elementwise
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
+from maskgrad.semantics.sparse.entries import SparseEntries
 
 __all__ = ["Function"]
 
@@ -41,7 +41,7 @@ class Function:
             entries only). ``"first"``: as in the first operand, whose shape the results have. A static method
             ``pattern(*inputs)``, which is given a Boolean mask in the place of every tensor and returns the mask of
             the result, for several results a tuple; None means fully specified, and gives a plain tensor.
-            Nothing declared (None): MaskedTensors are refused.
+            None, the default: MaskedTensors raise an error.
         filler: what ``forward`` finds at unspecified entries: a number at which function and derivative are finite
             (1 for a logarithm), or one for each input.
         generate_vmap_rule: False if ``forward`` cannot be vectorised by ``torch.func.vmap``.
@@ -117,7 +117,7 @@ class Function:
         if "vmap" in parts:
             parts["generate_vmap_rule"] = False
         cls.plain = type(name, (torch.autograd.Function,), {**parts, "__module__": cls.__module__})
-        # torch.compile refuses to trace a class with a jvp, wanted or not, and knows backward by one name only
+        # torch.compile does not trace a class with a jvp, even if unused, and knows backward by one name only
         parts.pop("jvp", None)
         if "vjp" in parts:
             parts["backward"] = parts.pop("vjp")
@@ -153,49 +153,41 @@ def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
     if cls.pattern is None:
         raise TypeError(
             f"{cls.__name__} was given a MaskedTensor, but declares no pattern; say what is specified in the result "
-            f"with a class attribute, pattern = 'intersection' if it works entry by entry, or pass x.filled(value)"
+            "with a class attribute, pattern = 'intersection' if it works entry by entry, or pass x.filled(value)"
         )
     operands: list[Any] = [unwrap(a) if isinstance(a, MaskedTensor) else a for a in args]
-    stored = None
-    for operand in operands:
-        if stored is None and isinstance(operand, SparseEntries):
-            stored = operand
-    if cls.pattern == "intersection":
-        return _entry_by_entry(cls, operands, stored)
-    if stored is not None:
-        raise UnsupportedLayoutError(
-            f"{cls.__name__} (pattern {_spelled(cls)})", stored.pattern.layout, tuple(stored.shape)
-        )
     fillers = _fillers(cls, len(operands))
+    entry_by_entry = cls.pattern == "intersection"
+    for stored in operands:
+        if (
+            isinstance(stored, SparseEntries) and entry_by_entry
+        ):  # all stored values are specified; others are aligned
+            return wrap(elementwise.apply(lambda values: _checked(cls, values, _run(cls, *values)), operands))
+        if isinstance(stored, SparseEntries):
+            raise UnsupportedLayoutError(
+                f"{cls.__name__} (pattern {_spelled(cls)})", stored.pattern.layout, tuple(stored.shape)
+            )
+    common = intersection(operands) if entry_by_entry else None
     safe = [
-        fill(o, o.mask, filler) if isinstance(o, Entries) else o
+        fill(o, common, filler)
+        if common is not None and isinstance(o, (Entries, Tensor))
+        else fill(o, o.mask, filler)
+        if isinstance(o, Entries)
+        else o
         for o, filler in zip(operands, fillers, strict=True)
     ]
-    declared: Any
+    declared: Any = common
     if cls.pattern == "first":
         declared = operands[0].mask if isinstance(operands[0], Entries) else None
-    else:
-        assert callable(cls.pattern)
+    elif not isinstance(cls.pattern, str):
         declared = cls.pattern(
             *[
                 mask_of(o) if isinstance(o, Tensor) else o.mask if isinstance(o, Entries) else o
                 for o in operands
             ]
         )
-    return _attached(cls, _run(cls, *safe), declared)
-
-
-def _entry_by_entry(cls: type[Function], operands: list[Any], stored: SparseEntries | None) -> Any:
-    fillers = _fillers(cls, len(operands))
-    if stored is not None:  # every stored value is specified; what is aligned with it is looked up
-        return wrap(elementwise.apply(lambda values: _checked(cls, values, _run(cls, *values)), operands))
-    mask = intersection(operands)
-    assert mask is not None
-    safe = [
-        fill(o, mask, filler) if is_masked(o) or isinstance(o, Tensor) else o
-        for o, filler in zip(operands, fillers, strict=True)
-    ]
-    return _attached(cls, _checked(cls, safe, _run(cls, *safe)), mask)
+    result = _run(cls, *safe)
+    return _attached(cls, _checked(cls, safe, result) if entry_by_entry else result, declared)
 
 
 def _fillers(cls: type[Function], number: int) -> tuple[float, ...]:
@@ -210,7 +202,7 @@ def _fillers(cls: type[Function], number: int) -> tuple[float, ...]:
 
 
 def _checked(cls: type[Function], values: list[Any], result: Any) -> Any:
-    """The result of a function that works entry by entry; its shape shows if it does not."""
+    """The result of a function that works entry by entry, whose shape must be that of its operands."""
     shape = torch.broadcast_shapes(*[v.shape for v in values if isinstance(v, Tensor)])
     for part in result if isinstance(result, tuple) else (result,):
         if isinstance(part, Tensor) and part.shape != shape:

@@ -1,4 +1,4 @@
-"""A gradient of any kind: which entries of a tensor it specifies, and their values. One class, one reader.
+"""A gradient of any kind: which entries of a tensor it specifies, and their values.
 
 =======================  ===========================================  ==============================================
 pattern                  entries that are specified                   read from
@@ -7,13 +7,14 @@ full                     every one                                    strided
 ``mask``                 those under a Boolean mask                   MaskedTensor with a Boolean mask
 ``rows``                 listed rows or entries, perhaps twice        COO, CSR, CSC, BSR, BSC, MaskedTensor on these,
                                                                       PaddedRows
-``rows`` ``in_slots``    rows in a fixed number of slots              PaddedRows where no size may depend on numbers
+``rows`` ``in_slots``    padded rows, of fixed number                 PaddedRows where no size may depend on numbers
 =======================  ===========================================  ==============================================
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from maskgrad.patterns.conversion import LAYOUTS
 from maskgrad.semantics.entries import HALVES
 from maskgrad.sparse import increasing, places, positions, prod, stored
 
-__all__ = ["AnyGradient", "Gradient", "check_fits", "is_half", "read", "widened_dtype"]
+__all__ = ["AnyGradient", "Gradient", "check_fits", "is_half", "is_strided", "read", "widened_dtype"]
 
 AnyGradient = Tensor | MaskedTensor | PaddedRows
 
@@ -36,12 +37,12 @@ class Gradient:
     """Entries of a tensor of ``shape`` that are specified, and their values.
 
     Attributes:
-        values: of the whole shape, 0 outside a mask; of rows (n, *row), 0 in unused slots and outside a mask.
+        values: of the whole shape, 0 outside a mask; of rows (n, *row), 0 in padding and outside a mask.
         shape: of the tensor.
         mask: Boolean, of the whole shape: entries outside it are unspecified. None: all that are listed count.
-        rows: int64 (n,), in bounds: which rows are listed; the tensor's length in unused slots.
+        rows: int64 (n,), in bounds: which rows are listed; the tensor's length in padding.
         leading: the rows are those of the tensor seen as (R, *row), R being the product of its first so many sizes.
-        in_slots: whether rows stand in slots: ascending, each once.
+        in_slots: whether rows are padded: ascending, each once, the padding last.
         each_once: whether no row is listed twice.
     """
 
@@ -96,10 +97,7 @@ class Gradient:
         return mask
 
     def restricted(self, trained: Tensor | None) -> Gradient:
-        """Without the entries outside ``trained``, Boolean, of the whole shape; None: all of it.
-
-        The cost follows the gradient.
-        """
+        """Only the entries under ``trained``, Boolean, of the whole shape; None: all. The cost follows the gradient."""
         if trained is None:
             return self
         if self.in_slots:
@@ -157,11 +155,7 @@ class Gradient:
 
 
 def read(gradient: AnyGradient, where: str) -> Gradient:
-    """Bring a gradient of any kind into one form, after a look at its indices; nothing is written.
-
-    Args:
-        gradient: MaskedTensor, PaddedRows, or strided, COO, CSR, CSC, BSR or BSC tensor. It is detached, not copied.
-        where: what to call it in an error.
+    """Bring a gradient of any kind into one form, detached, with its indices checked.
 
     Raises:
         TypeError: an unknown layout.
@@ -169,14 +163,19 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
         IndexError: an index outside the shape.
     """
     gradient = gradient.detach()
+    shape = gradient.shape
     if isinstance(gradient, PaddedRows):
-        return _read_padded(gradient, where)
+        if supports_dynamic_shapes(gradient.device):
+            used = gradient.checked(where).used
+            return Gradient(gradient.values[used], shape, rows=gradient.rows[used].to(torch.int64), leading=1)
+        merged = gradient.with_values(gradient.values.to(widened_dtype(gradient.dtype))).merged()
+        return Gradient(merged.values, shape, rows=merged.rows, leading=1, in_slots=True, each_once=True)
     if isinstance(gradient, Tensor):
         if gradient.layout is torch.strided:
-            return Gradient(gradient, gradient.shape)
+            return Gradient(gradient, shape)
         if gradient.layout is torch.sparse_coo:
             indices, values = stored(gradient)
-            return _of_places(indices, values, gradient.shape, where)
+            return _of_places(indices, values, shape, where)
         _check_layout(gradient, where)
         try:
             gradient = from_sparse(gradient)
@@ -185,26 +184,18 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
     listed = listed_of(gradient)
     if listed is None:
         nothing = False if gradient.dtype is torch.bool else 0
-        return Gradient(gradient.filled(nothing), gradient.shape, gradient.mask)
-    found = _of_places(*listed, gradient.shape, where)
-    return replace(found, each_once=True)
+        return Gradient(gradient.filled(nothing), shape, gradient.mask)
+    return replace(_of_places(*listed, shape, where), each_once=True)
 
 
 def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:
-    """What can be checked without a look at the entries.
-
-    Raises:
-        TypeError: not a tensor, an unknown layout, or a dtype that the parameter cannot take.
-        ValueError: another shape or device than the parameter's.
-    """
+    """TypeError or ValueError unless kind, shape, device and dtype fit; entries are not read."""
     if not isinstance(gradient, (Tensor, MaskedTensor, PaddedRows)):
         raise TypeError(
             f"{where} must be a tensor, a MaskedTensor or PaddedRows, got {type(gradient).__name__}"
         )
     if type(gradient).__name__ == "MaskedTensor" and not isinstance(gradient, MaskedTensor):
-        raise TypeError(
-            f"{where} is a torch.masked tensor, whose mask nobody here reads; use mg.from_torch_masked(grad)"
-        )
+        raise TypeError(f"{where} is a torch.masked tensor; convert it with mg.from_torch_masked(grad)")
     if gradient.shape != param.shape:
         raise ValueError(
             f"{where} has shape {tuple(gradient.shape)}, but the parameter has shape {tuple(param.shape)}; "
@@ -227,6 +218,11 @@ def _check_layout(gradient: Tensor, where: str) -> None:
         raise TypeError(f"{where} has layout {gradient.layout}; expected a MaskedTensor or one of {known}")
 
 
+def is_strided(gradient: object) -> TypeGuard[Tensor]:
+    """Whether it is a strided tensor."""
+    return isinstance(gradient, Tensor) and gradient.layout is torch.strided
+
+
 def is_half(gradient: AnyGradient) -> bool:
     """Whether it is float16 or bfloat16."""
     return gradient.dtype in HALVES
@@ -240,15 +236,6 @@ def widened_dtype(dtype: torch.dtype) -> torch.dtype:
 def _of_places(indices: Tensor, values: Tensor, shape: torch.Size, where: str) -> Gradient:
     leading = len(indices)
     return Gradient(values, shape, rows=positions(indices, shape[:leading], where), leading=leading)
-
-
-def _read_padded(gradient: PaddedRows, where: str) -> Gradient:
-    if supports_dynamic_shapes(gradient.device):
-        used = gradient.checked(where).used
-        rows = gradient.rows[used].to(torch.int64)
-        return Gradient(gradient.values[used], gradient.shape, rows=rows, leading=1)
-    merged = gradient.with_values(gradient.values.to(widened_dtype(gradient.dtype))).merged()
-    return Gradient(merged.values, merged.shape, rows=merged.rows, leading=1, in_slots=True, each_once=True)
 
 
 def _rows_of(whole: Tensor, gradient: Gradient) -> Tensor:

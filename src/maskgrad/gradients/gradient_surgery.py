@@ -1,4 +1,4 @@
-"""Identities that change nothing on the way forward: they mask the gradient, or turn it round."""
+"""Identities in the forward pass that mask or reverse the gradient."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _check_scale(scale: object, shape: torch.Size) -> None:
     if isinstance(scale, Tensor):
         if scale.requires_grad:
             raise ValueError(
-                "scale must not require grad, a reversal has no derivative with respect to it; use scale.detach()"
+                "scale must not require grad, there is no derivative with respect to it; use scale.detach()"
             )
         lacking = len(shape) - scale.ndim
         if lacking < 0 or any(s not in (1, n) for s, n in zip(scale.shape, shape[lacking:], strict=True)):

@@ -1,8 +1,8 @@
-"""Row-sparse gradients in a fixed number of slots, for graphs in which no size may depend on numbers.
+"""Row-sparse gradients with padded rows, for graphs in which no size may depend on numbers.
 
 PyTorch/XLA has no sparse tensors, and compiles a graph anew for every size that it has not seen. A COO gradient fits
-neither: how many rows it has after merging is known only when the numbers are. Here the number of slots is fixed,
-and a slot that holds no row says so by naming a row that does not exist.
+neither: how many rows it has after merging is known only when the numbers are. Here the number of rows is fixed, and
+padding names a row that does not exist.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ __all__ = ["PaddedRows", "supports_dynamic_shapes"]
 
 
 class PaddedRows:
-    r"""A gradient that specifies rows of a tensor, in slots of which some may be unused.
+    r"""A gradient that lists rows of a tensor, padded to a fixed number.
 
     .. math:: g_r = \sum_{i:\, \mathrm{rows}_i = r} \mathrm{values}_i
 
-    It is the masked gradient of which row r is specified if a slot names it. Several slots may name one row; their
-    values are added up, halves in float32, before anything nonlinear is done with them.
-    :func:`maskgrad.attach_gradient` gives it to a parameter, :class:`maskgrad.nn.Embedding` with a ``capacity`` does
-    so by itself, and the optimizers of ``mg.optim``, clipping, norms and :class:`maskgrad.amp.GradScaler` take it like
-    any other.
+    It is a masked gradient: row r is specified if it is listed. A row may be listed several times; its values are added
+    up, halves in float32, before anything nonlinear is done with them. :func:`maskgrad.attach_gradient` gives it to a
+    parameter, :class:`maskgrad.nn.Embedding` with a ``capacity`` does so by itself, and the optimizers of ``mg.optim``,
+    clipping, norms and :class:`maskgrad.amp.GradScaler` take it like any other gradient.
 
     Args:
-        rows: int64 or int32, shape (C,): the row that each slot holds; ``shape[0]`` in an unused slot.
-        values: shape (C, \*shape[1:]); what stands in an unused slot is never read.
+        rows: int64 or int32, shape (C,): which row each line of ``values`` belongs to; ``shape[0]`` in padding.
+        values: shape (C, \*shape[1:]); padding is never read.
         shape: that of the parameter, one dimension or more.
-        listed: how many slots, the first ones, may be in use; None: all of them.
+        listed: how many of the C, the first ones, may name a row; None: all of them.
 
     Gradient: none flows through; it is one.
 
@@ -78,12 +77,12 @@ class PaddedRows:
 
     @property
     def capacity(self) -> int:
-        """How many slots there are."""
+        """C, the number of rows with padding."""
         return len(self.rows)
 
     @property
     def used(self) -> Tensor:
-        """Whether a slot holds a row, for each slot."""
+        """Boolean (C,): False in padding."""
         return (self.rows >= 0) & (self.rows < self.shape[0])
 
     @property
@@ -101,7 +100,7 @@ class PaddedRows:
         return self.with_values(self.values.detach())
 
     def __add__(self, other: PaddedRows) -> PaddedRows:
-        """The sum: the slots of both that may be in use, one after the other."""
+        """The sum: the rows of both, one after the other, without padding that is known."""
         if not isinstance(other, PaddedRows):
             return NotImplemented
         if other.shape != self.shape:
@@ -117,33 +116,34 @@ class PaddedRows:
         )
 
     def with_values(self, values: Tensor) -> PaddedRows:
-        """The same slots with other values."""
+        """The same rows with other values."""
         return PaddedRows(self.rows, values, self.shape, self.listed)
 
     def merged(self) -> PaddedRows:
-        """Each row in one slot, ascending, the unused slots behind them and 0 in these.
+        """Each row once, ascending, then padding with zeros.
 
         Returns:
-            As many slots as before, or as the parameter has rows if those are fewer; halves are added in float32 and
+            C as before, or the number of the parameter's rows if that is smaller; halves are added in float32 and
             rounded once. All sizes follow from sizes; nothing is read from the device.
         """
         wide = torch.promote_types(self.dtype, torch.float32)
         height, used = self.shape[0], self.used
         rows, order = torch.where(used, self.rows, height).to(torch.int64).sort(stable=True)
         # not with index_select: PyTorch/XLA 2.9 aborts where its index comes straight from a sort
-        values = torch.where(_over_rows(used, self.values), self.values, 0).to(wide)[order]
-        slot = F.pad((rows[1:] != rows[:-1]).to(torch.int64), (min(len(rows), 1), 0)).cumsum(0)
-        capacity = min(self.capacity, height + 1)  # one for everything that is unused
-        distinct = torch.full_like(rows[:capacity], height).scatter(0, slot, rows)
-        sums = values.new_zeros(capacity, *values.shape[1:]).index_add(0, slot, values)
+        over_rows = used.view(-1, *(1 for _ in self.shape[1:]))
+        values = torch.where(over_rows, self.values, 0).to(wide)[order]
+        place = F.pad((rows[1:] != rows[:-1]).to(torch.int64), (min(len(rows), 1), 0)).cumsum(0)
+        capacity = min(self.capacity, height + 1)  # one for all the padding
+        distinct = torch.full_like(rows[:capacity], height).scatter(0, place, rows)
+        sums = values.new_zeros(capacity, *values.shape[1:]).index_add(0, place, values)
         kept = min(capacity, height)
         return PaddedRows(distinct[:kept], sums[:kept].to(self.dtype), self.shape, min(self.listed, kept))
 
     def resized(self, capacity: int) -> PaddedRows:
-        """The same gradient in ``capacity`` slots; merged first, if there are fewer of them than now.
+        """The same gradient padded to ``capacity`` rows; merged first, if that is fewer than now.
 
         Raises:
-            ValueError: so many slots might not do for all the rows.
+            ValueError: the gradient may name more rows.
         """
         gradient = self if self.listed <= capacity else self.merged()
         if gradient.listed > capacity:
@@ -161,14 +161,14 @@ class PaddedRows:
         )
 
     def to_masked(self) -> MaskedTensor:
-        """A MaskedTensor of COO layout with the specified rows; waits for the device, and needs sparse tensors."""
+        """A MaskedTensor of COO layout with the listed rows; synchronizes with the device, and needs sparse tensors."""
         return from_sparse(self.to_sparse_tensor())
 
     def to_sparse_tensor(self) -> Tensor:
-        """A COO tensor of torch, coalesced; waits for the device, and needs sparse tensors.
+        """A COO tensor of torch, coalesced; synchronizes with the device, and needs sparse tensors.
 
         Raises:
-            IndexError: a slot names a row below 0 or above ``shape[0]``.
+            IndexError: a row is below 0 or above ``shape[0]``.
         """
         merged = self.checked("this gradient").merged()
         used = merged.used
@@ -181,23 +181,23 @@ class PaddedRows:
         )
 
     def to_dense(self) -> Tensor:
-        """A plain tensor, 0 where nothing is specified; on any device, without waiting for it."""
+        """A plain tensor, 0 where nothing is specified; on any device, without synchronizing."""
         merged = self.merged()
         dense = merged.values.new_zeros(self.shape[0] + 1, *self.shape[1:])
         return dense.index_add(0, merged.rows, merged.values)[:-1]
 
     def checked(self, where: str) -> PaddedRows:
-        """Itself, after a look at the rows, which ``where`` calls by a name.
+        """Itself, with its rows checked; ``where`` is what an error calls it.
 
         Raises:
             IndexError: a row is below 0 or above ``shape[0]``.
         """
-        require_inside(self.rows, self.shape[0] + 1, f"{where}, rows (the size is one more for unused slots)")
+        require_inside(self.rows, self.shape[0] + 1, f"{where}, rows (the size is one more for padding)")
         return self
 
     @classmethod
     def from_sparse(cls, gradient: Tensor | MaskedTensor, capacity: int) -> PaddedRows:
-        """A COO tensor, or MaskedTensor of COO layout, that lists whole rows, in ``capacity`` slots.
+        """A COO tensor, or MaskedTensor of COO layout, that lists whole rows, padded to ``capacity`` rows.
 
         Raises:
             TypeError: another layout, or one with more than one sparse dimension.
@@ -215,13 +215,8 @@ class PaddedRows:
 
 
 def supports_dynamic_shapes(device: torch.device) -> bool:
-    """Whether a size may depend on numbers there; on XLA that costs a copy to the host and a compilation each time."""
+    """Whether a size may depend on numbers there; on XLA each costs a copy to the host and a compilation."""
     return device.type != "xla"
-
-
-def _over_rows(used: Tensor, values: Tensor) -> Tensor:
-    """``used`` (C,) in a shape that broadcasts to ``values`` (C, *row)."""
-    return used.view(-1, *(1 for _ in values.shape[1:]))
 
 
 def _check(rows: Any, values: Any, shape: torch.Size) -> None:
@@ -232,15 +227,17 @@ def _check(rows: Any, values: Any, shape: torch.Size) -> None:
         found = f"dtype {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
         raise TypeError(f"values must be a floating-point or complex tensor, found {found}")
     if not shape:
-        raise ValueError("shape must have a dimension, the one that rows count; found ()")
+        raise ValueError("shape must have at least one dimension, that of the rows; found ()")
     if rows.dim() != 1:
         raise ValueError(
             f"rows must have one dimension, found shape {tuple(rows.shape)}; use rows.reshape(-1)"
         )
     expected = (len(rows), *shape[1:])
     if tuple(values.shape) != expected:
-        raise ValueError(f"values must have shape {expected}, one row per slot, found {tuple(values.shape)}")
+        raise ValueError(
+            f"values must have shape {expected}, one line for each of rows, found {tuple(values.shape)}"
+        )
     if rows.device != values.device:
         raise ValueError(
-            f"rows are on {rows.device} and values on {values.device}; move one with .to(), for they belong together"
+            f"rows are on {rows.device} and values on {values.device}; they must be on one device: use .to()"
         )

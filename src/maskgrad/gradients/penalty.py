@@ -1,7 +1,8 @@
-"""Penalties on the norm of a gradient, which are trained through: the second derivative is the point of them."""
+"""Penalties on the norm of a gradient, differentiated a second time when they are trained."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, Literal, cast
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients.batched import batched_grad
-from maskgrad.gradients.per_sample_contributions import wide_dtype
+from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 
@@ -35,8 +36,8 @@ def gradient_penalty(
     .. math:: n = \left(\sum_i \lVert \partial\,\text{loss} / \partial\,\text{params}_i \rVert^2\right)^{1/2}, \qquad
               n^p \;\text{ or }\; \lvert n - \text{target} \rvert^p \;\text{ or }\; \max(0,\, n - \text{target})^p
 
-    The graph is made and kept; nobody has to think of ``create_graph``. Where the gradient is zero, so is that of its
-    norm, which a plain square root would make NaN.
+    The graph is created and kept, as with ``create_graph=True``. Where the gradient is zero, so is that of its norm,
+    which would be NaN with a plain square root.
 
     Args:
         loss: one number, tensor or MaskedTensor, not scaled. With ``per_sample``, outputs (B, \*O), of a critic for
@@ -48,12 +49,11 @@ def gradient_penalty(
             survive float16, and the gradient is unscaled before its norm is taken. The penalty is not scaled: add it to
             the loss, and scale the sum.
         per_sample: one norm for every sample, instead of one for all.
-        target: the norm that costs nothing; None: the power of the norm itself.
-        one_sided: only norms above ``target`` cost something.
+        target: the norm without penalty; None: the power of the norm itself.
+        one_sided: penalize only norms above ``target``.
         power: 1 or 2.
         reduction: over samples: ``"mean"``, ``"sum"`` or ``"none"``. One norm for all is not reduced.
-        coupling: with ``per_sample``, what is done about samples that influence each other, as in
-            :func:`maskgrad.batched_grad`.
+        coupling: with ``per_sample``, as in :func:`maskgrad.batched_grad`.
 
     Returns:
         0-dim tensor, or (B,) with ``reduction="none"``, in at least float32. One norm is masked if ``loss`` is; of (B,)
@@ -86,7 +86,7 @@ def gradient_penalty(
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', found {reduction!r}")
     if one_sided and target is None:
-        raise ValueError("one_sided needs a target, the largest norm that costs nothing, as in target=1.0")
+        raise ValueError("one_sided needs a target, the largest norm without penalty, as in target=1.0")
     if not isinstance(loss, (Tensor, MaskedTensor)):
         raise TypeError(f"loss must be a tensor, found {type(loss).__name__}")
     if not loss.requires_grad:
@@ -140,7 +140,7 @@ def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Ten
     if all(gradient is None for gradient in found):
         raise ValueError(
             "loss must depend on one of params, found none of them in its graph; a view or copy made after the loss "
-            "was computed is another node"
+            "is another node: pass the tensors that the loss was computed from"
         )
     parts = [
         _squares(gradient if mask is None else torch.where(mask, gradient, 0), unscale).sum()
@@ -162,17 +162,13 @@ def _of_samples(
     specified: Tensor | None = None
     for jacobian in jacobians:
         if isinstance(jacobian, MaskedTensor):
-            some = _over_the_rest(jacobian.mask).any(1)
+            some = jacobian.mask.unsqueeze(-1).flatten(1).any(1)
             specified = some if specified is None else specified | some
         plain = jacobian.filled(0) if isinstance(jacobian, MaskedTensor) else jacobian
-        parts.append(_over_the_rest(_squares(plain, unscale)).sum(1))
+        parts.append(_squares(plain, unscale).unsqueeze(-1).flatten(1).sum(1))
     if specified is not None and not all(isinstance(jacobian, MaskedTensor) for jacobian in jacobians):
         specified = None  # every sample has an input of which everything is specified
     return _total(parts), specified
-
-
-def _over_the_rest(values: Tensor) -> Tensor:
-    return values.reshape(len(values), values[0].numel() if len(values) else 0)
 
 
 def _mask_of(operand: Operand) -> Tensor | None:
@@ -189,7 +185,7 @@ def _squares(gradient: Tensor, unscale: Tensor | None) -> Tensor:
             f"params: a gradient has layout {gradient.layout}, which PyTorch cannot differentiate a second time; write "
             "mg.from_sparse(t.detach()).requires_grad_(), whose values are the parameter"
         )
-    wide = gradient.to(wide_dtype(gradient.dtype))
+    wide = gradient.to(widened_dtype(gradient.dtype))
     if unscale is not None:
         wide = wide * unscale.to(wide.device)
     if wide.is_complex():
@@ -198,21 +194,22 @@ def _squares(gradient: Tensor, unscale: Tensor | None) -> Tensor:
 
 
 def _total(parts: list[Tensor]) -> Tensor:
-    # Not the built-in sum, whose 0 would be one more node.
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part.to(total.device)
-    return total
+    return functools.reduce(lambda total, part: total + part.to(total.device), parts)
 
 
 def _penalty(squares: Tensor, target: float | None, one_sided: bool, power: int) -> Tensor:
     if target is None and power == 2:
         return squares
-    positive = squares > 0
-    # Both sides of the choice are finite, and so are their gradients.
-    norm = torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)
+    norm = norm_of_squares(squares)
     if target is None:
         return norm
     excess = norm - target
     excess = excess.clamp(min=0) if one_sided else excess
     return excess.square() if power == 2 else excess.abs()
+
+
+def norm_of_squares(squares: Tensor) -> Tensor:
+    """The square root, whose gradient at zero is zero."""
+    positive = squares > 0
+    # Both sides of the choice are finite, and so are their gradients.
+    return torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)

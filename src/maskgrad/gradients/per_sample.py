@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from maskgrad.gradients.per_sample_contributions import wide_dtype
-from maskgrad.gradients.per_sample_passes import Method, Pass, PerSample, Randomness
+from maskgrad.gradients.clipping import limit_of
+from maskgrad.gradients.gradient import widened_dtype
+from maskgrad.gradients.penalty import norm_of_squares
+from maskgrad.gradients.per_sample_passes import Chunk, Method, PerSample, Randomness
 
 __all__ = ["clipped_backward", "per_sample_grad", "per_sample_grad_norms"]
 
@@ -26,34 +27,34 @@ def per_sample_grad(
     randomness: Randomness = "different",
     method: Method = "auto",
 ) -> dict[str, Tensor]:
-    r"""The gradient of every sample's own loss with respect to every parameter, without a loop.
+    r"""The gradient of every sample's loss with respect to every parameter, without a loop.
 
     .. math:: G_b = \frac{\partial}{\partial \theta}\, \text{loss\_fn}(\text{model}(x_{b:b+1}),\, t_{b:b+1})
 
-    Each sample is seen as a batch of one, so that a loss that takes the mean over the batch is the sample's own loss.
-    The mean of the result over its first dimension is then what ``backward`` puts into ``.grad`` for a loss whose mean
-    gives every sample the same weight.
+    The model sees each sample as a batch of one, so that a loss that takes the mean over the batch is the sample's own
+    loss. The mean of the result over its first dimension is what ``backward`` puts into ``.grad`` if the loss gives
+    every sample the same weight.
 
     Args:
         model: any module; its ``.grad`` and buffers are left as they are.
         loss_fn: called with the model's output and the targets; returns one number, a tensor or MaskedTensor.
         inputs: a tensor (B, ...), a tuple of positional or a dict of keyword arguments of the model, in containers of
             any kind. Every tensor or MaskedTensor in it has the samples in its first dimension; anything else is
-            passed as it is.
+            passed on.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
-        create_graph: the result can be differentiated again, by parameters, inputs and targets. It is then computed
-            without the shorter ways that some layers have.
-        chunk_size: how many samples are looked at together; None: all. Fewer need less memory for activations.
+        create_graph: the result can be differentiated again, by parameters, inputs and targets; slower, without the
+            rules that some layers have.
+        chunk_size: how many samples are processed at once; None: all. Fewer need less memory for activations.
         randomness: of dropout and the like: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
         method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
             if the model allows it, otherwise the loop, with a warning.
 
     Returns:
-        ``{name: (B, *shape)}`` for the parameters that require a gradient, named as in ``model.named_parameters()``; a
-        parameter that takes no part has zeros. A table looked up with ``sparse=True`` has a COO tensor (B, V, D), with
-        two sparse dimensions and only the rows that each sample looked up, merged.
+        ``{name: (B, *shape)}`` for the parameters that require a gradient, named as in ``model.named_parameters()``;
+        zeros for one that is not used. A table looked up with ``sparse=True`` has a COO tensor (B, V, D), with two
+        sparse dimensions and only the rows that each sample looked up, merged.
 
-    Samples of whose loss nothing is left contribute exact zeros, whatever their inputs hold. Gradient: with
+    Samples whose loss is unspecified have exact zeros, whatever their inputs hold. Gradient: with
     ``create_graph``, otherwise the result is no part of a graph; for other nodes than parameters see
     ``mg.batched_grad``.
 
@@ -89,16 +90,15 @@ def _gradients(task: PerSample) -> dict[str, Tensor]:
     size = task.batch.size
     found: dict[str, list[Tensor]] = {name: [] for name in task.parameters}
     written: dict[str, Tensor] = {}
-    for part in task.passes():
+    for chunk in task.chunks():
+        samples = slice(chunk.start, chunk.stop)
+        number = chunk.stop - chunk.start
         for name in task.parameters:
-            contribution = part.contributions.pop(name, None)
-            if contribution is None:
-                contribution = task.nothing(name, part.stop - part.start)
-            gradients = contribution.gradients()
-            if gradients.layout is torch.strided and part.stop - part.start < size and not task.create_graph:
+            gradients = (chunk.gradients.pop(name, None) or task.zeros(name, number)).gradients()
+            if gradients.layout is torch.strided and number < size and not task.create_graph:
                 if name not in written:  # not a list to be concatenated, which would take twice the memory
                     written[name] = gradients.new_zeros((size, *gradients.shape[1:]))
-                written[name][part.start : part.stop] = gradients
+                written[name][samples] = gradients
             else:
                 found[name].append(gradients)
     result = {}
@@ -107,10 +107,12 @@ def _gradients(task: PerSample) -> dict[str, Tensor]:
             raise RuntimeError(f"the gradient of {name} is sparse for some samples only; use chunk_size=None")
         if name in written:
             result[name] = written[name]
-        elif not parts:
-            result[name] = task.nothing(name, 0).gradients()
+        elif len(parts) < 2:
+            result[name] = parts[0] if parts else task.zeros(name, 0).gradients()
         else:
-            result[name] = parts[0] if len(parts) == 1 else _one_after_another(parts, size)
+            result[name] = torch.cat(parts)
+            if result[name].layout is torch.sparse_coo:  # in order, as the parts are
+                result[name]._coalesced_(True)
     return result
 
 
@@ -125,18 +127,18 @@ def per_sample_grad_norms(
     randomness: Randomness = "different",
     method: Method = "auto",
 ) -> Tensor:
-    r"""The 2-norm of every sample's gradient over all parameters, without forming the gradients where that is possible.
+    r"""The 2-norm of every sample's gradient over all parameters, without forming the gradients if possible.
 
     .. math:: n_b = \left(\sum_\theta \lVert G_b^\theta \rVert^2\right)^{1/2}, \qquad
               \lVert g a^T \rVert^2 = \lVert g \rVert^2 \lVert a \rVert^2
 
     Args:
-        model: as in :func:`maskgrad.per_sample_grad`, like all others.
+        model: as for :func:`maskgrad.per_sample_grad`, like the others.
         loss_fn: one number per sample.
         inputs: a batch of B samples.
         targets: theirs.
         create_graph: the norms can be differentiated, which takes the gradients themselves.
-        chunk_size: how many samples are looked at together; None: all.
+        chunk_size: how many samples are processed at once; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
@@ -164,10 +166,8 @@ def per_sample_grad_norms(
     """
     with torch.set_grad_enabled(create_graph):
         task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method, create_graph)
-        norms = [_norms(task, part) for part in task.passes()]
-        if not norms:
-            return torch.zeros(0, device=next(iter(task.parameters.values())).device)
-        return torch.cat(norms)
+        norms = [_norms(task, chunk) for chunk in task.chunks()]
+        return torch.cat(norms) if norms else torch.zeros(0, device=task.device)
 
 
 @torch.no_grad()
@@ -191,13 +191,13 @@ def clipped_backward(
     shorter way, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass do both.
 
     Args:
-        model: as in :func:`maskgrad.per_sample_grad`, like all that is not mentioned.
+        model: as for :func:`maskgrad.per_sample_grad`, like the others.
         loss_fn: one number per sample.
         inputs: a batch of B samples.
         targets: theirs.
         max_norm: the largest norm over all parameters that one sample's gradient keeps.
-        reduction: ``"sum"``, or ``"mean"``: divided by the number of samples of whose loss something is left.
-        chunk_size: how many samples are looked at together; None: all.
+        reduction: ``"sum"``, or ``"mean"``: divided by the number of samples whose loss is specified.
+        chunk_size: how many samples are processed at once; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
@@ -225,75 +225,39 @@ def clipped_backward(
 
     Source: Abadi et al., "Deep learning with differential privacy", 2016.
     """
-    limit = float(max_norm)
-    if math.isnan(limit) or limit < 0:
-        raise ValueError(f"max_norm must be at least 0, found {max_norm}")
+    limit = limit_of("max_norm", max_norm)
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', found {reduction!r}")
     task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
     sums: dict[str, Tensor] = {}
     norms, counted = [], torch.zeros((), dtype=torch.long)
-    for part in task.passes():
-        norms.append(_norms(task, part))
+    for chunk in task.chunks():
+        norms.append(_norms(task, chunk))
         weights = (limit / (norms[-1] + 1e-6)).clamp(max=1.0)
-        counted = counted + (part.stop - part.start if part.specified is None else part.specified.sum().cpu())
-        for name, contribution in part.contributions.items():
-            added = _wide(contribution.weighted_sum(weights))
+        specified = chunk.specified
+        counted = counted + (chunk.stop - chunk.start if specified is None else specified.sum().cpu())
+        for name, gradients in chunk.gradients.items():
+            added = gradients.weighted_sum(weights)
+            added = added.to(widened_dtype(added.dtype))
             sums[name] = added if name not in sums else _sum(sums[name], added)
-    if not norms:
-        return torch.zeros(0, device=next(iter(task.parameters.values())).device)
     for name, total in sums.items():
         parameter = task.parameters[name]
         mean = total / counted.clamp(min=1).to(total.device) if reduction == "mean" else total
         gradient = mean.to(parameter.dtype)
         parameter.grad = gradient if parameter.grad is None else _sum(parameter.grad, gradient)
-    return torch.cat(norms)
+    return torch.cat(norms) if norms else torch.zeros(0, device=task.device)
 
 
-def _norms(task: PerSample, part: Pass) -> Tensor:
-    squares: list[Tensor] = [contribution.squared_norms() for contribution in part.contributions.values()]
+def _norms(task: PerSample, chunk: Chunk) -> Tensor:
+    squares = [gradients.squared_norms() for gradients in chunk.gradients.values()]
     if not squares:
-        device = next(iter(task.parameters.values())).device
-        return torch.zeros(part.stop - part.start, device=device)
-    total = torch.stack(_promoted(squares)).sum(0)
-    if not total.requires_grad:
-        return total.sqrt()
-    positive = total > 0
-    # Both sides of the choice are finite, and so are their gradients.
-    return torch.where(positive, torch.where(positive, total, 1).sqrt(), 0)
-
-
-def _promoted(tensors: list[Tensor]) -> list[Tensor]:
-    """In one dtype, and on the device of the first: a model may be spread over several."""
-    dtype = max((t.dtype for t in tensors), key=lambda d: d.itemsize)
-    return [t.to(tensors[0].device, dtype) for t in tensors]
-
-
-def _wide(gradient: Tensor) -> Tensor:
-    return gradient.to(wide_dtype(gradient.dtype))
+        return torch.zeros(chunk.stop - chunk.start, device=task.device)
+    # A model may have parameters of several dtypes, and on several devices.
+    dtype = max((x.dtype for x in squares), key=lambda d: d.itemsize)
+    total = torch.stack([x.to(squares[0].device, dtype) for x in squares]).sum(0)
+    return norm_of_squares(total) if total.requires_grad else total.sqrt()
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
     """As autograd adds gradients: dense if one of them is."""
-    if a.layout is not torch.strided and b.layout is torch.strided:
-        a, b = b, a
-    return a + b
-
-
-def _one_after_another(parts: list[Tensor], size: int) -> Tensor:
-    """Gradients of consecutive samples as one; COO tensors are merged already."""
-    if parts[0].layout is torch.strided:
-        return torch.cat(parts)
-    offset, indices = 0, []
-    for part in parts:
-        moved = part._indices().clone()
-        moved[0] += offset
-        offset += part.shape[0]
-        indices.append(moved)
-    return torch.sparse_coo_tensor(
-        torch.cat(indices, 1),
-        torch.cat([part._values() for part in parts]),
-        (size, *parts[0].shape[1:]),
-        is_coalesced=True,
-        check_invariants=False,
-    )
+    return a + b if a.layout is torch.strided else b + a

@@ -1,4 +1,4 @@
-"""Recurrent networks written out, step by step: fused ones give no gradient per sample, and know no ``vmap``."""
+"""Recurrent networks written out, step by step: fused ones give no gradient per sample, and do not support ``vmap``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from maskgrad.gradients.per_sample_watching import NotByRuleError, PerSampleMode, Rule
+from maskgrad.gradients.per_sample_mode import NotByRuleError, PerSampleMode, Rule
 
 __all__ = ["RECURRENCES"]
 
@@ -30,17 +30,17 @@ def _gru_step(from_input: Tensor, from_state: Tensor, state: tuple[Tensor, ...])
     return (new + update * (state[0] - new),)
 
 
-def _tanh_step(from_input: Tensor, from_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _tanh_step(from_input: Tensor, from_state: Tensor, _: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return ((from_input + from_state).tanh(),)
 
 
-def _relu_step(from_input: Tensor, from_state: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _relu_step(from_input: Tensor, from_state: Tensor, _: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return ((from_input + from_state).relu(),)
 
 
 def _cell(step: _Step, states: int) -> Rule:
     def run(
-        watch: PerSampleMode,
+        mode: PerSampleMode,
         input: Tensor,
         hx: Any,
         w_ih: Tensor,
@@ -49,7 +49,7 @@ def _cell(step: _Step, states: int) -> Rule:
         b_hh: Tensor | None = None,
     ) -> Any:
         state = tuple(hx) if states == 2 else (hx,)
-        with watch:
+        with mode:
             new = step(F.linear(input, w_ih, b_ih), F.linear(state[0], w_hh, b_hh), state)
         return new if states == 2 else new[0]
 
@@ -60,7 +60,7 @@ def _network(step: _Step, states: int) -> Rule:
     """Layers, directions, dropout between layers, projections of an LSTM, as ``torch.lstm`` and its relatives do it."""
 
     def run(
-        watch: PerSampleMode,
+        mode: PerSampleMode,
         input: Tensor,
         hx: Any,
         params: Any,
@@ -78,7 +78,7 @@ def _network(step: _Step, states: int) -> Rule:
         per_layer = len(params) // (num_layers * directions)
         sequence = input.transpose(0, 1) if batch_first else input
         last: list[list[Tensor]] = [[] for _ in start]
-        with watch:
+        with mode:
             for layer in range(num_layers):
                 outputs = []
                 for direction in range(directions):

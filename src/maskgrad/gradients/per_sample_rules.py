@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from maskgrad.gradients.per_sample_contributions import Full, Outer, Patches, Rows, wide_dtype
+from maskgrad.gradients.gradient import widened_dtype
+from maskgrad.gradients.per_sample_gradients import Full, Outer, Patches, Rows
+from maskgrad.gradients.per_sample_mode import LayerCall, NotByRuleError, PerSampleMode, Rule
 from maskgrad.gradients.per_sample_recurrence import RECURRENCES
-from maskgrad.gradients.per_sample_watching import LayerCall, NotByRuleError, PerSampleMode, Rule
 
 __all__ = ["RULES"]
 
@@ -19,20 +20,15 @@ __all__ = ["RULES"]
 class _Linear(LayerCall):
     r"""``F.linear``: :math:`G_b = \sum_p g_{bp} a_{bp}^T`, and :math:`\sum_p g_{bp}` for the bias."""
 
-    def __init__(self, watch: PerSampleMode, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(watch)
-        self.weight = watch.name(weight)
-        self.bias = None if bias is None else watch.name(bias)
-
     def run(self, x: Tensor) -> Tensor:
-        return F.linear(x, _plain(self, self.weight), _plain(self, self.bias))
+        return F.linear(x, self.constant(self.weight), self.constant(self.bias))
 
     def keep(self, x: Tensor, cotangent: Tensor) -> None:
         a = x.reshape(len(x), -1, x.shape[-1]) if x.numel() else x.new_zeros(len(x), 0, x.shape[-1])
         g = cotangent.reshape(len(x), a.shape[1], cotangent.shape[-1])
-        self.watch.keep(self.weight, Outer(a.to(g.dtype), g))
+        self.mode.keep(self.weight, Outer(a.to(g.dtype), g))
         if self.bias is not None:
-            self.watch.keep(self.bias, Full(g.sum(1)))
+            self.mode.keep(self.bias, Full(g.sum(1)))
 
 
 class _Convolution(LayerCall):
@@ -40,18 +36,16 @@ class _Convolution(LayerCall):
 
     def __init__(
         self,
-        watch: PerSampleMode,
+        mode: PerSampleMode,
         weight: Tensor,
-        bias: Tensor | None,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
-        groups: int,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
     ) -> None:
-        super().__init__(watch)
-        self.weight = watch.name(weight)
-        self.bias = None if bias is None else watch.name(bias)
-        self.shape = tuple(watch.parameters[self.weight].shape)
+        super().__init__(mode, weight, bias)
+        self.shape = tuple(mode.parameters[self.weight].shape)
         dims = len(self.shape) - 2
         self.stride, self.dilation, self.groups = _each(stride, dims), _each(dilation, dims), groups
         self.padding = _padding(padding, self.shape[2:], self.dilation)
@@ -60,7 +54,7 @@ class _Convolution(LayerCall):
     def run(self, x: Tensor) -> Tensor:
         if x.dim() != len(self.shape) + 1:
             raise NotByRuleError  # without a dimension for images; a sample keeps one, unless the model drops it
-        weight, bias = _plain(self, self.weight), _plain(self, self.bias)
+        weight, bias = self.constant(self.weight), self.constant(self.bias)
         images, before = x.flatten(0, 1), [low for low, _ in self.padding]
         if all(low == high for low, high in self.padding):
             y = self.function(images, weight, bias, self.stride, before, self.dilation, self.groups)
@@ -71,9 +65,9 @@ class _Convolution(LayerCall):
     def keep(self, x: Tensor, cotangent: Tensor) -> None:
         padded = self._padded(x.flatten(0, 1)).unflatten(0, x.shape[:2]).to(cotangent.dtype)
         found = Patches(padded, cotangent, self.shape, self.stride, self.dilation, self.groups)
-        self.watch.keep(self.weight, found)
+        self.mode.keep(self.weight, found)
         if self.bias is not None:
-            self.watch.keep(self.bias, Full(cotangent.flatten(3).sum((1, 3))))
+            self.mode.keep(self.bias, Full(cotangent.flatten(3).sum((1, 3))))
 
     def _padded(self, images: Tensor) -> Tensor:
         if not any(low or high for low, high in self.padding):
@@ -86,24 +80,23 @@ class _LookUp(LayerCall):
 
     def __init__(
         self,
-        watch: PerSampleMode,
+        mode: PerSampleMode,
         weight: Tensor,
-        padding_idx: int | None,
-        max_norm: float | None,
-        norm_type: float,
-        scale_grad_by_freq: bool,
-        sparse: bool,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
     ) -> None:
-        super().__init__(watch)
-        self.weight = watch.name(weight)
-        rows, width = watch.parameters[self.weight].shape
+        super().__init__(mode, weight)
+        rows, width = mode.parameters[self.weight].shape
         self.table = rows, width
         self.padding = padding_idx + rows if padding_idx is not None and padding_idx < 0 else padding_idx
         self.max_norm, self.norm_type = max_norm, norm_type
         self.by_frequency, self.sparse = scale_grad_by_freq, sparse
 
     def run(self, x: Tensor) -> Tensor:
-        weight = _plain(self, self.weight)
+        weight = self.constant(self.weight)
         return F.embedding(x, weight, self.padding, self.max_norm, self.norm_type)
 
     def keep(self, x: Tensor, cotangent: Tensor) -> None:
@@ -121,66 +114,36 @@ class _LookUp(LayerCall):
             key = samples * self.table[0] + rows
             _, place, counts = torch.unique(key, return_inverse=True, return_counts=True)
             values = values / counts[place][:, None].to(values.dtype)
-        self.watch.keep(self.weight, Rows(samples, rows, values, batch, self.table, self.sparse))
+        self.mode.keep(self.weight, Rows(samples, rows, values, batch, self.table, self.sparse))
 
 
 class _Bag(_LookUp):
     """``F.embedding_bag`` on bags of equal size, sum or mean: every row of a bag gets the bag's cotangent."""
 
-    def __init__(self, watch: PerSampleMode, weight: Tensor, mode: str, *options: Any) -> None:
-        super().__init__(watch, weight, *options)
-        self.mode = mode
+    def __init__(self, mode: PerSampleMode, weight: Tensor, reduction: str, *options: Any) -> None:
+        super().__init__(mode, weight, *options)
+        self.reduction = reduction
 
     def run(self, x: Tensor) -> Tensor:
         bags = x.reshape(-1, x.shape[-1])
         y = F.embedding_bag(
-            bags, _plain(self, self.weight), None, self.max_norm, self.norm_type, mode=self.mode,
+            bags, self.constant(self.weight), None, self.max_norm, self.norm_type, mode=self.reduction,
             padding_idx=self.padding,
         )  # fmt: skip
         return cast(Tensor, y.unflatten(0, x.shape[:-1]))
 
     def keep(self, x: Tensor, cotangent: Tensor) -> None:
         size = x.shape[-1]
-        if self.mode == "mean":
+        if self.reduction == "mean":
             count = size if self.padding is None else (x != self.padding).sum(-1, keepdim=True).clamp(min=1)
-            dtype = wide_dtype(cotangent.dtype)
+            dtype = widened_dtype(cotangent.dtype)
             cotangent = (cotangent.to(dtype) / count).to(cotangent.dtype)
         values = cotangent.unsqueeze(-2).expand(*x.shape, self.table[1])
         self.keep_rows(x.reshape(len(x), -1), values.reshape(-1, self.table[1]))
 
 
-def _linear(watch: PerSampleMode, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return _Linear(watch, weight, bias).on(input)
-
-
-def _convolution(
-    watch: PerSampleMode,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    return _Convolution(watch, weight, bias, stride, padding, dilation, groups).on(input)
-
-
-def _embedding(
-    watch: PerSampleMode,
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
-    return _LookUp(watch, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse).on(input)
-
-
 def _embedding_bag(
-    watch: PerSampleMode,
+    per_sample: PerSampleMode,
     input: Tensor,
     weight: Tensor,
     offsets: Tensor | None = None,
@@ -197,10 +160,10 @@ def _embedding_bag(
         raise NotByRuleError  # bags of several sizes in one sample
     options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
     if mode != "max" and per_sample_weights is None:
-        return _Bag(watch, weight, mode, *options).on(input)
-    found = _LookUp(watch, weight, *options).on(input)
+        return _Bag(per_sample, weight, mode, *options).on(input)
+    found = _LookUp(per_sample, weight, *options).on(input)
     if padding_idx is not None:
-        padding = padding_idx % watch.parameters[watch.name(weight)].shape[0]
+        padding = padding_idx % per_sample.parameters[per_sample.name(weight)].shape[0]
         absent = (input == padding)[..., None]
         if mode == "max":
             largest = found.masked_fill(absent, float("-inf")).max(1).values
@@ -213,7 +176,7 @@ def _embedding_bag(
 
 
 def _attention(
-    watch: PerSampleMode,
+    mode: PerSampleMode,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -240,12 +203,7 @@ def _attention(
         return cast(Tensor, found.unflatten(0, (-1, images)))
 
     # vmap would call the fused kernel sample by sample.
-    return watch.on_all_samples(attend, *operands)
-
-
-def _plain(use: LayerCall, name: str | None) -> Any:
-    """The parameter itself, as a constant."""
-    return None if name is None else use.watch.parameters[name].detach()
+    return mode.on_all_samples(attend, *operands)
 
 
 def _each(value: Any, dims: int) -> tuple[int, ...]:
@@ -265,11 +223,11 @@ def _padding(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -
 
 
 RULES: Mapping[Any, Rule] = {
-    F.linear: _linear,
-    F.conv1d: _convolution,
-    F.conv2d: _convolution,
-    F.conv3d: _convolution,
-    F.embedding: _embedding,
+    F.linear: _Linear.rule,
+    F.conv1d: _Convolution.rule,
+    F.conv2d: _Convolution.rule,
+    F.conv3d: _Convolution.rule,
+    F.embedding: _LookUp.rule,
     F.embedding_bag: _embedding_bag,
     F.scaled_dot_product_attention: _attention,
     **RECURRENCES,

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
 from maskgrad.masked_tensor.torch_patches.modules import after_assigning
 from maskgrad.masked_tensor.torch_patches.pytrees import let_load
+from maskgrad.patterns.boolean import check_mask
 from maskgrad.sparse import places, positions, stored
 
 __all__ = ["has_trained_entries", "keep_trained_entries", "trained_entries"]
@@ -30,10 +31,13 @@ def keep_trained_entries(param: Tensor, mask: Tensor | None) -> None:
     if mask is None:
         param.__dict__.pop(_ATTRIBUTE, None)
         return
-    setattr(param, _ATTRIBUTE, TrainedEntries(_checked(param, mask)))
+    check_mask(mask, param.shape, param.device)
+    # Of the parameter's dimension, but not expanded.
+    own = mask.detach().clone().reshape((1,) * (param.dim() - mask.dim()) + tuple(mask.shape))
+    setattr(param, _ATTRIBUTE, TrainedEntries(own))
     if isinstance(param, torch.nn.Parameter):
-        # Its own way of deep copying forgets attributes. Told that there is none, copy.deepcopy goes through
-        # __reduce_ex__, as pickle does, which keeps them.
+        # Parameter.__deepcopy__ drops attributes; without it, copy.deepcopy uses __reduce_ex__, as pickle does, which
+        # keeps them.
         param.__deepcopy__ = None  # type: ignore[method-assign, assignment]
 
 
@@ -61,7 +65,7 @@ def has_trained_entries(param: Tensor) -> bool:
 
 
 class TrainedEntries:
-    """The mask as a parameter holds it. Reading one from a file sets the hooks that obey it."""
+    """The mask as an attribute of a parameter. Loading one from a file registers the hooks."""
 
     __slots__ = ("mask",)
 
@@ -89,7 +93,7 @@ class TrainedEntries:
 
 
 def _hand_over(old: Tensor, new: Tensor) -> None:
-    """What is assigned to a module in the place of ``old`` is trained where that was, unless it has a mask itself."""
+    """A parameter that replaces ``old`` in a module keeps its mask, unless it has one."""
     held = getattr(old, _ATTRIBUTE, None)
     if held is not None and getattr(new, _ATTRIBUTE, None) is None:
         keep_trained_entries(new, held.mask if held.mask.device == new.device else held.mask.to(new.device))
@@ -98,34 +102,17 @@ def _hand_over(old: Tensor, new: Tensor) -> None:
 after_assigning(_hand_over)
 
 
-def _checked(param: Tensor, mask: object) -> Tensor:
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
-        found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a Boolean tensor, True = trained, got {found}; use e.g. mask != 0")
-    if mask.layout is not torch.strided:
-        raise TypeError(f"mask must be a strided tensor, got {mask.layout}; mask.to_dense() converts")
-    if mask.device != param.device:
-        raise ValueError(f"mask is on {mask.device}, but param is on {param.device}; move one with .to()")
-    lacking = param.dim() - mask.dim()
-    if lacking < 0 or any(m not in (1, p) for m, p in zip(mask.shape, param.shape[lacking:], strict=True)):
-        raise ValueError(
-            f"mask of shape {tuple(mask.shape)} does not broadcast to the shape {tuple(param.shape)} of param"
-        )
-    return mask.detach().clone().reshape((1,) * lacking + tuple(mask.shape))
-
-
 class _Frozen:
-    """What one step must not change: parameters as they were, and the gradients in whose place others stand."""
+    """What one step must not change: the values of parameters, and the gradients that are replaced meanwhile."""
 
-    __slots__ = ("masks", "stand_ins", "values")
+    __slots__ = ("entries", "stand_ins")
 
-    def __init__(self) -> None:
-        self.values: list[tuple[Tensor, Tensor]] = []
-        self.masks: list[tuple[Tensor, Tensor]] = []
+    def __init__(self, masks: list[tuple[Tensor, Tensor]]) -> None:
+        self.entries = [(param, mask, param.detach().clone()) for param, mask in masks]
         self.stand_ins: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def hide_gradients(self) -> None:
-        for param, mask in self.masks:
+        for param, mask, _ in self.entries:
             gradient = param.grad
             if gradient is not None and gradient.layout in (torch.strided, torch.sparse_coo):
                 stand_in = _zero_outside(gradient, mask)
@@ -139,13 +126,13 @@ class _Frozen:
         self.stand_ins.clear()
 
     def put_back(self) -> None:
-        for (param, mask), (_, before) in zip(self.masks, self.values, strict=True):
+        for param, mask, before in self.entries:
             values = param.detach()
             torch.where(mask, values, before, out=values)
 
 
 class _Guard(StepObserver):
-    """Keeps frozen entries where they are in the steps of optimizers that do not know of masks."""
+    """Restores frozen entries after the steps of optimizers that do not know of masks."""
 
     def __init__(self) -> None:
         self._steps: WeakKeyDictionary[Optimizer, _Frozen] = WeakKeyDictionary()
@@ -156,14 +143,9 @@ class _Guard(StepObserver):
             interrupted.show_gradients()
         if getattr(optimizer, "knows_trained_entries", False):
             return
-        frozen = _Frozen()
-        for param in parameters_of(optimizer):
-            mask = trained_entries(param)
-            if mask is not None:
-                frozen.masks.append((param, mask))
-        if frozen.masks:
-            frozen.values = [(param, param.detach().clone()) for param, _ in frozen.masks]
-            self._steps[optimizer] = frozen
+        masks = [(p, m) for p in parameters_of(optimizer) if (m := trained_entries(p)) is not None]
+        if masks:
+            self._steps[optimizer] = _Frozen(masks)
 
     def before_closure(self, optimizer: Optimizer) -> None:
         frozen = self._steps.get(optimizer)
@@ -186,7 +168,7 @@ _GUARD = _Guard()
 
 
 def _zero_outside(gradient: Tensor, mask: Tensor) -> Tensor:
-    """A copy of a strided or COO gradient with 0 at frozen entries; selected, for what is there may be NaN."""
+    """A copy of a strided or COO gradient with 0 at frozen entries; selected, because they may be NaN."""
     if gradient.layout is torch.strided:
         return torch.where(mask, gradient.detach(), 0)
     indices, values = stored(gradient)

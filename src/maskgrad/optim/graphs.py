@@ -78,7 +78,7 @@ class GraphOptimizer(torch.optim.Optimizer, abc.ABC):
         else:
             self._remove_gradients(set_to_none)
 
-    #: What is in .grad may be masked: maskgrad.gradients.masked_grad.
+    #: What is in .grad may be masked: maskgrad.gradients.attached.
     takes_masked_gradients = True
 
     @_disable_dynamo

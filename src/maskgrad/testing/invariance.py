@@ -21,12 +21,12 @@ def assert_padding_invariant(
     padding: Mapping[Any, Any] | None = None,
     model: nn.Module | None = None,
 ) -> None:
-    """Assert that neither what lies in the padding nor how much there is of it changes loss and gradients.
+    """Assert that neither the values nor the amount of padding change loss and gradients.
 
     Args:
         step: function of the batch that returns the loss.
         batch: dict, tuple, list, dataclass or tensor.
-        padding: for each key a mask (True = real) or the key of one; found out if None.
+        padding: for each key a mask (True = real) or the key of one; None: detected.
         model: whose parameters are named in the message.
 
     Raises:
@@ -59,8 +59,8 @@ def assert_garbage_invariant(
 ) -> None:
     """Assert that numbers, large numbers, NaN and infinity in the padding change neither loss nor gradients.
 
-    The arguments are those of :func:`assert_padding_invariant`. NaN is asked for here in any padding, although a
-    program whose padding never holds one is right without: zero times NaN is NaN.
+    The arguments are those of :func:`assert_padding_invariant`. NaN is tried in any padding, although a program whose
+    padding never holds one needs no protection: zero times NaN is NaN.
 
     Raises:
         AssertionError: with the findings, each with its line and its remedy.
@@ -84,7 +84,7 @@ def assert_garbage_invariant(
 
 
 def _none_found(report: Report, *experiments: str) -> None:
-    """Nothing found, and something tried: what was left out proves nothing."""
+    """Assert that nothing was found, and that experiments ran: those left out prove nothing."""
     if not report.ok:
         raise AssertionError(str(report))
     tried = {experiment.name for experiment in report.experiments}
@@ -92,7 +92,7 @@ def _none_found(report: Report, *experiments: str) -> None:
     if not tried.intersection(experiments) or ("denominator" in experiments and left_out):
         why = "; ".join(left_out) or "no experiment fits the batch"
         raise ExaminationError(
-            f"step: nothing can be asserted ({why}); give a step and a batch that can be examined"
+            f"step: nothing can be asserted ({why}); pass a step and a batch that can be examined"
         )
     for note in left_out:
         warnings.warn(note, UserWarning, stacklevel=3)
@@ -107,27 +107,27 @@ def assert_accumulation_invariant(
 ) -> None:
     """Assert that splitting the batch into parts changes neither loss nor gradients.
 
-    Who splits, and by what the parts are divided, is asked exactly:
+    How the batch is split, and by what the parts are divided, depends on the step:
 
-    * a step with a keyword ``parts`` is told the sizes; every way must give what ``parts=[size of the batch]`` gives;
+    * a step with a keyword ``parts`` is given the sizes; every split must give the result of ``parts=[len(batch)]``;
     * a step that gives its model one part after the other is run on the samples in other orders, so that its parts
       hold other numbers of tokens;
-    * to any other step the parts are given one by one. Either the sum of what it returns, or the mean weighed by
+    * any other step is called on one part after the other. Either the sum of what it returns, or the mean weighed by
       samples, must be what the whole batch gives: one of the two in all ways to split, for the loss and for each
       gradient. A mean over the tokens of a part fits neither: divide by the tokens of the whole batch.
 
-    Parts are of unequal sizes, taken once as the batch is, and once with the longest samples first. If other weights
-    (the number of parts, the tokens of a part) fit as well, it is not called right.
+    Parts have unequal sizes, in the order of the batch, and once more with the longest samples first. If other weights
+    (the number of parts, the tokens of a part) fit as well, the assertion does not pass.
 
     Args:
         step: function of the batch that returns the loss.
         batch: dict, tuple, list, dataclass or tensor; it is split along the first dimension.
-        parts: a number of parts or their sizes; two and three unequal ones if None.
+        parts: a number of parts or their sizes; None: two and three unequal ones.
         model: whose parameters are named in the message.
 
     Raises:
-        AssertionError: with the finding, which says the denominators that were tried.
-        ExaminationError: the step cannot be examined, the batch cannot be split so, or its samples are so alike that
+        AssertionError: with the finding, which lists the denominators that were tried.
+        ExaminationError: the step cannot be examined, the batch cannot be split so, or its samples are so similar that
             any denominator fits.
 
     Example:

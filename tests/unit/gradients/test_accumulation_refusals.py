@@ -26,7 +26,7 @@ BAD: dict[str, tuple[Callable[[Tensor], dict[str, Any]], str]] = {
     "two counts": (lambda w: {"losses": w, "count": torch.ones(2)}, "one number"),
     "a Boolean": (lambda w: {"losses": w, "count": True}, "bool"),
     "a word": (lambda w: {"losses": w, "count": "two"}, "found str"),
-    "mask of numbers": (lambda w: {"losses": w, "mask": torch.ones(2)}, "Boolean"),
+    "mask of numbers": (lambda w: {"losses": w, "mask": torch.ones(2)}, r"torch\.bool"),
     "mask of another shape": (lambda w: {"losses": w, "mask": torch.ones(3).bool()}, "mask"),
     "mask twice": (lambda w: {"losses": mg.masked(w), "mask": torch.ones(2).bool()}, "masked already"),
     "mask and mean": (
@@ -35,7 +35,7 @@ BAD: dict[str, tuple[Callable[[Tensor], dict[str, Any]], str]] = {
     ),
     "no tensor": (lambda w: {"losses": 3.0, "count": 1}, "of type float"),
     "integers": (lambda w: {"losses": torch.ones(2).long(), "count": 2}, "int64"),
-    "no history": (lambda w: {"losses": w.detach(), "count": 2}, "without a history"),
+    "no history": (lambda w: {"losses": w.detach(), "count": 2}, "not part of a graph"),
     "weights of one loss": (lambda w: {"losses": w, "count": 2, "weights": {"a": 1.0}}, "in a dict"),
     "no names": (lambda w: {"losses": {}}, "without names"),
     "numbers for names": (lambda w: {"losses": {1: w}}, "no strings"),

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from maskgrad.gradients.backward_passes import BackwardPasses
 from maskgrad.gradients.batch_nodes import input_nodes
-from maskgrad.gradients.diagonal_blocks import diagonal_blocks
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 5, 100])
@@ -21,7 +20,7 @@ def test_a_matrix_that_mixes_samples(chunk_size: int, create_graph: bool) -> Non
     y = (mixing @ x.sum(2)) ** 2
     passes = BackwardPasses(y, input_nodes(x)[0], create_graph, chunk_size)
     sent = torch.randn(4, 5, 2, dtype=torch.float64)
-    (found,) = diagonal_blocks(passes, lambda start, stop: sent[start:stop], 4)
+    (found,) = passes.diagonal_blocks(lambda start, stop: sent[start:stop], 4)
     assert found is not None
     assert found.requires_grad == create_graph
     slopes = 2 * (mixing @ x.detach().sum(2)) * mixing.diagonal()[:, None]
@@ -43,6 +42,6 @@ class _Sparing(torch.autograd.Function):
 def test_gradients_that_are_missing_are_zero() -> None:
     x = torch.ones(3, 2, requires_grad=True)
     passes = BackwardPasses(_Sparing.apply(x), input_nodes(x)[0])
-    (found,) = diagonal_blocks(passes, lambda start, stop: torch.ones(stop - start, 3, 2), 2)
+    (found,) = passes.diagonal_blocks(lambda start, stop: torch.ones(stop - start, 3, 2), 2)
     assert found is not None
     assert found.tolist() == [[[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]] * 2

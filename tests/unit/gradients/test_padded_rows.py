@@ -133,12 +133,12 @@ def test_mistakes_are_told() -> None:
             "values must be a floating-point or complex tensor, found dtype",
         ),
         ((rows, 1.0, (4, 3)), TypeError, "values must .* found float"),
-        ((rows, values, ()), ValueError, "shape must have a dimension"),
+        ((rows, values, ()), ValueError, "shape must have at least one dimension"),
         ((rows[None], values, (4, 3)), ValueError, r"rows must have one dimension, found shape \(1, 2\)"),
         (
             (rows, values, (4, 2)),
             ValueError,
-            r"values must have shape \(2, 2\), one row per slot, found \(2, 3\)",
+            r"values must have shape \(2, 2\), one line for each of rows, found \(2, 3\)",
         ),
         ((rows, values.to("meta"), (4, 3)), ValueError, "rows are on cpu and values on meta"),
     ]

@@ -129,7 +129,7 @@ def test_a_parameter_used_behind_the_modules_back_is_noticed() -> None:
 
     model = Sly()
     expected = loop(model, smooth, X)
-    with pytest.warns(UserWarning, match="cannot be seen"):
+    with pytest.warns(UserWarning, match="reference outside of the module"):
         found = mg.per_sample_grad(model, smooth, X)
     torch.testing.assert_close(found["w"], expected["w"])
 

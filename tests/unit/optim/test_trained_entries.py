@@ -278,17 +278,13 @@ def test_scalars_and_empty_parameters() -> None:
 def test_what_is_refused() -> None:
     p = nn.Parameter(torch.ones(2, 3))
     for mask, error, words in (
-        (
-            torch.ones(2, 3),
-            TypeError,
-            r"mask must be a Boolean tensor, True = trained, got dtype torch\.float32",
-        ),
-        ([[True] * 3] * 2, TypeError, "mask must be a Boolean tensor, True = trained, got list"),
+        (torch.ones(2, 3), TypeError, r"mask must have dtype torch\.bool .* found torch\.float32"),
+        ([[True] * 3] * 2, TypeError, r"mask must be a Boolean torch\.Tensor .* found list"),
         (torch.ones(2, 3).bool().to_sparse(), TypeError, "mask must be a strided tensor"),
-        (torch.ones(2).bool(), ValueError, r"mask of shape \(2,\) does not broadcast to the shape \(2, 3\)"),
-        (torch.ones(4, 2, 3).bool(), ValueError, "does not broadcast"),
-        (torch.ones(1, 2, 3).bool(), ValueError, "does not broadcast"),
-        (torch.ones(2, 3, device="meta").bool(), ValueError, "mask is on meta, but param is on cpu"),
+        (torch.ones(2).bool(), ValueError, r"must broadcast .* \(2, 3\), found shape \(2,\)"),
+        (torch.ones(4, 2, 3).bool(), ValueError, "must broadcast"),
+        (torch.ones(1, 2, 3).bool(), ValueError, "must broadcast"),
+        (torch.ones(2, 3, device="meta").bool(), ValueError, "device of the data, cpu, found meta"),
     ):
         with pytest.raises(error, match=words):
             mg.train_only(p, mask)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What one use of a parameter contributes to its gradients per sample, kept in factors until somebody asks.
+"""Gradients per sample of one parameter, as one call gave them, kept in factors until somebody needs the product.
 
 Legend: B samples, P positions within a sample, I inputs, O outputs, V rows of a table, D width of a row.
 """
@@ -6,18 +6,20 @@ Legend: B samples, P positions within a sample, I inputs, O outputs, V rows of a
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import grad as weight_gradients
 
 from maskgrad import sparse
+from maskgrad.gradients.gradient import widened_dtype
 
-__all__ = ["Contribution", "Full", "Outer", "Patches", "Rows", "joined", "wide_dtype"]
+__all__ = ["Full", "Outer", "Patches", "Rows", "SampleGradients", "joined"]
 
 # Where gradients have to be formed although only their norm is wanted: about so many entries at a time.
 _ENTRIES_AT_A_TIME = 1 << 22
@@ -25,8 +27,12 @@ _ENTRIES_AT_A_TIME = 1 << 22
 _CHANNELS_FOR_GROUPS = 8
 
 
-class Contribution(abc.ABC):
-    """Gradients per sample of one parameter, (B, *shape), in whatever form they came up."""
+@dataclass(frozen=True)
+class SampleGradients(abc.ABC):
+    """Gradients per sample of one parameter, (B, *shape)."""
+
+    #: fields that hold numbers, with the samples in their first dimension (but for :class:`Rows`)
+    factors: ClassVar[tuple[str, ...]]
 
     @abc.abstractmethod
     def gradients(self) -> Tensor:
@@ -40,23 +46,36 @@ class Contribution(abc.ABC):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Their sum with ``weights`` (B,), of the parameter's shape; strided or COO."""
 
-    @abc.abstractmethod
-    def without(self, samples: Tensor) -> Contribution:
-        """The same with zeros for ``samples``, Boolean (B,), whatever stood there."""
+    def without(self, samples: Tensor) -> SampleGradients:
+        """The same with zeros for ``samples``, Boolean (B,), in all factors: zero times NaN is no zero."""
+        return self._map(lambda x: x.masked_fill(samples.view(-1, *[1] * (x.dim() - 1)), 0))
 
-    def within(self, mask: Tensor) -> Contribution:
+    def within(self, mask: Tensor) -> SampleGradients:
         """The same with zeros outside of ``mask``, Boolean (*shape), whatever stood there; each gradient is formed."""
         return Full(torch.where(mask, self.gradients(), 0))
 
-    @abc.abstractmethod
-    def to(self, dtype: torch.dtype) -> Contribution:
+    def to(self, dtype: torch.dtype) -> SampleGradients:
         """The same in ``dtype``, that of the parameter: autocast computes in another."""
+        fits = all(getattr(self, name).dtype is dtype for name in self.factors)
+        return self if fits else self._map(lambda x: x.to(dtype))
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> SampleGradients:
+        changed: dict[str, Any] = {name: function(getattr(self, name)) for name in self.factors}
+        return replace(self, **changed)
+
+    def _chunks(self, entries: int) -> Iterator[Any]:
+        """Some samples at a time, where a sample takes so many ``entries``."""
+        step = max(_ENTRIES_AT_A_TIME // max(entries, 1), 1)
+        for parts in zip(*(getattr(self, name).split(step) for name in self.factors), strict=True):
+            changed: dict[str, Any] = dict(zip(self.factors, parts, strict=True))
+            yield replace(self, **changed)
 
 
 @dataclass(frozen=True)
-class Full(Contribution):
-    """Gradients that are already there."""
+class Full(SampleGradients):
+    """Gradients that are formed already."""
 
+    factors = ("values",)
     values: Tensor
     """(B, *shape)."""
 
@@ -64,34 +83,24 @@ class Full(Contribution):
         return self.values
 
     def squared_norms(self) -> Tensor:
-        if not self.values.numel():
-            return _zeros(len(self.values), self.values)
-        rows = self.values.reshape(len(self.values), -1)
+        rows = self.values.flatten(1) if self.values.dim() > 1 else self.values.unsqueeze(1)
         if rows.requires_grad:  # the norm has no second derivative at zero
             parts = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
-            return parts.to(wide_dtype(parts.dtype)).square().sum(1)
-        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=wide_dtype(self.values.dtype))
+            return parts.to(widened_dtype(parts.dtype)).square().sum(1)
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=widened_dtype(rows.dtype))
         return norms.square()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        shape = self.values.shape[1:]
-        if not self.values.numel():
-            return self.values.new_zeros(shape)
-        dtype = wide_dtype(self.values.dtype)
-        rows = self.values.reshape(len(self.values), -1).to(dtype)
-        return (weights.to(dtype) @ rows).view(shape)
-
-    def without(self, samples: Tensor) -> Full:
-        return Full(_zeroed(self.values, samples))
-
-    def to(self, dtype: torch.dtype) -> Full:
-        return Full(self.values.to(dtype))
+        dtype = widened_dtype(self.values.dtype)
+        rows = self.values.unsqueeze(-1).flatten(1).to(dtype)
+        return (weights.to(dtype) @ rows).view(self.values.shape[1:])
 
 
 @dataclass(frozen=True)
-class Outer(Contribution):
+class Outer(SampleGradients):
     r"""Outer products summed over positions, :math:`G_b = \sum_p g_{bp} \bar a_{bp}^T`: the weight of a linear map."""
 
+    factors = ("inputs", "cotangents")
     inputs: Tensor
     """a, (B, P, I)."""
     cotangents: Tensor
@@ -106,13 +115,9 @@ class Outer(Contribution):
     def squared_norms(self) -> Tensor:
         _, positions, inputs = self.inputs.shape
         outputs = self.cotangents.shape[2]
-        if not self.inputs.numel() or not self.cotangents.numel():
-            return _zeros(len(self.inputs), self.inputs)
         if positions * (inputs + outputs) > inputs * outputs:
-            return torch.cat(
-                [Full(part.gradients()).squared_norms() for part in self._parts(inputs * outputs)]
-            )
-        dtype = wide_dtype(self.inputs.dtype)
+            return torch.cat([Full(p.gradients()).squared_norms() for p in self._chunks(inputs * outputs)])
+        dtype = widened_dtype(self.inputs.dtype)
         a, g = self.inputs.to(dtype), self.cotangents.to(dtype)
         if positions == 1:
             return Full(a).squared_norms() * Full(g).squared_norms()
@@ -125,23 +130,12 @@ class Outer(Contribution):
         g = self.cotangents * weights.to(self.cotangents.dtype)[:, None, None]
         return g.flatten(0, 1).mT @ self.inputs.flatten(0, 1).conj()
 
-    def without(self, samples: Tensor) -> Outer:
-        # Both factors: zero times NaN is no zero.
-        return Outer(_zeroed(self.inputs, samples), _zeroed(self.cotangents, samples))
-
-    def to(self, dtype: torch.dtype) -> Outer:
-        return Outer(self.inputs.to(dtype), self.cotangents.to(dtype))
-
-    def _parts(self, entries: int) -> Iterator[Outer]:
-        step = max(_ENTRIES_AT_A_TIME // max(entries, 1), 1)
-        for a, g in zip(self.inputs.split(step), self.cotangents.split(step), strict=True):
-            yield Outer(a, g)
-
 
 @dataclass(frozen=True)
-class Patches(Contribution):
+class Patches(SampleGradients):
     """The weight of a convolution: outer products of patches of the input and cotangents, one per position."""
 
+    factors = ("inputs", "cotangents")
     inputs: Tensor
     """(B, N, C, *sizes), padded; N images per sample."""
     cotangents: Tensor
@@ -160,12 +154,10 @@ class Patches(Contribution):
             and self.inputs.numel()
         ):
             # All samples side by side in one convolution, each a group of its own.
-            found = _weight_gradient(
+            found = self._weight_gradient(
                 self.inputs.transpose(0, 1).reshape(images, batch * channels, *self.inputs.shape[3:]),
                 (batch * self.weight_shape[0], *self.weight_shape[1:]),
                 self.cotangents.transpose(0, 1).flatten(1, 2),
-                self.stride,
-                self.dilation,
                 batch * self.groups,
             )
         else:
@@ -173,34 +165,31 @@ class Patches(Contribution):
         return found.reshape(batch, *self.weight_shape)
 
     def squared_norms(self) -> Tensor:
-        entries = math.prod(self.weight_shape)
         positions = math.prod(self.cotangents.shape[3:]) * self.cotangents.shape[1]
         patch = math.prod(self.weight_shape[1:])
-        if not self.inputs.numel() or not self.cotangents.numel():
-            return _zeros(len(self.inputs), self.inputs)
-        step = max(_ENTRIES_AT_A_TIME // max(entries, positions * patch * self.groups, 1), 1)
-        inputs, cotangents = self.inputs.split(step), self.cotangents.split(step)
-        parts = [replace(self, inputs=a, cotangents=g) for a, g in zip(inputs, cotangents, strict=True)]
+        parts = self._chunks(max(math.prod(self.weight_shape), positions * patch * self.groups))
         return torch.cat([part._outer().squared_norms().view(-1, self.groups).sum(1) for part in parts])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         g = self.cotangents
         g = g * weights.to(g.dtype).view(-1, *[1] * (g.dim() - 1))
-        return _weight_gradient(
-            self.inputs.flatten(0, 1),
-            self.weight_shape,
-            g.flatten(0, 1),
-            self.stride,
-            self.dilation,
-            self.groups,
+        return self._weight_gradient(
+            self.inputs.flatten(0, 1), self.weight_shape, g.flatten(0, 1), self.groups
         )
 
-    def without(self, samples: Tensor) -> Patches:
-        inputs, cotangents = _zeroed(self.inputs, samples), _zeroed(self.cotangents, samples)
-        return replace(self, inputs=inputs, cotangents=cotangents)
-
-    def to(self, dtype: torch.dtype) -> Patches:
-        return replace(self, inputs=self.inputs.to(dtype), cotangents=self.cotangents.to(dtype))
+    def _weight_gradient(
+        self, images: Tensor, shape: tuple[int, ...], cotangents: Tensor, groups: int
+    ) -> Tensor:
+        """The gradient of a weight of this ``shape``, summed over images (N, C, *sizes)."""
+        gradient: Any = (
+            weight_gradients.conv1d_weight,
+            weight_gradients.conv2d_weight,
+            weight_gradients.conv3d_weight,
+        )[len(self.stride) - 1]
+        found: Tensor = gradient(
+            images, shape, cotangents, stride=self.stride, dilation=self.dilation, groups=groups
+        )
+        return found
 
     def _outer(self) -> Outer:
         """The same as outer products, a batch of B * groups."""
@@ -225,9 +214,10 @@ class Patches(Contribution):
 
 
 @dataclass(frozen=True)
-class Rows(Contribution):
+class Rows(SampleGradients):
     """Rows of a table that were looked up; a row may occur several times in a sample."""
 
+    factors = ("values",)
     samples: Tensor
     """Which sample, (n,)."""
     rows: Tensor
@@ -242,7 +232,7 @@ class Rows(Contribution):
 
     def gradients(self) -> Tensor:
         shape = (self.batch, *self.table)
-        if not self.stays_sparse and wide_dtype(self.values.dtype) is self.values.dtype:
+        if not self.stays_sparse and widened_dtype(self.values.dtype) is self.values.dtype:
             place = self.samples * self.table[0] + self.rows
             dense = self.values.new_zeros(self.batch * self.table[0], self.table[1])
             return dense.index_add_(0, place, self.values).view(shape)
@@ -253,7 +243,8 @@ class Rows(Contribution):
 
     def squared_norms(self) -> Tensor:
         at, values = self._merged()
-        return _zeros(self.batch, values).index_add_(0, at[0], Full(values).squared_norms())
+        squares = Full(values).squared_norms()
+        return squares.new_zeros(self.batch).index_add_(0, at[0], squares)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         values = self.values * weights.to(self.values.dtype)[self.samples, None]
@@ -262,7 +253,7 @@ class Rows(Contribution):
             return torch.sparse_coo_tensor(
                 at[None], merged, self.table, is_coalesced=True, check_invariants=False
             )
-        dtype = wide_dtype(values.dtype)
+        dtype = widened_dtype(values.dtype)
         total = values.new_zeros(self.table, dtype=dtype)
         return total.index_add_(0, self.rows, values.to(dtype))
 
@@ -273,78 +264,27 @@ class Rows(Contribution):
     def within(self, mask: Tensor) -> Rows:
         return replace(self, values=torch.where(mask[self.rows], self.values, 0))
 
-    def to(self, dtype: torch.dtype) -> Rows:
-        return replace(self, values=self.values.to(dtype))
-
     def _merged(self) -> tuple[Tensor, Tensor]:
         """Sample and row, (2, m), each pair once and in order; values, (m, D)."""
         at = torch.stack([self.samples, self.rows])
         return sparse.merge_entries(at, self.values, (self.batch, self.table[0]))
 
 
-def _weight_gradient(
-    inputs: Tensor,
-    weight_shape: tuple[int, ...],
-    cotangents: Tensor,
-    stride: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int,
-) -> Tensor:
-    """The gradient of a convolution's weight, summed over images; ``inputs`` (N, C, *sizes) are padded."""
-    gradient = {
-        1: weight_gradients.conv1d_weight,
-        2: weight_gradients.conv2d_weight,
-        3: weight_gradients.conv3d_weight,
-    }[len(stride)]
-    found: Tensor = gradient(  # type: ignore[no-untyped-call]
-        inputs, weight_shape, cotangents, stride=stride, dilation=dilation, groups=groups
-    )
-    return found
-
-
-def joined(parts: Sequence[Contribution]) -> Contribution:
-    """One contribution that is the sum of ``parts``, of which there is at least one."""
+def joined(parts: Sequence[SampleGradients]) -> SampleGradients:
+    """The sum of ``parts``, of which there is at least one."""
     if len(parts) == 1:
         return parts[0]
-    outer = [part for part in parts if isinstance(part, Outer)]
-    if len(outer) == len(parts):
-        return Outer(_cat(outer, lambda p: p.inputs), _cat(outer, lambda p: p.cotangents))
-    rows = [part for part in parts if isinstance(part, Rows)]
-    if len(rows) == len(parts):
-        return Rows(
-            torch.cat([part.samples for part in rows]),
-            torch.cat([part.rows for part in rows]),
-            torch.cat([part.values for part in rows]),
-            rows[0].batch,
-            rows[0].table,
-            all(part.stays_sparse for part in rows),
-        )
+    if all(isinstance(part, Outer) for part in parts):
+        return _concatenated(parts, ("inputs", "cotangents"), 1)
+    if all(isinstance(part, Rows) for part in parts):
+        sparse_ = all(part.stays_sparse for part in parts if isinstance(part, Rows))
+        return _concatenated(parts, ("samples", "rows", "values"), 0, stays_sparse=sparse_)
     # A table that is also the weight of a linear map: as in PyTorch, the sum is dense.
     dense = [replace(part, stays_sparse=False) if isinstance(part, Rows) else part for part in parts]
-    total = dense[0].gradients()
-    for part in dense[1:]:
-        total = total + part.gradients()
-    return Full(total)
+    return Full(functools.reduce(torch.add, [part.gradients() for part in dense]))
 
 
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to add up numbers of ``dtype`` in."""
-    if dtype in (torch.float16, torch.bfloat16):
-        return torch.float32
-    return dtype
-
-
-_Part = TypeVar("_Part", bound=Contribution)
-
-
-def _cat(parts: Sequence[_Part], read: Callable[[_Part], Tensor]) -> Tensor:
-    return torch.cat([read(part) for part in parts], 1)
-
-
-def _zeros(batch: int, like: Tensor) -> Tensor:
-    dtype = wide_dtype(like.dtype)
-    return like.new_zeros(batch, dtype=dtype.to_real() if dtype.is_complex else dtype)
-
-
-def _zeroed(values: Tensor, samples: Tensor) -> Tensor:
-    return values.masked_fill(samples.view(-1, *[1] * (values.dim() - 1)), 0)
+def _concatenated(parts: Sequence[Any], names: Sequence[str], dim: int, **changed: Any) -> SampleGradients:
+    changed |= {name: torch.cat([getattr(part, name) for part in parts], dim) for name in names}
+    found: SampleGradients = replace(parts[0], **changed)
+    return found

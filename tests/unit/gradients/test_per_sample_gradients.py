@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.per_sample_contributions import (
-    Contribution,
+from maskgrad.gradients.per_sample_gradients import (
     Full,
     Outer,
     Patches,
     Rows,
+    SampleGradients,
     joined,
 )
 
@@ -57,8 +57,8 @@ CASES = {
 }
 
 
-def dense(contribution: Contribution) -> Tensor:
-    return contribution.gradients().to_dense()
+def dense(part: SampleGradients) -> Tensor:
+    return part.gradients().to_dense()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -123,6 +123,6 @@ def test_halves_are_added_in_float32() -> None:
     assert part.weighted_sum(weights).to_dense().item() == 4096
 
 
-def test_the_interface_is_no_contribution() -> None:
+def test_the_interface_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
-        Contribution()  # type: ignore[abstract]
+        SampleGradients()  # type: ignore[abstract]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.gradients.per_sample_entry import for_each_sample
+from maskgrad.gradients.per_sample_batches import for_each_sample
 from tests.poison import nan
 
 

@@ -1,10 +1,10 @@
-"""One look at a whole batch: every use of a parameter inside ``vmap`` is seen, and what it contributes is kept.
+"""Sees every call that uses a parameter inside ``vmap``, and keeps the gradient per sample that it gives.
 
 A model runs under ``torch.vmap``, one sample at a time as far as it can tell, so that no two samples can be mistaken
-for each other. Its parameters are handed to it one copy per sample, all of them the same memory; the gradient of the
-copies is the gradient per sample. A few functions (see :mod:`~maskgrad.gradients.per_sample_rules`) are caught before
-that: they run once, on the whole batch, with the parameter itself, and leave a *tap* behind, which keeps the factors
-of the gradient when backward comes by.
+for each other. It is given one copy of its parameters per sample, all of them the same memory; the gradient of the
+copies is the gradient per sample. A few functions (see :mod:`~maskgrad.gradients.per_sample_rules`) are intercepted
+before that: they run once, on the whole batch, with the parameter itself, and a recorder in the graph keeps the factors
+of the gradient during the backward pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.overrides import TorchFunctionMode
 
 from maskgrad.errors import CoupledSamplesError
-from maskgrad.gradients.per_sample_contributions import Contribution, Full
+from maskgrad.gradients.per_sample_gradients import Full, SampleGradients
 
 __all__ = ["LayerCall", "NotBatchedError", "NotByRuleError", "PerSampleMode", "Rule"]
 
@@ -31,7 +31,7 @@ Rule = Callable[..., Tensor]
 
 
 class NotByRuleError(Exception):
-    """A use of a parameter that no rule covers; it goes the general way."""
+    """A call with a parameter that no rule covers; it takes the general way."""
 
 
 class NotBatchedError(RuntimeError):
@@ -41,57 +41,64 @@ class NotBatchedError(RuntimeError):
 class LayerCall(abc.ABC):
     """One call of a function with a parameter, on the whole batch."""
 
-    def __init__(self, watch: PerSampleMode) -> None:
-        self.watch = watch
+    def __init__(self, mode: PerSampleMode, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.mode = mode
+        self.weight = mode.name(weight)
+        self.bias = None if bias is None else mode.name(bias)
+
+    @classmethod
+    def rule(cls, mode: PerSampleMode, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The function on one sample's operand ``input``, to be called under ``vmap``."""
+        return cls(mode, *args, **kwargs).on(input)
 
     @abc.abstractmethod
     def run(self, x: Tensor) -> Tensor:
-        """The function on ``x``, (B, *shape of one sample's operand): what nobody else holds, no graph needed."""
+        """The function on ``x``, (B, *shape of one sample's operand), without a graph; the result is written to."""
 
     @abc.abstractmethod
     def keep(self, x: Tensor, cotangent: Tensor) -> None:
-        """Tell the watch what the parameters' gradients are made of."""
+        """Hand the parameters' gradients, in factors, to the mode."""
 
     def on(self, x: Tensor) -> Tensor:
         """The function on one sample's operand, to be called under ``vmap``."""
         if type(x) not in _PLAIN:
             raise NotByRuleError
-        return self.watch.on_all_samples(self._tapped, x)
+        return self.mode.on_all_samples(self._recorded, x)
 
-    def _tapped(self, batch: Tensor) -> Tensor:
+    def constant(self, name: str | None) -> Any:
+        """A parameter itself, without its graph."""
+        return None if name is None else self.mode.parameters[name].detach()
+
+    def _recorded(self, batch: Tensor) -> Tensor:
         y = self.run(batch)
-        if y._is_view():  # a view cannot be tapped in place
+        if y._is_view():  # the recorder works in place, which it cannot on a view
             y = y.clone()
-        found: Tensor = _GradientRecorder.apply(y, batch.detach(), self.watch.anchor, self)  # type: ignore[no-untyped-call]
+        found: Tensor = _GradientRecorder.apply(y, batch.detach(), self.mode.anchor, self)  # type: ignore[no-untyped-call]
         return found
 
 
 class _GradientRecorder(torch.autograd.Function):
-    """The identity, which keeps what comes back. In place: the result may be written to as if it were not there."""
+    """The identity, which keeps the gradient. In place: the result may be written to as if it were not there."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor, _: Tensor, use: LayerCall) -> Tensor:
+    def forward(ctx: Any, y: Tensor, x: Tensor, _: Tensor, call: LayerCall) -> Tensor:
         ctx.mark_dirty(y)
         ctx.save_for_backward(x)
-        ctx.use = use
+        ctx.call = call
         return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, Tensor, None]:
         (x,) = ctx.saved_tensors
-        ctx.use.keep(x, cotangent)
-        return cotangent, None, ctx.use.watch.anchor.detach(), None
+        ctx.call.keep(x, cotangent)
+        return cotangent, None, ctx.call.mode.anchor.detach(), None
 
 
 class PerSampleMode(TorchFunctionMode):
-    """Sees the functions that one sample's forward pass calls.
+    """Sees the functions that one sample's forward pass calls, and applies ``rules`` to those with a parameter.
 
-    Args:
-        parameters: those that a gradient is wanted of.
-        batch: number of samples.
-        rules: what to do about a function; given the watch and the function's arguments.
-        create_graph: the gradients are differentiated again, so there are no rules, which keep numbers.
+    With ``create_graph`` there are no rules: they keep numbers, which cannot be differentiated again.
     """
 
     def __init__(
@@ -104,20 +111,19 @@ class PerSampleMode(TorchFunctionMode):
         super().__init__()
         self.parameters = parameters
         self.create_graph = create_graph
-        if create_graph:
-            rules = {}
-            self.copies = {name: p.expand(batch, *p.shape) for name, p in parameters.items()}
-        else:
-            self.copies = {
-                name: p.detach().expand(batch, *p.shape).requires_grad_() for name, p in parameters.items()
-            }
+        self.copies = {
+            name: p.expand(batch, *p.shape)
+            if create_graph
+            else p.detach().expand(batch, *p.shape).requires_grad_()
+            for name, p in parameters.items()
+        }
         device = next(iter(parameters.values())).device
         self.numbers = torch.arange(batch, device=device)
-        #: what every tap hangs on, so that backward visits it
+        #: an input of every recorder, so that backward visits it
         self.anchor = torch.zeros((), device=device, requires_grad=True)
         self._level = 0
-        self.kept: dict[str, list[Contribution]] = defaultdict(list)
-        self._rules = rules
+        self.kept: dict[str, list[SampleGradients]] = defaultdict(list)
+        self._rules = {} if create_graph else rules
         self._names = {id(p): name for name, p in parameters.items()}
         self._in_vmap: Mapping[str, Tensor] = {}
 
@@ -132,10 +138,7 @@ class PerSampleMode(TorchFunctionMode):
         """Call ``function`` once, outside of ``vmap``, on operands with all samples in their first dimension.
 
         The result, (B, ...), is one sample's again. This is what the ``vmap`` method of an ``autograd.Function`` is
-        for; the way through one costs as much as a small layer.
-
-        Raises:
-            NotByRuleError: the model has transformed itself, further inside than we do.
+        for; the way through one costs as much as a small layer. NotByRuleError inside a transformation of the model's.
         """
         interpreter = retrieve_current_functorch_interpreter()
         if interpreter.level() != self._level:
@@ -151,26 +154,18 @@ class PerSampleMode(TorchFunctionMode):
         return x.expand(len(self.numbers), *x.shape)
 
     def name(self, parameter: Any) -> str:
-        """Which parameter this is.
-
-        Raises:
-            NotByRuleError: none of those that are watched.
-        """
+        """The name of a parameter; NotByRuleError for any other tensor."""
         try:
             return self._names[id(parameter)]
         except KeyError:
             raise NotByRuleError from None
 
-    def keep(self, name: str, contribution: Contribution) -> None:
-        """A part of the gradients of the parameter ``name``."""
-        self.kept[name].append(contribution)
+    def keep(self, name: str, part: SampleGradients) -> None:
+        """Add ``part`` to the gradients of the parameter ``name``."""
+        self.kept[name].append(part)
 
     def backward(self, loss: Tensor) -> None:
-        """Backward from the sum of all samples' losses; afterwards ``kept`` is complete.
-
-        Raises:
-            NotBatchedError: a parameter was used behind our back.
-        """
+        """Backward from the sum of all samples' losses, which completes ``kept``."""
         if self.create_graph:
             copies = list(self.copies.values())
             unseen = _reaches(loss, self.parameters.values(), without=copies)
@@ -183,7 +178,7 @@ class PerSampleMode(TorchFunctionMode):
             unseen = any(gradient is not None for gradient in found[1 + len(self.copies) :])
         if unseen:
             raise NotBatchedError(
-                "a parameter is used where it cannot be seen, by a reference kept elsewhere"
+                "a parameter is used through a reference outside of the module, which vmap cannot see"
             )
         for name, gradient in zip(self.copies, found[1:], strict=False):
             if gradient is not None:
@@ -193,8 +188,11 @@ class PerSampleMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.nn.functional.batch_norm:
-            _refuse_batch_statistics(*args, **kwargs)
+        if func is torch.nn.functional.batch_norm and kwargs.get("training", args[5] if args[5:] else False):
+            raise CoupledSamplesError(
+                "the model normalises over the batch (batch_norm with training=True): a sample has no gradient of its "
+                "own. Use GroupNorm, LayerNorm or InstanceNorm, or model.eval()"
+            )
         if func == _READ_REQUIRES_GRAD:
             return func(*args) or _is_in_graph(args[0])
         if func in _HOOKS:
@@ -203,7 +201,7 @@ class PerSampleMode(TorchFunctionMode):
         if unfused:
             # Its chunked form computes gradients in the forward pass, and silently gives zeros under vmap (torch 2.13).
             kwargs = {**kwargs, "options": None}
-        # A MaskedTensor, or whatever else is no plain tensor, has its own idea of a function.
+        # A MaskedTensor, or whatever else is no plain tensor, implements functions by itself.
         plain = all(kind in _PLAIN for kind in types)
         rule = self._rules.get(func) if plain else None
         concerns = unfused or self._concerns(args) or self._concerns(kwargs.values())
@@ -244,7 +242,7 @@ _FUSED_LOSS = getattr(torch.nn.functional, "linear_cross_entropy", None)
 
 
 def _reaches(loss: Tensor, leaves: Iterable[Tensor], without: Iterable[Tensor]) -> bool:
-    """Whether the graph of ``loss`` leads to one of ``leaves`` by a way around the nodes of ``without``."""
+    """Whether the graph of ``loss`` leads to one of ``leaves`` without passing the nodes of ``without``."""
     wanted = {id(leaf) for leaf in leaves}
     seen: set[Any] = {x.grad_fn for x in without}
     waiting: list[Any] = [loss.grad_fn]
@@ -260,7 +258,7 @@ def _reaches(loss: Tensor, leaves: Iterable[Tensor], without: Iterable[Tensor]) 
 
 
 def _is_in_graph(x: Tensor) -> bool:
-    """Whether ``x`` requires a gradient; under ``vmap`` a tensor itself says no, and nobody would put a hook on it."""
+    """Whether ``x`` requires a gradient; under ``vmap`` ``x.requires_grad`` is False, and models skip their hooks."""
     inner = x
     while functorch.is_functorch_wrapped_tensor(inner):
         inner = functorch.get_unwrapped(inner)
@@ -271,42 +269,16 @@ _BODIES: dict[Any, Any] = {}
 
 
 def _body(func: Any) -> Any:
-    """A function of ``torch.nn.functional`` written in Python, without its question whether somebody overrides it.
+    """A function of ``torch.nn.functional`` written in Python, without its check for ``__torch_function__``.
 
-    We do, but want to see what it calls (attention calls ``linear``), which it would otherwise hide. None: not one.
+    So the functions that it calls are seen (attention calls ``linear``). None: not such a function.
     """
     if not isinstance(func, types.FunctionType) or func.__module__ != "torch.nn.functional":
         return None
     if func not in _BODIES:
-        hidden = {
-            "has_torch_function": _no,
-            "has_torch_function_unary": _no,
-            "has_torch_function_variadic": _no,
-        }
-        body = types.FunctionType(
-            func.__code__, {**func.__globals__, **hidden}, func.__name__, func.__defaults__, func.__closure__
-        )
+        checks = [f"has_torch_function{suffix}" for suffix in ("", "_unary", "_variadic")]
+        names = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
+        body = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
         body.__kwdefaults__ = func.__kwdefaults__
         _BODIES[func] = body
     return _BODIES[func]
-
-
-def _no(*_: object) -> bool:
-    return False
-
-
-def _refuse_batch_statistics(
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    *_: Any,
-    **__: Any,
-) -> None:
-    if training:
-        raise CoupledSamplesError(
-            "the model normalises over the batch (batch_norm with training=True): a sample has no gradient of its "
-            "own. Use GroupNorm, LayerNorm or InstanceNorm, or model.eval()"
-        )
