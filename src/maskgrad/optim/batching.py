@@ -16,8 +16,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.gradients.gradient import Gradient
 from maskgrad.optim.engine import apply_update, row_tables
-from maskgrad.optim.fused import Fused
-from maskgrad.optim.rule import Update
+from maskgrad.optim.rule import Fused, Update
 
 __all__ = ["Batch"]
 

@@ -17,6 +17,7 @@ from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
+from maskgrad.optim.documentation import arguments_of, entry
 from maskgrad.optim.engine import apply_update
 from maskgrad.optim.hyperparameters import finite, flag
 from maskgrad.optim.lamb import LAMB
@@ -51,8 +52,7 @@ The formula is that of :class:`maskgrad.optim.{kind}`.
 Args:
     param: strided tensor, floating-point or complex, any shape; updated in place.
     grad: MaskedTensor, or strided, COO, CSR, CSC, BSR or BSC tensor of the same shape; duplicates are
-        merged first, in float32 for halves. A stored zero is an entry.
-{arguments}
+        merged first, in float32 for halves. A stored zero is an entry.{arguments}
 
 Returns:
     ``param``.
@@ -96,7 +96,7 @@ def functional_form(
     by_states = {state.needs for state in rule.states if state.needs and rule.limits[state.needs] is flag}
     starts = {state.initial for state in rule.states} - set(rule.names)
     options = [name for name in rule.limits if name not in by_states | starts]
-    page = dict(re.findall(r"^        (\w+): (.*(?:\n            .*)*)", str(kind.__doc__), re.MULTILINE))
+    page = arguments_of(str(kind.__doc__))
 
     arguments = {_argument(state): _about(state) for state in rule.states}
     arguments |= {
@@ -136,7 +136,7 @@ def functional_form(
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__doc__ = PAGE.format(
         kind=kind.__name__,
-        arguments="\n".join(f"    {name}: {about}" for name, about in arguments.items()),
+        arguments="".join(entry(f"{name}: {about}") for name, about in arguments.items()),
         dense=f"``{dense.__module__}.{dense.__name__.lower()}``" if dense else "none in PyTorch",
         name=name,
         example=example,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from torch import Tensor
 
 __all__ = [
-    "StateOption",
-    "UnspecifiedOption",
     "betas",
     "check_options",
     "finite",
@@ -18,11 +16,6 @@ __all__ = [
     "non_negative",
     "pair",
 ]
-
-UnspecifiedOption: TypeAlias = Literal["skip", "zero"]
-"""What a missing gradient means."""
-StateOption: TypeAlias = Literal["full", "row"]
-"""One state value for each entry, or for each row."""
 
 
 def finite(name: str, value: float | Tensor) -> float:

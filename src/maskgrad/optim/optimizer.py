@@ -7,7 +7,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,10 +30,13 @@ from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
 from maskgrad.optim.whole_groups import same
 
-__all__ = ["MaskedOptimizer", "scalar_state"]
+__all__ = ["MaskedOptimizer", "StateOption", "UnspecifiedOption"]
 
 MOST_NAMES = 20
-
+UnspecifiedOption: TypeAlias = Literal["skip", "zero"]
+"""What a missing gradient means."""
+StateOption: TypeAlias = Literal["full", "row"]
+"""One state value for each entry, or for each row."""
 
 Ready = tuple[Tensor, Gradient, Hyperparameters, DenseGroup | None, int]
 """A parameter with its gradient, for the engine unless it is dense, and its place in the group."""

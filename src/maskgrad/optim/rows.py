@@ -16,8 +16,7 @@ from torch import Tensor
 from maskgrad.kernels.kernel import backend_of
 from maskgrad.kernels.selection import PLAIN, runs_eagerly
 from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
-from maskgrad.optim.fused import Fused
-from maskgrad.optim.rule import Hyperparameters
+from maskgrad.optim.rule import Fused, Hyperparameters
 
 __all__ = ["RowSteps"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from maskgrad.optim.fused import Fused
+from maskgrad.optim.hyperparameters import betas, flag, non_negative
 from maskgrad.optim.lazy.table import IdleStep
 
 __all__ = [
     "HYPERPARAMETERS",
     "NOTHING",
+    "Fused",
     "Hyperparameters",
     "Numbers",
     "Rule",
@@ -26,6 +27,7 @@ __all__ = [
     "Update",
     "decayed",
     "penalized",
+    "signed",
 ]
 
 Numbers: TypeAlias = Mapping[str, Any]
@@ -34,6 +36,10 @@ Numbers: TypeAlias = Mapping[str, Any]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 HYPERPARAMETERS: set[str] = set()
 """The names of those of all rules."""
+#: What constructors take beside hyperparameters.
+OPTIONS = frozenset(
+    ("params", "maximize", "foreach", "fused", "capturable", "differentiable", "unspecified", "state")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,21 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Fused:
+    """A kernel that does a rule's work on the rows of a table in one pass: merge, scale, decay, update.
+
+    Attributes:
+        kernel: its name.
+        numbers: its keyword arguments.
+        arranged: the states in the order in which the kernel takes them, None for each that is not used.
+    """
+
+    kernel: str
+    numbers: Mapping[str, Any]
+    arranged: Callable[[Sequence[Tensor]], list[Tensor | None]] = list
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """One update, its numbers already bound.
 
@@ -97,7 +118,8 @@ class Rule:
 
     Attributes:
         update_: ``update_(param, grad, *states, **numbers)``, in place; it gets the numbers that its signature names.
-        limits: for each hyperparameter the function that checks it, given its name and value; returns a number.
+        limits: for each hyperparameter the function that checks it, given its name and value; returns a number. A rule
+            declares those that differ from the usual: flags and betas by their defaults, others are at least 0.
         states: in the order in which ``update_`` takes them.
         scalars: states that are one number, and the values, or hyperparameters, with which they start.
         counts_steps: whether there is a state ``"step"``.
@@ -112,8 +134,8 @@ class Rule:
     """
 
     update_: Callable[..., None]
-    limits: Mapping[str, Callable[[str, Any], Any]]
     states: tuple[State, ...]
+    limits: Mapping[str, Callable[[str, Any], Any]] = field(default_factory=dict)
     scalars: Mapping[str, float | str] = field(default_factory=dict)
     counts_steps: bool = True
     on_device: bool = False
@@ -127,11 +149,14 @@ class Rule:
     is_idempotent: bool = False
     whole: bool = False
 
-    def __post_init__(self) -> None:
-        HYPERPARAMETERS.update(self.limits)
-
     def __set_name__(self, owner: type, name: str) -> None:
-        self.__dict__.setdefault("_home", (owner, name))
+        limits: dict[str, Callable[[str, Any], Any]] = {}
+        for parameter in inspect.signature(owner).parameters.values():
+            usual = {bool: flag, tuple: betas}.get(type(parameter.default), non_negative)
+            if parameter.name not in OPTIONS:
+                limits[parameter.name] = self.limits.get(parameter.name, usual)
+        HYPERPARAMETERS.update(limits)
+        self.__dict__.update(limits=limits, _home=(owner, name))
 
     def __reduce__(self) -> Any:
         """Pickled by its name: it holds functions."""
@@ -246,3 +271,8 @@ def decayed(
     if decoupled and weight_decay != 0:
         param.mul_(1 - lr * weight_decay)
     return penalized(param, grad, 0.0 if decoupled else weight_decay, maximize)
+
+
+def signed(numbers: Numbers, *names: str) -> dict[str, Any]:
+    """Those numbers for a kernel, which knows no ``maximize``, but a factor of the gradient."""
+    return {"factor": -1.0 if numbers["maximize"] else 1.0, **{name: numbers[name] for name in names}}

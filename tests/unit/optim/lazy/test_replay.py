@@ -33,7 +33,7 @@ def test_the_work_is_the_sum_of_the_gaps() -> None:
 
     history = History()
     for _ in range(4):
-        history.append(Hyperparameters(Rule(rule_, {}, (), counts_steps=False), {}), 0.0, {})
+        history.append(Hyperparameters(Rule(rule_, (), counts_steps=False), {}), 0.0, {})
     replay_([torch.ones(3, 2)], torch.tensor([3, 1, 3]), history)
     assert seen == [1, 1, 3]
 
