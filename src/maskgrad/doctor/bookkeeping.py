@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from maskgrad.optim.averaging import ExponentialMovingAverage
+from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.averages import LazyAverage, LazyAverages
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
-from maskgrad.optim.lazy.table import IdleTable
 
 __all__ = ["Bookkeeping", "Flags", "of_the_process"]
 
@@ -112,7 +112,7 @@ class Bookkeeping:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, History | IdleTable):
+    if isinstance(value, History | ClosedFormTable):
         return copy.deepcopy(value)
     if isinstance(value, dict):
         found = copy.copy(value)

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from maskgrad.gradients.attached import grad_dtype, replace_gradient, set_grad_dtype
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.optim.lazy.catch_up import bring_up_to_date
-from maskgrad.optim.lazy.rows import lazy_rows_of, release
+from maskgrad.optim.lazy.rows import bring_up_to_date, lazy_rows_of, release
 
 __all__ = ["LookupTable", "dense_gradient_needed", "rows_and_columns", "table_of"]
 

@@ -14,7 +14,7 @@ from maskgrad.optim.attached import attached_gradient
 from maskgrad.optim.averaging import ExponentialMovingAverage
 from maskgrad.optim.dense_only import LBFGS, Adafactor, Muon
 from maskgrad.optim.lamb import LAMB
-from maskgrad.optim.lazy.catch_up import flush
+from maskgrad.optim.lazy.rows import flush
 from maskgrad.optim.lion import Lion
 from maskgrad.optim.nadam import NAdam
 from maskgrad.optim.radam import RAdam

@@ -47,7 +47,7 @@ def _up_to_one(name: str, value: Any) -> float:
     return number
 
 
-def _idle(n: Numbers, states: int) -> LinearStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     return LinearStep(factors=(n["rho"],) * 2) if n["weight_decay"] == 0 and n["eps"] > 0 else None
 
 
@@ -82,7 +82,7 @@ class Adadelta(MaskedOptimizer):
             State("acc_delta", "mean square of updates", statistic=True),
         ),
         limits={"rho": _up_to_one},
-        idle=_idle,
+        closed_form=_closed_form,
     )
     _torch = torch.optim.Adadelta
 

@@ -32,7 +32,7 @@ def adagrad_rule_(
     param.addcdiv_(grad, state_sum.sqrt().add_(eps), value=-lr)
 
 
-def _idle(n: Numbers, states: int) -> LinearStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     # 0 / (0 + eps) is NaN for eps = 0
     return LinearStep(factors=(1.0,)) if n["weight_decay"] == 0 and n["eps"] > 0 else None
 
@@ -76,7 +76,7 @@ class Adagrad(MaskedOptimizer):
         ),
         prepare=lambda n, step, _: ({"lr": n["lr"] / (1 + (step - 1) * n["lr_decay"])}, NOTHING),
         fused=_fused,
-        idle=_idle,
+        closed_form=_closed_form,
     )
     _torch = torch.optim.Adagrad
 

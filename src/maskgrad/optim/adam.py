@@ -38,7 +38,7 @@ def adam_rule_(
     """One Adam step, AdamW's if ``decoupled``; with ``max_exp_avg_sq`` AMSGrad's."""
     beta1, beta2 = betas
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
-    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
+    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
     spread = exp_avg_sq
     if max_exp_avg_sq is not None:
         max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))
@@ -47,7 +47,7 @@ def adam_rule_(
     param.addcdiv_(exp_avg, root, value=-lr / (1 - beta1**step))
 
 
-def _idle(n: Numbers, states: int) -> MomentStep | None:
+def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     (beta1, beta2), step = n["betas"], n["step"]
     return moment_step(
         n, size=n["lr"] / (1 - beta1**step), root=1 / math.sqrt(1 - beta2**step), maximum=states > 2
@@ -95,7 +95,7 @@ class Adam(MaskedOptimizer):
             State("max_exp_avg_sq", "largest second moment so far", statistic=True, needs="amsgrad"),
         ),
         fused=_fused,
-        idle=_idle,
+        closed_form=_closed_form,
     )
     _torch: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
     _late_options = MappingProxyType({"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False})

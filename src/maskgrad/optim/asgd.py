@@ -38,7 +38,7 @@ def asgd_rule_(
         ax.add_(param.sub(ax).mul_(mu))
 
 
-def _idle(n: Numbers, states: int) -> LinearStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     kept = 1 - n["lambd"] * n["eta"] - n["eta"] * n["weight_decay"]
     return LinearStep(((kept, 0.0), (n["mu"] * kept, 1 - n["mu"])), factors=(1.0,), buffer=0)
 
@@ -90,7 +90,7 @@ class ASGD(MaskedOptimizer):
         scalars={"eta": "lr", "mu": 1.0},
         on_device=True,
         prepare=_prepare,
-        idle=_idle,
+        closed_form=_closed_form,
     )
     _torch = torch.optim.ASGD
 

@@ -89,5 +89,7 @@ def _states(kind: type[MaskedOptimizer]) -> str:
         states.append(f'``"{state.name}"`` ({state.about}{needed})')
     text = ", ".join(states)
     if kind._torch is not None:
-        text += f", as in ``torch.optim.{kind._torch.__name__}``; state dicts can be exchanged in both directions"
+        text += (
+            f", as in ``torch.optim.{kind._torch.__name__}``; state dicts can be exchanged in both directions"
+        )
     return f"{text}."

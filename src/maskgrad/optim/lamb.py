@@ -36,7 +36,7 @@ def lamb_rule_(
     beta1, beta2 = betas
     if maximize:
         grad = grad.neg()
-    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
+    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
     first, second = (1 - beta1**step, 1 - beta2**step) if bias_correction else (1.0, 1.0)
     direction = exp_avg.div(first).div_(exp_avg_sq.sqrt().div_(second**0.5).add_(eps))
     if weight_decay != 0:

@@ -33,7 +33,7 @@ def lion_rule_(
     exp_avg.mul_(beta2).add_(grad, alpha=1 - beta2)
 
 
-def _idle(n: Numbers, states: int) -> LinearStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     beta1, beta2 = n["betas"]
     if beta1 == 0 or beta2 == 0:  # the sign of 0
         return None
@@ -71,7 +71,9 @@ class Lion(MaskedOptimizer):
     Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.
     """
 
-    _rule = Rule(lion_rule_, states=(State("exp_avg", "momentum"),), counts_steps=False, idle=_idle)
+    _rule = Rule(
+        lion_rule_, states=(State("exp_avg", "momentum"),), counts_steps=False, closed_form=_closed_form
+    )
 
     def __init__(
         self,

@@ -40,13 +40,13 @@ def nadam_rule_(
     """One NAdam step; ``mu`` is the momentum of this step, ``mu_next`` of the next, ``mu_product`` of all so far."""
     beta2 = betas[1]
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
-    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
+    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
     root = exp_avg_sq.div(1 - beta2**step).sqrt_().add_(eps)
     param.addcdiv_(grad, root, value=-lr * (1.0 - mu) / (1.0 - mu_product))
     param.addcdiv_(exp_avg, root, value=(-lr * mu_next) / (1.0 - mu_product * mu_next))
 
 
-def _idle(n: Numbers, states: int) -> MomentStep | None:
+def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     size = n["lr"] * n["mu_next"] / (1 - n["mu_product"] * n["mu_next"])
     return moment_step(n, size=size, root=1 / math.sqrt(1 - n["betas"][1] ** n["step"]))
 
@@ -89,7 +89,7 @@ class NAdam(MaskedOptimizer):
         states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
         scalars={"mu_product": 1.0},
         prepare=_prepare,
-        idle=_idle,
+        closed_form=_closed_form,
     )
     _torch = torch.optim.NAdam
     _late_options = MappingProxyType({"decoupled_weight_decay": False})

@@ -18,11 +18,11 @@ from maskgrad.gradients.train_only import trained_entries
 from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import current_gradient
-from maskgrad.optim.batching import Batch
 from maskgrad.optim.dense import DenseGroup, Prepared
+from maskgrad.optim.engine import Batch
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
-from maskgrad.optim.lazy.catch_up import bring_up_to_date, settle
+from maskgrad.optim.lazy.rows import bring_up_to_date, settle
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
 from maskgrad.optim.parameters import check_parameter, name_of, named, with_values

@@ -36,7 +36,7 @@ def radam_rule_(
     """One RAdam step: Adam's, rectified, once enough squares have been seen, and plain momentum until then."""
     beta1, beta2 = betas
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
-    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
+    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
     change = exp_avg.div(1 - beta1**step).mul_(lr)
     factor = _rectification(step, beta2)
     if factor is not None:
@@ -53,7 +53,7 @@ def _rectification(step: float, beta2: float) -> float | None:
     return float(((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5)
 
 
-def _idle(n: Numbers, states: int) -> MomentStep | None:
+def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     (beta1, beta2), step = n["betas"], n["step"]
     factor = _rectification(step, beta2) if beta2 else None
     if factor is None:  # plain momentum, without a root
@@ -90,7 +90,7 @@ class RAdam(MaskedOptimizer):
     _rule = Rule(
         radam_rule_,
         states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
-        idle=_idle,
+        closed_form=_closed_form,
     )
     _torch = torch.optim.RAdam
     _late_options = MappingProxyType({"decoupled_weight_decay": False})

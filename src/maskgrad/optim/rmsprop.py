@@ -49,7 +49,7 @@ def rmsprop_rule_(
         param.addcdiv_(grad, root, value=-lr)
 
 
-def _idle(n: Numbers, states: int) -> LinearStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     if n["weight_decay"] != 0 or n["eps"] == 0:
         return None
     factors, momentum = (n["alpha"],) * states, n["momentum"]
@@ -114,7 +114,7 @@ class RMSprop(MaskedOptimizer):
         ),
         check=_check,
         fused=_fused,
-        idle=_idle,
+        closed_form=_closed_form,
     )
     _torch = torch.optim.RMSprop
     _late_options = MappingProxyType({"momentum": 0, "centered": False})

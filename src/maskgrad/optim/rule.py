@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.optim.hyperparameters import betas, flag, non_negative
-from maskgrad.optim.lazy.table import IdleStep
+from maskgrad.optim.lazy import ClosedForm
 
 __all__ = [
     "HYPERPARAMETERS",
@@ -95,20 +95,19 @@ class Fused:
 class Update:
     """One update, its numbers already bound.
 
-    ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per
-    row; with those, and if ``whole``, it takes ``specified``, an object of :mod:`maskgrad.optim.specified`.
-    ``fused`` names the kernel that does the same on the rows of contiguous tables, merging duplicates, or is None.
-    ``whole`` rules compare all specified entries of a parameter, which must therefore be updated at once.
-    ``scalars`` are the states that are one number, as they are afterwards. ``idle(number of states)`` is what the
-    update does if the gradient is zero, None where there is no closed form; ``is_idempotent``: a second such update
-    changes nothing.
+    ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per row. With
+    those, and if ``whole``, it takes ``specified``, a :class:`~maskgrad.optim.specified.Specified`. ``fused`` is a kernel
+    that does the same on the rows of contiguous tables, merging duplicates. ``whole`` rules compare all specified
+    entries of a parameter, which must therefore be updated at once. ``scalars`` are the states that are one number,
+    after the update. ``closed_form(number of states)`` is what the update does if the gradient is zero.
+    ``is_idempotent``: a second such update changes nothing.
     """
 
     rule: Callable[..., None]
     fused: Fused | None = None
     whole: bool = False
     scalars: Mapping[str, Tensor] = field(default_factory=dict)
-    idle: Callable[[int], IdleStep | None] = field(default=lambda _: None)
+    closed_form: Callable[[int], ClosedForm | None] = field(default=lambda _: None)
     is_idempotent: bool = False
 
 
@@ -128,7 +127,7 @@ class Rule:
         check: refuses hyperparameters that do not fit each other; given them, and whether states are per row.
         prepare: given hyperparameters, number of the step and scalars: the numbers of this step, and the scalars after.
         fused: the kernel for rows, given the numbers, and whether states are per row.
-        idle: a step with gradient zero in closed form, given the numbers of the step and the number of states.
+        closed_form: of a step with gradient zero, given the numbers of the step and the number of states.
         is_idempotent: a second step with gradient zero and the same numbers changes nothing.
         whole: whether the rule compares all entries of a parameter.
     """
@@ -145,7 +144,7 @@ class Rule:
         None
     )
     fused: Callable[[Numbers, bool], Fused | None] | None = None
-    idle: Callable[[Numbers, int], IdleStep | None] = lambda *_: None
+    closed_form: Callable[[Numbers, int], ClosedForm | None] = lambda *_: None
     is_idempotent: bool = False
     whole: bool = False
 
@@ -252,7 +251,7 @@ class Hyperparameters:
             rule.fused(numbers, self.row) if rule.fused is not None else None,
             rule.whole,
             after,
-            partial(rule.idle, numbers),
+            partial(rule.closed_form, numbers),
             rule.is_idempotent,
         )
 

@@ -43,7 +43,7 @@ def sgd_rule_(
     param.add_(grad, alpha=-lr)
 
 
-def _idle(n: Numbers, states: int) -> LinearStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     if states > 1:  # the marker of buffers that have started decides entry by entry
         return None
     lr, decay, momentum = n["lr"], n["weight_decay"], n["momentum"]
@@ -109,7 +109,7 @@ class SGD(MaskedOptimizer):
         markers=frozenset({"momentum_started"}),
         check=_check,
         fused=_fused,
-        idle=_idle,
+        closed_form=_closed_form,
     )
     _torch = torch.optim.SGD
     _late_options = MappingProxyType({"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})

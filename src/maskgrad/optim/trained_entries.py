@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from maskgrad.gradients.train_only import keep_trained_entries, trained_entries
-from maskgrad.optim.lazy.catch_up import bring_up_to_date
+from maskgrad.optim.lazy.rows import bring_up_to_date
 
 __all__ = ["train_only", "trained_entries"]
 

@@ -212,7 +212,7 @@ def test_a_step_that_breaks_off_says_who_has_had_it(
             raise MemoryError("no room for a temporary tensor")
         apply_update(update, param, *rest)
 
-    monkeypatch.setattr("maskgrad.optim.batching.apply_update", break_off)
+    monkeypatch.setattr("maskgrad.optim.engine.apply_update", break_off)
     with pytest.raises(MemoryError) as caught:
         optimizer.step()
     assert "cut off: 1 of 3 parameters have had it: parameter 0 of group 0." in _notes(
@@ -232,7 +232,7 @@ def test_ctrl_c_waits_for_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
         signal.raise_signal(signal.SIGINT)
         apply_update(update, param, *rest)
 
-    monkeypatch.setattr("maskgrad.optim.batching.apply_update", pressed)
+    monkeypatch.setattr("maskgrad.optim.engine.apply_update", pressed)
     before = signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # ignored where the tests run in the background

@@ -1,20 +1,24 @@
-"""The updates that a parameter has had, run-length encoded, so that idle rows can have them later.
+"""The updates that a parameter has had, run-length encoded, and their replay for rows that missed them.
 
-Hyperparameters seldom change from one step to the next: steps in a row with equal numbers are one entry. Under a
-learning-rate schedule every step is an entry of its own; who keeps a history bounds its length (see
-``rows.py``).
+Hyperparameters seldom change from one step to the next: consecutive steps with equal numbers are one entry. Under a
+learning-rate schedule every step is an entry of its own; ``rows.py`` bounds the length of a history.
+
+Steps with gradient zero are replayed one by one, by the rule itself, where there is no closed form. Rows are sorted by
+the first step that they missed, so that each step works on those that missed it and no others: the work is the sum of
+the gaps, what the dense optimizer would have spent on these rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from maskgrad.optim.rule import Hyperparameters, Update
 
-__all__ = ["History"]
+__all__ = ["History", "replay_"]
 
 
 @dataclass(slots=True)
@@ -70,7 +74,7 @@ class History:
             yield from _updates(run, first)
 
     def last_of_runs(self, first: int) -> Iterator[tuple[int, Update]]:
-        """As :meth:`updates`, but of each run only its last: for rules that a second idle step does not change."""
+        """As :meth:`updates`, but of each run only the last: for rules whose second such step changes nothing."""
         for run in self._runs:
             yield from _updates(run, max(first, run.start + run.count - 1))
 
@@ -100,3 +104,28 @@ def _updates(run: _Run, first: int) -> Iterator[tuple[int, Update]]:
 def _stride(numbers: Hyperparameters) -> int:
     """By how much the step number grows: an optimizer that counts no steps always says 0."""
     return 1 if numbers.rule.counts_steps else 0
+
+
+def replay_(tensors: Sequence[Tensor], since: Tensor, history: History) -> None:
+    """Give rows the updates that they missed, in place.
+
+    Args:
+        tensors: parameter and states (n, *row), of the computing dtype.
+        since: number of the first update that a row missed (n,), int64.
+        history: all updates.
+    """
+    if len(since) == 0:
+        return
+    ordered, order = since.sort()
+    rows = [t[order] for t in tensors]
+    starts = ordered.tolist()
+    zeros = torch.zeros_like(rows[0])
+    late, n = 0, len(starts)
+    final = history.last_of_runs(starts[0]) if history.is_idempotent else history.updates(starts[0])
+    for number, update in final:
+        while late < n and starts[late] <= number:
+            late += 1
+        if late:
+            update.rule(rows[0][:late], zeros[:late], *(state[:late] for state in rows[1:]))
+    for t, row in zip(tensors, rows, strict=True):
+        t[order] = row

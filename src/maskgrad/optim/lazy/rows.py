@@ -8,7 +8,7 @@ had. Its cost:
   length is bounded, for after ``_MOST_STEPS`` steps (or as many changes of hyperparameters) everything is brought
   up to date, which costs one pass over the parameter in that many steps;
 - a step: the rows of the gradient, looked up in a table of closed forms (``linear.py``, ``moments.py``) or replayed
-  (``replay.py``), and the composition of the table with this step;
+  (``history.py``), and the composition of the table with this step;
 - steps that would change nothing at all (SGD and Adagrad without decay and momentum) are not even counted.
 
 Rows are those of the gradient: single entries if it lists single entries.
@@ -16,21 +16,32 @@ Rows are those of the gradient: single entries if it lists single entries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.gradients.train_only import trained_entries
-from maskgrad.optim.lazy.access import RowAccess, computing_dtype
-from maskgrad.optim.lazy.history import History
-from maskgrad.optim.lazy.replay import replay_
-from maskgrad.optim.lazy.table import IdleTable
+from maskgrad.masked_tensor.torch_patches.state_dicts import before_saving
+from maskgrad.optim.engine import RowAccess, computing_dtype
+from maskgrad.optim.lazy import ClosedFormTable
+from maskgrad.optim.lazy.history import History, replay_
 from maskgrad.optim.rule import Hyperparameters, Update
-from maskgrad.sparse import places, prod
+from maskgrad.sparse import places
 
-__all__ = ["LazyRows", "begin_lazy_rows", "forget_lazy_rows", "lazy_rows_of", "release"]
+__all__ = [
+    "LazyRows",
+    "begin_lazy_rows",
+    "bring_up_to_date",
+    "finer_rows",
+    "flush",
+    "forget_lazy_rows",
+    "lazy_rows_of",
+    "release",
+    "settle",
+]
 
 _ATTRIBUTE = "_maskgrad_lazy_rows"
 _MOST_STEPS = 1 << 14
@@ -49,7 +60,7 @@ class LazyRows:
         """Whether somebody brings rows up to date before they are read: a table of ``mg.nn``."""
         self._had: Tensor | None = None  # (R,) int32: how many of the recorded steps a row has had
         self._history = History()
-        self._table: IdleTable | None = None
+        self._table: ClosedFormTable | None = None
         self._valid_from = 0  # rows that have had fewer steps cannot use the table
         self._steps = 0
 
@@ -81,18 +92,18 @@ class LazyRows:
     def record(
         self, numbers: Hyperparameters, step: float, before: Mapping[str, Tensor], update: Update
     ) -> bool:
-        """Count one step, whose scalar states were ``before``; False if it changes no idle row, and is not counted."""
-        idle = update.idle(len(self.states))
-        if idle is not None and idle.changes_nothing():
+        """Count one step, whose scalar states were ``before``; False if it changes no other row, and is not counted."""
+        closed_form = update.closed_form(len(self.states))
+        if closed_form is not None and closed_form.changes_nothing():
             return False
-        if idle is None:
+        if closed_form is None:
             self._table = None
         else:
-            if self._table is None or not self._table.fits(idle):
+            if self._table is None or not self._table.fits(closed_form):
                 precision = torch.finfo(computing_dtype(self.states[0]) if self.states else torch.float64).eps
-                self._table = idle.new_table(len(self.states), precision)
+                self._table = closed_form.new_table(len(self.states), precision)
                 self._valid_from = self._steps
-            self._table.append(idle)
+            self._table.append(closed_form)
         self._history.append(numbers, step, before)
         self._steps += 1
         return True
@@ -198,7 +209,7 @@ def begin_lazy_rows(param: Tensor, leading: int) -> LazyRows:
 
 
 def forget_lazy_rows(param: Tensor) -> None:
-    """Whatever steps its rows have missed, none is owed."""
+    """Count its rows as up to date, whatever steps they have missed."""
     param.__dict__.pop(_ATTRIBUTE, None)
 
 
@@ -207,3 +218,88 @@ def release(param: Tensor) -> None:
     lazy = lazy_rows_of(param)
     if lazy is not None and len(lazy) == 0:
         forget_lazy_rows(param)
+
+
+def finer_rows(rows: Tensor, param: Tensor, leading: int, finer: int) -> Tensor:
+    """Rows of the first ``leading`` dimensions as rows of the first ``finer`` ones."""
+    if leading == finer:
+        return rows
+    parts = prod(param.shape[leading:finer])
+    return (rows.unsqueeze(1) * parts + torch.arange(parts, device=rows.device)).view(-1)
+
+
+@torch.no_grad()
+def bring_up_to_date(param: Tensor, rows: Tensor | None = None) -> None:
+    """Bring ``rows`` of ``param`` (indices in its first dimension, perhaps twice), or all, up to date."""
+    lazy = lazy_rows_of(param)
+    if lazy is None:
+        return
+    lazy.is_read_in_time |= rows is not None
+    if len(lazy) == 0:
+        return
+    if rows is None:
+        lazy.flush(param)
+        return
+    rows = rows.reshape(-1).long()
+    if len(rows) == 0 or bool((rows.amin() < 0) | (rows.amax() >= param.shape[0])):
+        return  # the look-up itself says what is wrong with an index
+    if lazy.leading == 1:
+        rows = lazy.behind(rows)
+    lazy.catch_up(param, finer_rows(rows.unique(), param, 1, lazy.leading))
+
+
+def settle(param: Tensor) -> None:
+    """Before other states take the place of the present ones: bring rows up to date, or forget that they are behind.
+
+    If somebody has written into the parameter since the last step (loaded a checkpoint, most likely), the values that
+    were behind are gone.
+    """
+    lazy = lazy_rows_of(param)
+    if lazy is None:
+        return
+    if param._version == lazy.version:
+        lazy.flush(param)
+    else:
+        lazy.forget()
+
+
+@torch.no_grad()
+def flush(params: torch.nn.Module | Tensor | Iterable[Tensor]) -> None:
+    r"""Bring parameters up to date that were stepped with ``unspecified="zero"``; the optimizer is not needed.
+
+    .. math:: \theta, s \leftarrow u_n(\cdots u_{k+1}(\theta, s; 0) \cdots; 0)
+
+    for a row whose last update was the k-th of n, :math:`u_i` being the update of step i and s its states.
+
+    Args:
+        params: a module, a parameter or several; those that are up to date are left alone.
+
+    Gradient:
+        None; nothing is recorded for autograd, and the parameters count as unchanged.
+
+    Raises:
+        TypeError: something among ``params`` is not a tensor.
+
+    Dense equivalent: nothing; a dense optimizer is always up to date.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(3, 1))
+        >>> optimizer = mg.optim.SGD([p], lr=1.0, weight_decay=0.5, unspecified="zero")
+        >>> p.grad = torch.sparse_coo_tensor([[0]], torch.zeros(1, 1), (3, 1))
+        >>> optimizer.step()
+        >>> del optimizer
+        >>> mg.optim.flush(p)
+        >>> p.data.view(-1)
+        tensor([0.5000, 0.5000, 0.5000])
+
+    Source: ``apply_l2_reg`` and the like of lazily regularised linear models; here exact, and for every optimizer.
+    """
+    if isinstance(params, torch.nn.Module):
+        params = params.parameters()
+    for param in [params] if isinstance(params, Tensor) else params:
+        if not isinstance(param, Tensor):
+            raise TypeError(f"params must be a module, a parameter or several, got a {type(param).__name__}")
+        bring_up_to_date(param)
+
+
+before_saving(bring_up_to_date)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from maskgrad.optim.lazy.history import History
-from maskgrad.optim.lazy.replay import replay_
+from maskgrad.optim.lazy.history import History, replay_
 from maskgrad.optim.rule import Hyperparameters, Rule
 from tests.unit.optim.optimizers import numbers_of
 
