@@ -6,6 +6,7 @@ import abc
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -18,7 +19,7 @@ from maskgrad.gradients.train_only import trained_entries
 from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.attached import current_gradient
-from maskgrad.optim.dense import DenseGroup, Prepared
+from maskgrad.optim.dense import DenseGroup
 from maskgrad.optim.engine import Batch
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
@@ -38,27 +39,20 @@ UnspecifiedOption: TypeAlias = Literal["skip", "zero"]
 StateOption: TypeAlias = Literal["full", "row"]
 """One state value for each entry, or for each row."""
 
-Ready = tuple[Tensor, Gradient, Hyperparameters, DenseGroup | None, int]
+
+@dataclass(slots=True)
+class Prepared:
+    """A group under options that have been checked, and the ways in which it can be stepped besides the engine."""
+
+    options: list[Any] | None
+    """The group and its options, which are replaced, not changed; None: they may change without a trace."""
+    numbers: Hyperparameters
+    dense: DenseGroup | None
+    ways: list[DenseGroup | RowSteps]
+
+
+Ready = tuple[Tensor, Gradient, Prepared, int]
 """A parameter with its gradient, for the engine unless it is dense, and its place in the group."""
-
-
-class PreparedGroup:
-    """A group of parameters under options that have been checked, and the ways in which it can be stepped."""
-
-    def __init__(
-        self,
-        group: dict[str, Any],
-        options: list[Any],
-        state: Mapping[Tensor, Any],
-        numbers: Hyperparameters,
-        dense: DenseGroup | None,
-    ) -> None:
-        self.group, self.options, self.state, self.numbers, self.dense = group, options, state, numbers, dense
-        self.ways: list[DenseGroup | RowSteps] = [] if dense is None else [dense, RowSteps(dense, numbers)]
-
-    def fits(self, group: dict[str, Any], options: list[Any], state: Mapping[Tensor, Any]) -> bool:
-        """Whether the objects are the same: options are replaced, not changed."""
-        return group is self.group and state is self.state and same(self.options, options)
 
 
 def _is_constant(option: Any) -> bool:
@@ -87,8 +81,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         super().__init__(params, {name: value for name, value in options.items() if name not in no_options})
 
     @functools.cached_property
-    def _prepared(self) -> Prepared:
-        return Prepared()
+    def _prepared(self) -> dict[int, Prepared]:
+        """What is known of each group, as long as parameters have the states that ``_states_seen`` lists."""
+        self._states_seen: list[Any] = []
+        return {}
 
     knows_trained_entries: ClassVar[bool] = True
     """Frozen entries (``mg.train_only``) are left out here; nobody needs to put them back after a step."""
@@ -204,45 +200,46 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             with torch.enable_grad():
                 loss = closure()
         ready: list[Ready] = []
-        prepared: list[DenseGroup | RowSteps] = []
-        self._prepared.look(self.state)
+        ways: list[DenseGroup | RowSteps] = []
+        groups, states = self._prepared, [self.state, *self.state.values()]
+        if not same(states, self._states_seen):  # somebody may have put others in their place
+            groups.clear()
+            self._states_seen = states
         for position, group in enumerate(self.param_groups):
             kept = self._prepared_group(position, group)
-            numbers, dense, ways = kept.numbers, kept.dense, kept.ways
-            prepared += ways
-            if dense is not None and dense.takes_all():
+            ways += kept.ways
+            if kept.dense is not None and kept.dense.takes_all():
                 continue
             for number, param in enumerate(group["params"]):
                 grad = param.grad
-                if grad is not None and any(way.takes(number, param, grad) for way in ways):
+                if grad is not None and any(way.takes(number, param, grad) for way in kept.ways):
                     continue
                 name = name_of(group, position, number)
                 grad = current_gradient(param, name)
                 if grad is not None:
-                    ready.append((param, self._read(param, grad, numbers, name), numbers, dense, number))
+                    ready.append((param, self._read(param, grad, kept.numbers, name), kept, number))
         # Nothing was written so far.
         self._stepped: list[Tensor] = []
         try:
             if ready:
-                with (
-                    uninterrupted()
-                ):  # Ctrl-C waits for several operations; for one it would cost as much as the step
-                    self._write(ready, prepared)
+                # Ctrl-C waits for several operations; for one it would cost as much as the step.
+                with uninterrupted():
+                    self._write(ready, ways)
             else:
-                for way in prepared:
+                for way in ways:
                     way.step(self._stepped)
         except BaseException as error:
             self._say_who_was_stepped(error)
             raise
         return loss
 
-    def _write(self, ready: list[Ready], prepared: list[DenseGroup | RowSteps]) -> None:
+    def _write(self, ready: list[Ready], ways: list[DenseGroup | RowSteps]) -> None:
         """Update all parameters, those of ``ready`` with what was read."""
         batch = Batch()
-        for param, gradient, numbers, dense, number in ready:
-            if not (gradient.is_full and self._joins(dense, number, param, numbers)):
-                self._update(param, gradient, numbers, batch)
-        for way in prepared:
+        for param, gradient, kept, number in ready:
+            if not (gradient.is_full and self._joins(kept, number, param)):
+                self._update(param, gradient, kept.numbers, batch)
+        for way in ways:
             way.step(self._stepped)
         batch.run()
 
@@ -262,27 +259,27 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         else:  # Python 3.10
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
-    def _joins(self, dense: DenseGroup | None, number: int, param: Tensor, numbers: Hyperparameters) -> bool:
+    def _joins(self, kept: Prepared, number: int, param: Tensor) -> bool:
         """Whether a dense gradient goes with the others of its group, after states were made or converted."""
-        if dense is None or self._numbers_now(param, numbers) is not numbers:
+        if kept.dense is None or self._numbers_now(param, kept.numbers) is not kept.numbers:
             return False
-        self._states(param, numbers)
-        return dense.takes(number, param, param.grad)
+        self._states(param, kept.numbers)
+        return kept.dense.takes(number, param, param.grad)
 
-    def _prepared_group(self, position: int, group: dict[str, Any]) -> PreparedGroup:
+    def _prepared_group(self, position: int, group: dict[str, Any]) -> Prepared:
         """What is known of a group, checked again if an option has changed."""
-        options = [*group.values()]
-        kept: PreparedGroup | None = self._prepared.groups.get(position)
-        if kept is None or not kept.fits(group, options, self.state):
+        options = [group, *group.values()]
+        kept = self._prepared.get(position)
+        if kept is None or kept.options is None or not same(kept.options, options):
             numbers = self._read_group(group)
-            dense = None
+            dense, ways = None, []
             if self._torch is not None and not numbers.row:  # PyTorch has such a step
-                dense = DenseGroup(
-                    self._torch, position, group, numbers, self.state, self.defaults, self._prepared
-                )
-            kept = PreparedGroup(group, options, self.state, numbers, dense)
-            if all(_is_constant(group[name]) for name in self.defaults if name in group):
-                self._prepared.groups[position] = kept
+                dense = None if kept is None else kept.dense
+                dense = dense or DenseGroup(self._torch, self.state, self.defaults)
+                dense.configure(group, numbers)
+                ways = [dense, RowSteps(dense, numbers)]
+            constant = all(_is_constant(group[name]) for name in self.defaults if name in group)
+            kept = self._prepared[position] = Prepared(options if constant else None, numbers, dense, ways)
         for way in kept.ways:
             way.begin()
         return kept

@@ -97,7 +97,7 @@ class RowSteps:
         return True
 
     def step(self, stepped: list[Tensor]) -> None:
-        """Step them all; who has been is appended to ``stepped``."""
+        """Step them all, and append those that were stepped to ``stepped``."""
         for param, grad in self.added:
             param.add_(grad, alpha=self.factor)
             stepped.append(param)

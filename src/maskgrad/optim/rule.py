@@ -96,7 +96,7 @@ class Update:
     """One update, its numbers already bound.
 
     ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per row. With
-    those, and if ``whole``, it takes ``specified``, a :class:`~maskgrad.optim.specified.Specified`. ``fused`` is a kernel
+    those, and if ``whole``, it takes ``specified`` (see :mod:`maskgrad.optim.specified`). ``fused`` is a kernel
     that does the same on the rows of contiguous tables, merging duplicates. ``whole`` rules compare all specified
     entries of a parameter, which must therefore be updated at once. ``scalars`` are the states that are one number,
     after the update. ``closed_form(number of states)`` is what the update does if the gradient is zero.
