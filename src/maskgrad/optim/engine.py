@@ -174,7 +174,7 @@ def _some_per_row(tensors: Sequence[Tensor]) -> bool:
 def _update_dense(update: Update, tensors: list[Tensor], values: Tensor) -> None:
     dtype = computing_dtype(tensors[0])
     wide = tensors if tensors[0].dtype is dtype else [_widen(t, dtype) for t in tensors]
-    _run(update, wide, values.to(dtype), EVERY)
+    _run(update, wide, values if values.dtype is dtype else values.to(dtype), EVERY)
     if wide is not tensors:
         for narrow, computed in zip(tensors, wide, strict=True):
             if narrow is not computed:

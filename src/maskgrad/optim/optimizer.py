@@ -83,6 +83,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     @functools.cached_property
     def _prepared(self) -> dict[int, Prepared]:
         """What is known of each group, as long as parameters have the states that ``_states_seen`` lists."""
+        self._state_seen: Any = None
         self._states_seen: list[Any] = []
         return {}
 
@@ -201,10 +202,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                 loss = closure()
         ready: list[Ready] = []
         ways: list[DenseGroup | RowSteps] = []
-        groups, states = self._prepared, [self.state, *self.state.values()]
-        if not same(states, self._states_seen):  # somebody may have put others in their place
-            groups.clear()
-            self._states_seen = states
+        prepared, states = self._prepared, self.state.values()
+        if self.state is not self._state_seen or not same(states, self._states_seen):  # others were put in their place
+            prepared.clear()
+            self._state_seen, self._states_seen = self.state, list(states)
         for position, group in enumerate(self.param_groups):
             kept = self._prepared_group(position, group)
             ways += kept.ways

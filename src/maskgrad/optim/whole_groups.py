@@ -12,7 +12,7 @@ import ctypes
 import functools
 import itertools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -185,6 +185,6 @@ def is_simple(param: Tensor) -> bool:
     return not has_trained_entries(param) and lazy_rows_of(param) is None and attached_gradient(param) is None
 
 
-def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def same(some: Collection[Any], others: Collection[Any]) -> bool:
     """Whether they hold the same objects in the same order."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
