@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
 from maskgrad.optim.documentation import documented
-from maskgrad.optim.hyperparameters import pair
+from maskgrad.optim.hyperparameters import ascending
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State
 from maskgrad.optim.specified import EVERY, Specified
@@ -46,15 +44,6 @@ def lamb_rule_(
     usable = (length > 0) & (reach > 0)
     ratio = where(usable, target / where(usable, reach, 1), 1)
     param.sub_(direction.mul_(ratio * lr))
-
-
-def _bounds(name: str, value: Any) -> tuple[float, float] | None:
-    if value is None:
-        return None
-    bounds = pair(name, value)
-    if not 0 <= bounds[0] <= bounds[1]:
-        raise ValueError(f"{name} must be two numbers of at least 0 that do not descend, got {bounds}")
-    return bounds
 
 
 @documented
@@ -95,7 +84,7 @@ class LAMB(MaskedOptimizer):
     _rule = Rule(
         lamb_rule_,
         states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
-        limits={"norm_bounds": _bounds},
+        limits={"norm_bounds": lambda name, value: None if value is None else ascending(name, value)},
         whole=True,
     )
 

@@ -1,4 +1,4 @@
-"""What all optimizers share: read and check every gradient first, then update; all or nothing."""
+"""What all optimizers share: every gradient is read and checked first, then all parameters are updated."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import keep_attached
+from maskgrad.gradients.attached import current_gradient, keep_attached
 from maskgrad.gradients.gradient import AnyGradient, Gradient, check_fits, read
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.optim.attached import current_gradient
 from maskgrad.optim.dense import DenseGroup
 from maskgrad.optim.engine import Batch
 from maskgrad.optim.graphs import GraphOptimizer
@@ -30,6 +29,7 @@ from maskgrad.optim.parameters import check_parameter, name_of, named, with_valu
 from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
 from maskgrad.optim.whole_groups import same
+from maskgrad.semantics.entries import HALVES
 
 __all__ = ["MaskedOptimizer", "StateOption", "UnspecifiedOption"]
 
@@ -62,21 +62,17 @@ def _is_constant(option: Any) -> bool:
 
 
 class MaskedOptimizer(GraphOptimizer, abc.ABC):
-    """A ``torch.optim.Optimizer`` that takes dense, sparse and masked gradients, in turns if need be.
-
-    A subclass declares its :class:`~maskgrad.optim.rule.Rule`. Everything else is here or in PyTorch.
-    """
+    """A ``torch.optim.Optimizer`` for dense, sparse and masked gradients; a subclass declares its rule."""
 
     _rule: ClassVar[Rule]
-    """Limits of the hyperparameters, states, and how they and the parameter are updated."""
     _late_options: ClassVar[Mapping[str, Any]] = {}
-    """Hyperparameters that old checkpoints, or those of a plainer optimizer, lack, and what this means."""
+    """Hyperparameters that checkpoints of older versions or simpler optimizers lack, and their values then."""
     _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
-    """PyTorch's optimizer that makes the same of dense gradients."""
+    """PyTorch's optimizer that does the same with dense gradients."""
 
     @abc.abstractmethod
     def __init__(self, params: Any, options: Mapping[str, Any]) -> None:
-        """``options``: the local variables of a subclass's constructor, which are its options by their names."""
+        """``options``: the local variables of a subclass's constructor."""
         no_options = ("self", "params", "__class__")
         super().__init__(params, {name: value for name, value in options.items() if name not in no_options})
 
@@ -88,10 +84,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return {}
 
     knows_trained_entries: ClassVar[bool] = True
-    """Frozen entries (``mg.train_only``) are left out here; nobody needs to put them back after a step."""
+    """Frozen entries (``mg.train_only``) are left out here; they need not be restored after a step."""
 
     def _numbers_now(self, param: Tensor, numbers: Hyperparameters) -> Hyperparameters:
-        """The numbers of a step of ``param``, if its state changes them."""
+        """The numbers of a step of ``param``, where they depend on its state."""
         return numbers
 
     def _prepare_state(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
@@ -99,17 +95,17 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return []
 
     def _finish(self, param: Tensor, gradient: Gradient) -> None:
-        """Tidy the state up after an update."""
+        """Clean the state up after an update."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own hyperparameters, as in PyTorch.
 
-        A leaf MaskedTensor of any layout may stand for a parameter: its values are what is trained, so that the
-        cost of a step follows the number of specified entries.
+        A leaf MaskedTensor of any layout may stand for a parameter: its values are trained, so that the cost of a step
+        is proportional to the number of specified entries.
 
         Raises:
-            TypeError: a parameter is itself sparse, or not of a floating-point or complex dtype.
-            ValueError: a hyperparameter is out of its range, or what PyTorch refuses.
+            TypeError: a parameter is sparse, or neither floating-point nor complex.
+            ValueError: a hyperparameter is out of range. What PyTorch raises is raised, too.
         """
         param_group["params"] = with_values(param_group["params"])
         super().add_param_group(param_group)
@@ -123,10 +119,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         self._look_at_parameters()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore, after a look at everything: a state of another optimizer or model changes nothing.
-
-        Options that a state of ``torch.optim`` does not know stay as they are.
-        """
+        """Restore a state, after it was checked; options that a state of ``torch.optim`` lacks stay as they are."""
         self._check_loaded(state, self.__dict__.get("param_groups"))
         for group in state["param_groups"]:
             for param in group["params"]:
@@ -135,7 +128,6 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         self._look_at_parameters()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied is up to date."""
         self.flush()
         return super().__getstate__()
 
@@ -145,16 +137,16 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return super().state_dict()
 
     def flush(self, params: Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor] | None = None) -> None:
-        """Bring rows up to date that got no gradient, and must not be read or written before.
+        """Bring rows up to date that are behind because they got no gradient, before they are read or written.
 
-        With ``unspecified="zero"`` rows without a gradient are moved when they are next stepped, looked up by
-        :class:`maskgrad.nn.Embedding`, saved by ``state_dict()``, or here. Otherwise there is nothing to do.
+        With ``unspecified="zero"`` rows without a gradient are updated when they are next stepped, looked up by
+        :class:`maskgrad.nn.Embedding`, saved by ``state_dict()``, or here. Otherwise this does nothing.
 
         Args:
             params: some of this optimizer's parameters; None: all.
 
         Raises:
-            ValueError: a parameter is not one of this optimizer's. Nothing has been written then.
+            ValueError: a tensor is not a parameter of this optimizer. Nothing has been written then.
         """
         own = [param for group in self.param_groups for param in group["params"]]
         chosen = own
@@ -179,10 +171,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient, on the entries its gradient specifies.
+        """Perform a single optimization step, on the entries that the gradients specify.
 
-        Every gradient, state and hyperparameter is checked before anything is written: when a step refuses,
-        parameters and state are as they were.
+        Every gradient, state and hyperparameter is checked before anything is written: if an error is raised,
+        parameters and state are unchanged.
 
         Args:
             closure: reevaluates the model and returns the loss; called once, with gradients enabled.
@@ -191,10 +183,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             What ``closure`` returned, or None.
 
         Raises:
-            TypeError: a gradient of an unknown layout or of a dtype that its parameter cannot take.
-            ValueError: a gradient of another shape or device, a parameter with two gradients, a
-                hyperparameter out of its range.
-            IndexError: a gradient's index outside its parameter.
+            TypeError: a gradient has an unknown layout, or a dtype that its parameter cannot take.
+            ValueError: a gradient has another shape or device than its parameter, a parameter has two gradients, or a
+                hyperparameter is out of range.
+            IndexError: an index of a gradient is outside its parameter.
         """
         loss = None
         if closure is not None:
@@ -203,7 +195,9 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         ready: list[Ready] = []
         ways: list[DenseGroup | RowSteps] = []
         prepared, states = self._prepared, self.state.values()
-        if self.state is not self._state_seen or not same(states, self._states_seen):  # others were put in their place
+        if self.state is not self._state_seen or not same(
+            states, self._states_seen
+        ):  # others were put in their place
             prepared.clear()
             self._state_seen, self._states_seen = self.state, list(states)
         for position, group in enumerate(self.param_groups):
@@ -245,15 +239,15 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         batch.run()
 
     def _say_who_was_stepped(self, error: BaseException) -> None:
-        """Add to an error in the midst of a step which parameters have had it."""
+        """Add to an error in the middle of a step which parameters have been updated."""
         done = {id(param) for param in self._stepped}
         params = [pair for i, group in enumerate(self.param_groups) for pair in named(group, i)]
         had = [name for name, param in params if id(param) in done]
         text = (
-            f"the step of {type(self).__name__} was cut off: {len(had)} of {len(params)} parameters have had it"
+            f"the step of {type(self).__name__} was interrupted: {len(had)} of {len(params)} parameters were updated"
             f"{': ' + ', '.join(had[:MOST_NAMES]) if had else ''}{', ...' if len(had) > MOST_NAMES else ''}. "
-            "The others have not, but for the one that was being written: load the last checkpoint if a part of a step "
-            "matters"
+            "The others were not, except perhaps the one that was being written; load the last checkpoint if a partial "
+            "step matters"
         )
         if hasattr(error, "add_note"):
             error.add_note(text)
@@ -297,7 +291,6 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return Hyperparameters.of(self._rule, group)
 
     def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch) -> None:
-        """Create missing state and update ``param``, now or with the others in ``batch``."""
         numbers = self._numbers_now(param, numbers)
         states = self._states(param, numbers)
         state = self.state.get(param, {})  # no entry for who keeps no state
@@ -309,7 +302,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             update_with_zeros(update, param, gradient, states, numbers, step, scalars)
             count()
         else:
-            bring_up_to_date(param)  # at no cost, unless the option was changed
+            bring_up_to_date(param)  # does nothing, unless the option was changed
             batch.add(update, param, gradient, states, count)
 
     def _count(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, update: Update) -> None:
@@ -333,11 +326,11 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         for name, start in scalars.items():
             # It is a number in the checkpoints of an old PyTorch.
             # And loading casts some to the parameter's dtype, where a half would drop small changes.
-            value = state.get(name)
-            if not isinstance(value, Tensor) or value.dtype in (torch.float16, torch.bfloat16):
-                state[name] = scalar_state(
-                    state.get(name, start), param.device if numbers.on_device else None
-                )
+            value = state.get(name, start)
+            if not isinstance(value, Tensor) or value.dtype in HALVES:
+                dtype = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
+                device = param.device if numbers.on_device else None
+                state[name] = torch.tensor(float(value), dtype=dtype, device=device)
         beyond = self._prepare_state(param, numbers)
         for declared in wanted:
             if state.get(declared.name) is None:
@@ -345,7 +338,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return [*(state[declared.name] for declared in wanted), *beyond]
 
     def _check_loaded(self, state: dict[str, Any], live: list[dict[str, Any]] | None) -> None:
-        """Complete the groups of a state about to be loaded; an error if it does not fit."""
+        """Complete the groups of a state that is about to be loaded, and check that it fits."""
         defaults = state.get("defaults") or self.defaults
         for position, group in enumerate(state["param_groups"]):
             before = live[position] if live else {**SHARED_OPTIONS, **group}
@@ -356,9 +349,3 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
                 entry = state["state"].get(param) or {}
                 check_names(entry, self._rule.required, self._rule.optional, name, type(self).__name__)
                 check_shapes(entry, param, numbers, name)
-
-
-def scalar_state(value: float, device: torch.device | None) -> Tensor:
-    """A state that is one number, as ``torch.optim`` keeps it."""
-    dtype = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
-    return torch.tensor(float(value), dtype=dtype, device=device)

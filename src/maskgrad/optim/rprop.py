@@ -9,7 +9,7 @@ from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
 from maskgrad.optim.documentation import documented
-from maskgrad.optim.hyperparameters import pair
+from maskgrad.optim.hyperparameters import ascending, pair
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State
 
@@ -46,13 +46,6 @@ def _etas(name: str, value: Any) -> tuple[float, float]:
     return smaller, larger
 
 
-def _step_sizes(name: str, value: Any) -> tuple[float, float]:
-    least, most = pair(name, value)
-    if not 0 <= least <= most:
-        raise ValueError(f"{name} must be two numbers of at least 0 that do not descend, got {(least, most)}")
-    return least, most
-
-
 @documented
 class Rprop(MaskedOptimizer):
     r"""Implements Rprop, which steps by the sign of the gradient, for dense, sparse and masked gradients.
@@ -87,7 +80,7 @@ class Rprop(MaskedOptimizer):
             State("prev", "last gradient, 0 at first"),
             State("step_size", "step size of each entry, the learning rate at first", initial="lr"),
         ),
-        limits={"etas": _etas, "step_sizes": _step_sizes},
+        limits={"etas": _etas, "step_sizes": ascending},
         is_idempotent=True,
     )
     _torch = torch.optim.Rprop

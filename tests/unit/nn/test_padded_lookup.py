@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.nn import padded_lookup
-from maskgrad.optim.attached import attached_gradient
+from maskgrad.optim import attached_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 
 HEIGHT, WIDTH, LOOKUPS = 11, 3, 8

@@ -215,7 +215,7 @@ def test_a_step_that_breaks_off_says_who_has_had_it(
     monkeypatch.setattr("maskgrad.optim.engine.apply_update", break_off)
     with pytest.raises(MemoryError) as caught:
         optimizer.step()
-    assert "cut off: 1 of 3 parameters have had it: parameter 0 of group 0." in _notes(
+    assert "interrupted: 1 of 3 parameters were updated: parameter 0 of group 0." in _notes(
         caught.value, recwarn.list
     )
     assert params[0].tolist() != [1, 1] == params[1].tolist() == params[2].tolist()
