@@ -1,12 +1,11 @@
 """Calls observers around every optimizer's step, PyTorch's own optimizers among them.
 
 PyTorch's global hooks run before a step and after it. An optimizer that is given a closure computes its gradients
-inside the step, so the closure is wrapped: observers learn when the gradients are there either way.
+inside the step, so the closure is wrapped: observers are called when the gradients are there either way.
 """
 
 from __future__ import annotations
 
-import abc
 import functools
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,22 +22,19 @@ from torch.optim.optimizer import (
 __all__ = ["StepObserver", "observe_steps", "parameters_of"]
 
 
-class StepObserver(abc.ABC):
-    """What is told of every step while it is alive. Called without gradients being recorded."""
+class StepObserver:
+    """Is called around every step while it is alive, with gradients not being recorded."""
 
-    @abc.abstractmethod
     def before_step(self, optimizer: Optimizer) -> None:
         """A step begins; nothing has moved."""
 
-    @abc.abstractmethod
     def before_closure(self, optimizer: Optimizer) -> None:
         """The closure is about to compute gradients, perhaps not for the first time in this step."""
 
-    @abc.abstractmethod
     def gradients_ready(self, optimizer: Optimizer) -> None:
         """The parameters have the gradients that the optimizer is about to use."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def after_step(self, optimizer: Optimizer) -> None:
         """The step is done. Not called if it raised."""
 
@@ -48,7 +44,7 @@ _hooked: list[Any] = []
 
 
 def observe_steps(observer: StepObserver) -> None:
-    """Tell ``observer`` of all steps from now on, until nobody else refers to it."""
+    """Call ``observer`` around all steps from now on, until nobody else refers to it."""
     _observers.add(observer)
     if not _hooked:  # PyTorch's hooks are for the whole process: set when the first observer comes
         _hooked.append(register_optimizer_step_pre_hook(_before))
@@ -72,7 +68,7 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | N
         for observer in present:
             observer.gradients_ready(optimizer)
         return None
-    wrapped = _told(closure, optimizer, present)
+    wrapped = _observed(closure, optimizer, present)
     if len(args) > 1:
         return (args[0], wrapped, *args[2:]), kwargs
     return args, {**kwargs, "closure": wrapped}
@@ -84,7 +80,9 @@ def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         observer.after_step(optimizer)
 
 
-def _told(closure: Callable[[], Any], optimizer: Optimizer, present: list[StepObserver]) -> Callable[[], Any]:
+def _observed(
+    closure: Callable[[], Any], optimizer: Optimizer, present: list[StepObserver]
+) -> Callable[[], Any]:
     @functools.wraps(closure)
     def evaluate() -> Any:
         with torch.no_grad():

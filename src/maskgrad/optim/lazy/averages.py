@@ -63,7 +63,7 @@ class LazyAverage:
 
 
 class LazyAverages(StepObserver):
-    """Brings averages up to date with the weights that a step is about to overwrite."""
+    """Brings averages up to date with weights that a step is about to overwrite."""
 
     def __init__(self, averages: list[LazyAverage]) -> None:
         self.averages = averages
@@ -109,12 +109,9 @@ class LazyAverages(StepObserver):
                 average.bring_up(self.total)
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Refused while the averages are in the parameters."""
+        """Raise while the parameters hold their averages."""
         if self.applied and any(id(p) in self._by_param for g in optimizer.param_groups for p in g["params"]):
             self.require_weights("a step")
-
-    def before_closure(self, optimizer: Optimizer) -> None:
-        """Nothing changes in a closure."""
 
     def gradients_ready(self, optimizer: Optimizer) -> None:
         """Average the rows that are about to change, with their present values."""
@@ -125,9 +122,6 @@ class LazyAverages(StepObserver):
                 if rows is None:
                     bring_up_to_date(average.param)
                 average.bring_up(self.total, rows)
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Nothing to do until the rows change again, or somebody reads."""
 
 
 def touched_rows(optimizer: Optimizer, group: dict[str, Any], param: Tensor) -> Tensor | None:
