@@ -1,4 +1,4 @@
-"""What an optimizer declares: limits of its hyperparameters, states, rule, and what a step with gradient zero does."""
+"""What an optimizer declares: states, limits of its hyperparameters, rule, and what a step with gradient zero does."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class State:
 
     name: str
     about: str
-    """What it is, for the page of the functional form."""
+    """What it is, for the documentation."""
     statistic: bool = False
-    """A second moment or the like, of which one value per row can do."""
+    """A second moment or the like, which can be kept for each row."""
     initial: float | str | None = 0.0
-    """What it starts with everywhere: a value, or a hyperparameter by its name; None: as a copy of the parameter."""
+    """Its initial value, or a hyperparameter by its name; None: a copy of the parameter."""
     needs: str | None = None
     """The hyperparameter without which (False or 0) there is no such state."""
     argument: str | None = None
@@ -65,7 +65,7 @@ class State:
         return param.shape
 
     def create(self, param: Tensor, row: bool) -> Tensor:
-        """A new state; the two parts of a complex number start alike."""
+        """A new state; both parts of a complex number have the initial value."""
         start = param.detach()
         if self.initial is None:
             return start.clone()
@@ -122,9 +122,9 @@ class Rule:
         states: in the order in which ``update_`` takes them.
         scalars: states that are one number, and the values, or hyperparameters, with which they start.
         counts_steps: whether there is a state ``"step"``.
-        on_device: whether the numbers among the states always live on the parameter's device.
+        on_device: whether the numbers among the states are always on the parameter's device.
         markers: names of states that come and go.
-        check: refuses hyperparameters that do not fit each other; given them, and whether states are per row.
+        check: raises if hyperparameters do not fit each other; given them, and whether states are per row.
         prepare: given hyperparameters, number of the step and scalars: the numbers of this step, and the scalars after.
         fused: the kernel for rows, given the numbers, and whether states are per row.
         closed_form: of a step with gradient zero, given the numbers of the step and the number of states.
@@ -191,20 +191,15 @@ class Hyperparameters:
     rule: Rule
     numbers: Numbers
     row: bool = False
-    """One accumulator per row."""
+    """States that can be kept for each row are."""
     on_device: bool = False
-    """The step count lives on the parameter's device, as PyTorch has it with ``capturable`` or ``fused``."""
+    """The step count is on the parameter's device, as in PyTorch with ``capturable`` or ``fused``."""
     zeros: bool = False
     """An entry without a gradient has gradient zero."""
 
     @classmethod
     def of(cls, rule: Rule, group: Mapping[str, Any], row: bool = False) -> Hyperparameters:
-        """Those of a parameter group, which may lack the options that say nothing about the numbers.
-
-        Raises:
-            TypeError: a hyperparameter is no number.
-            ValueError: one is out of its range, or they do not fit each other.
-        """
+        """Those of a parameter group, which may lack options; TypeError or ValueError if one is out of range."""
         numbers = {name: check(name, group[name]) for name, check in rule.limits.items()}
         numbers["maximize"] = bool(group["maximize"])
         row = row or group.get("state") == "row"
@@ -273,5 +268,5 @@ def decayed(
 
 
 def signed(numbers: Numbers, *names: str) -> dict[str, Any]:
-    """Those numbers for a kernel, which knows no ``maximize``, but a factor of the gradient."""
+    """The named numbers for a kernel, which takes a factor of the gradient instead of ``maximize``."""
     return {"factor": -1.0 if numbers["maximize"] else 1.0, **{name: numbers[name] for name in names}}
