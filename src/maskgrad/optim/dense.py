@@ -166,6 +166,7 @@ class DenseGroup:
 
     def step(self, stepped: list[Tensor]) -> None:
         """Step them all, and append those that were stepped to ``stepped``."""
+        kind: Any = self.kind
         for fused, known, grads in zip((False, True), self.parts, self.grads, strict=True):
             if not known:
                 continue
@@ -180,16 +181,12 @@ class DenseGroup:
                 options |= {name: _plain(options[name]) for name in TENSORS if name in options}
                 if options["foreach"] is None:
                     small = sum(one.shape.numel() for one in known) < LARGE * len(known)
-                    options["foreach"] = small and self.kind not in ONE_BY_ONE
+                    options["foreach"] = small and kind not in ONE_BY_ONE
             kept = self.lists.get(fused)
             if kept is None or not same(known, kept[0]):
                 kept = self.lists[fused] = known, []
-            if (
-                self.usual is None
-                or not kept[1]
-                or not self.usual.step(self.kind, grads, kept[1][0], options)
-            ):
-                optimizer = object.__new__(_with_lists(self.kind))
+            if self.usual is None or not kept[1] or not self.usual.step(kind, grads, kept[1][0], options):
+                optimizer = object.__new__(_with_lists(kind))
                 optimizer.__dict__.update(
                     param_groups=[options],
                     state=self.state,

@@ -151,8 +151,8 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
             return
         values = values.to(widened_dtype(param.dtype)).sum(0)
     if param.is_complex():
-        values, mask = _real_values(values, param), _of_pairs(mask, param)
-        tensors = [_real(t) for t in tensors]
+        values, tensors = _real_values(values, param), [_real(t) for t in tensors]
+        mask = None if mask is None else _of_pairs(mask, param)
     if mask is None:
         _update_dense(update, tensors, values)
     else:
@@ -248,7 +248,6 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> N
         _run(update, updated, values, Listed(access.first(rows)) if pieces else EVERY)
     else:
         mask = _of_pairs(gradient.mask[rows], tensors[0])
-        assert mask is not None
         _run(update, updated, values, Specified(mask))
         old = access.gather(rows)
         updated = [torch.where(_touched(mask, new), new, t) for new, t in zip(updated, old, strict=True)]
@@ -296,6 +295,6 @@ def _real_values(values: Tensor, param: Tensor) -> Tensor:
     return values.to(computing_dtype(param))
 
 
-def _of_pairs(mask: Tensor | None, param: Tensor) -> Tensor | None:
+def _of_pairs(mask: Tensor, param: Tensor) -> Tensor:
     """``mask`` for the pairs of a complex parameter."""
-    return mask.unsqueeze(-1).expand(*mask.shape, 2) if mask is not None and param.is_complex() else mask
+    return mask.unsqueeze(-1).expand(*mask.shape, 2) if param.is_complex() else mask

@@ -114,9 +114,10 @@ def functional_form(
         named["started"] = STARTED, None
     unused = {name: constructor[name].default for name in rule.limits if name in starts}
     groups = (Parameter.POSITIONAL_OR_KEYWORD, positional), (Parameter.KEYWORD_ONLY, named)
-    signature = inspect.Signature(
+    parameters = [
         Parameter(name, how, default=default) for how, group in groups for name, (_, default) in group.items()
-    )
+    ]
+    signature = inspect.Signature(parameters)
 
     def function(*args: Any, **kwargs: Any) -> Tensor:
         bound = signature.bind(*args, **kwargs)

@@ -267,7 +267,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         kept = self._prepared.get(position)
         if kept is None or kept.options is None or not same(kept.options, options):
             numbers = self._read_group(group)
-            dense, ways = None, []
+            dense: DenseGroup | None = None
+            ways: list[DenseGroup | RowSteps] = []
             if self._torch is not None and not numbers.row:  # PyTorch has such a step
                 dense = None if kept is None else kept.dense
                 dense = dense or DenseGroup(self._torch, self.state, self.defaults)
