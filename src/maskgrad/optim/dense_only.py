@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,22 @@ from maskgrad.optim.parameters import named
 __all__ = ["LBFGS", "Adafactor", "DenseOnly", "Muon"]
 
 
+DOC = """
+    Args:
+        args, kwargs: those of ``torch.optim.{name}``.
+
+    State:
+        That of ``torch.optim.{name}``; state dicts can be exchanged in both directions.
+
+    Raises:
+        TypeError: a gradient is sparse or masked, but {reason}. Nothing has been updated then.
+        ValueError: as in PyTorch.
+
+    Dense equivalent: ``torch.optim.{name}``.
+
+    Example:"""
+
+
 class DenseOnly(Optimizer):
     """An optimizer that takes dense gradients only, and says why."""
 
@@ -24,6 +41,11 @@ class DenseOnly(Optimizer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         observe_steps(_CHECK)
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            shared = DOC.format(name=cls.__name__, reason=cls.reason)
+            cls.__doc__ = inspect.cleandoc(str(cls.__doc__)).replace("Example:", inspect.cleandoc(shared), 1)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -59,19 +81,6 @@ class Muon(DenseOnly, torch.optim.Muon):
     .. math:: b \leftarrow \mu b + (1 - \mu) g, \qquad p \leftarrow p - \mathrm{lr}\, (\lambda p + U V^\top),
               \quad b = U S V^\top
 
-    Args:
-        params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as in PyTorch.
-
-    State:
-        That of ``torch.optim.Muon``; state dicts can be exchanged in both directions.
-
-    Raises:
-        TypeError: a gradient is sparse or masked: its step is an orthogonal matrix, made of the whole gradient. Nothing
-            has been updated then.
-        ValueError: as in PyTorch, for example if a parameter is not a matrix.
-
-    Dense equivalent: ``torch.optim.Muon``.
-
     Example:
         >>> p = torch.nn.Parameter(torch.eye(2))
         >>> p.grad = torch.ones(2, 2)
@@ -94,19 +103,6 @@ class Adafactor(DenseOnly, torch.optim.Adafactor):
 
     .. math:: v_{ij} \approx \frac{r_i c_j}{\sum_i r_i}, \qquad r_i, c_j \text{ averages of } g^2 \text{ in row, column}
 
-    Args:
-        params, lr, beta2_decay, eps, d, weight_decay, foreach, maximize: as in PyTorch.
-
-    State:
-        That of ``torch.optim.Adafactor``; state dicts can be exchanged in both directions.
-
-    Raises:
-        TypeError: a gradient is sparse or masked: the second moment of a column needs all rows. Nothing has been
-            updated then. For tables, ``state="row"`` of :class:`Adagrad` or :class:`Adam` needs as little memory.
-        ValueError: as in PyTorch.
-
-    Dense equivalent: ``torch.optim.Adafactor``.
-
     Example:
         >>> p = torch.nn.Parameter(torch.ones(2, 2))
         >>> p.grad = torch.ones(2, 2)
@@ -117,27 +113,13 @@ class Adafactor(DenseOnly, torch.optim.Adafactor):
     Source: Shazeer and Stern, "Adafactor", ICML 2018; ``torch.optim.Adafactor``.
     """
 
-    reason = (
-        "the second moment of a column is a mean over all rows (state='row' of mg.optim.Adam needs as little)"
-    )
+    reason = "second moments of columns are means over all rows (state='row' of mg.optim.Adam needs as little memory)"
 
 
 class LBFGS(DenseOnly, torch.optim.LBFGS):
     r"""Implements ``torch.optim.LBFGS``, for dense gradients only.
 
     .. math:: p \leftarrow p - \mathrm{lr}\, H g, \quad H \text{ from the last differences of parameters and gradients}
-
-    Args:
-        params, lr, max_iter, max_eval, tolerance_grad, tolerance_change, history_size, line_search_fn: as in PyTorch.
-
-    State:
-        That of ``torch.optim.LBFGS``; state dicts can be exchanged in both directions.
-
-    Raises:
-        TypeError: a gradient is sparse or masked: the curvature along an entry without a gradient is unknown.
-        ValueError: as in PyTorch, for example if there are several parameter groups.
-
-    Dense equivalent: ``torch.optim.LBFGS``.
 
     Example:
         >>> p = torch.nn.Parameter(torch.tensor([3.0]))

@@ -34,19 +34,7 @@ class _Run:
 
 
 class History:
-    """Updates in order, the first is number 0. ``len()`` is their number, ``runs`` what is stored for them.
-
-    Example:
-        >>> from maskgrad.optim.lazy.history import History
-        >>> p = torch.nn.Parameter(torch.ones(1))
-        >>> optimizer = mg.optim.SGD([p], lr=0.1, weight_decay=0.5)
-        >>> numbers = optimizer._read_group(optimizer.param_groups[0])
-        >>> history = History()
-        >>> for _ in range(1000):
-        ...     history.append(numbers, 0, {})
-        >>> len(history), history.runs
-        (1000, 1)
-    """
+    """Updates in order, the first is number 0. ``len()`` is their number, ``runs`` that of stored entries."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
@@ -68,15 +56,19 @@ class History:
             kept = {name: value.clone() for name, value in scalars.items()}
             self._runs.append(_Run(len(self), 1, numbers, step, kept))
 
-    def updates(self, first: int) -> Iterator[tuple[int, Update]]:
-        """Number and update, from number ``first`` on."""
+    def updates(self, first: int, last_of_runs: bool = False) -> Iterator[tuple[int, Update]]:
+        """Number and update, from number ``first`` on; or of each run only the last."""
         for run in self._runs:
-            yield from _updates(run, first)
-
-    def last_of_runs(self, first: int) -> Iterator[tuple[int, Update]]:
-        """As :meth:`updates`, but of each run only the last: for rules whose second such step changes nothing."""
-        for run in self._runs:
-            yield from _updates(run, max(first, run.start + run.count - 1))
+            start, stop, stride = first, run.start + run.count, _stride(run.numbers)
+            if last_of_runs:
+                start = max(first, stop - 1)
+            scalars = run.scalars
+            # A scalar state follows from the one before, so a run that has any is gone through from its start.
+            for number in range(run.start if scalars and start < stop else max(run.start, start), stop):
+                update = run.numbers.update(run.step + stride * (number - run.start), **scalars)
+                scalars = {name: value.clone().copy_(update.scalars[name]) for name, value in scalars.items()}
+                if number >= start:
+                    yield number, update
 
     @property
     def is_idempotent(self) -> bool:
@@ -86,19 +78,6 @@ class History:
     def clear(self) -> None:
         """Forget everything: numbers start again with 0."""
         self._runs.clear()
-
-
-def _updates(run: _Run, first: int) -> Iterator[tuple[int, Update]]:
-    stop = run.start + run.count
-    if stop <= first:
-        return
-    scalars = run.scalars
-    # A scalar state follows from the one before, so a run that has any is gone through from its start.
-    for number in range(run.start if scalars else max(run.start, first), stop):
-        update = run.numbers.update(run.step + _stride(run.numbers) * (number - run.start), **scalars)
-        scalars = {name: value.clone().copy_(update.scalars[name]) for name, value in scalars.items()}
-        if number >= first:
-            yield number, update
 
 
 def _stride(numbers: Hyperparameters) -> int:
@@ -121,8 +100,8 @@ def replay_(tensors: Sequence[Tensor], since: Tensor, history: History) -> None:
     starts = ordered.tolist()
     zeros = torch.zeros_like(rows[0])
     late, n = 0, len(starts)
-    final = history.last_of_runs(starts[0]) if history.is_idempotent else history.updates(starts[0])
-    for number, update in final:
+    # An idempotent rule changes nothing in the second such step.
+    for number, update in history.updates(starts[0], last_of_runs=history.is_idempotent):
         while late < n and starts[late] <= number:
             late += 1
         if late:
