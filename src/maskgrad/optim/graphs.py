@@ -26,6 +26,8 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
+from maskgrad.gradients.step_hooks import parameters_of
+
 __all__ = ["EFFECT_TAGS", "GraphOptimizer"]
 
 # Where compiled code finds an optimizer.
@@ -61,7 +63,7 @@ class GraphOptimizer(torch.optim.Optimizer, abc.ABC):
 
         A graph that read ``param_groups`` would be compiled anew whenever an option changes, such as a learning rate.
         """
-        self._in_graphs = [param for group in self.param_groups for param in group["params"]]
+        self._in_graphs = list(parameters_of(self))
         # A graph counts a change of the parameter after the step, and rows that are behind are then taken for loaded.
         self._fits_graphs = all(map(_has_memory, self._in_graphs)) and not self._leaves_rows_behind()
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from maskgrad.gradients.attached import current_gradient, keep_attached
 from maskgrad.gradients.gradient import AnyGradient, Gradient, check_fits, read
+from maskgrad.gradients.step_hooks import parameters_of
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
@@ -22,7 +23,7 @@ from maskgrad.optim.dense import DenseGroup
 from maskgrad.optim.engine import Batch
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
-from maskgrad.optim.lazy.rows import bring_up_to_date, settle
+from maskgrad.optim.lazy.rows import bring_up_to_date, prepare_loading
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
 from maskgrad.optim.parameters import check_parameter, name_of, named, with_values
@@ -123,7 +124,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         self._check_loaded(state, self.__dict__.get("param_groups"))
         for group in state["param_groups"]:
             for param in group["params"]:
-                settle(param)
+                prepare_loading(param)
         super().__setstate__(state)
         self._look_at_parameters()
 
@@ -148,12 +149,9 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         Raises:
             ValueError: a tensor is not a parameter of this optimizer. Nothing has been written then.
         """
-        own = [param for group in self.param_groups for param in group["params"]]
-        chosen = own
+        chosen = own = list(parameters_of(self))
         if params is not None:
-            chosen = list(
-                with_values([params] if isinstance(params, Tensor | MaskedTensor) else list(params))
-            )
+            chosen = with_values([params] if isinstance(params, Tensor | MaskedTensor) else list(params))
             strangers = {id(param) for param in chosen} - {id(param) for param in own}
             if strangers:
                 raise ValueError(
@@ -165,9 +163,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
 
     def _remove_gradients(self, set_to_none: bool) -> None:
         super()._remove_gradients(set_to_none)
-        for group in self.param_groups:
-            for param in group["params"]:
-                keep_attached(param, None)
+        for param in parameters_of(self):
+            keep_attached(param, None)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -195,9 +192,8 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         ready: list[Ready] = []
         ways: list[DenseGroup | RowSteps] = []
         prepared, states = self._prepared, self.state.values()
-        if self.state is not self._state_seen or not same(
-            states, self._states_seen
-        ):  # others were put in their place
+        # Others may have been put in their place.
+        if self.state is not self._state_seen or not same(states, self._states_seen):
             prepared.clear()
             self._state_seen, self._states_seen = self.state, list(states)
         for position, group in enumerate(self.param_groups):

@@ -1,21 +1,21 @@
 """Rows of a parameter that are behind because a missing gradient counts as zero, and how they are brought up to date.
 
-A dense optimizer moves every row at every step. Here a row is moved when it is next stepped or read: a
-:class:`LazyRows` object, kept by the parameter itself, knows the steps there were and which of them each row has
-had. Its cost:
+A dense optimizer updates every row at every step. Here a row is updated when it is next stepped or read: a
+:class:`LazyRows` object, an attribute of the parameter, records all steps and which of them each row has had. Its cost:
 
-- memory: an int32 per row of the parameter, allocated with the first step that leaves rows behind; a history whose
-  length is bounded, for after ``_MOST_STEPS`` steps (or as many changes of hyperparameters) everything is brought
-  up to date, which costs one pass over the parameter in that many steps;
-- a step: the rows of the gradient, looked up in a table of closed forms (``linear.py``, ``moments.py``) or replayed
-  (``history.py``), and the composition of the table with this step;
-- steps that would change nothing at all (SGD and Adagrad without decay and momentum) are not even counted.
+- memory: an int32 per row of the parameter, allocated with the first step that leaves rows behind, and a history of
+  bounded length: after ``_MOST_STEPS`` steps (or as many changes of hyperparameters) everything is brought up to date,
+  which costs one pass over the parameter in that many steps;
+- in each step: the rows of the gradient, looked up in a table of closed forms (``linear.py``, ``moments.py``) or
+  replayed (``history.py``), and the composition of the table with this step;
+- steps that would change nothing (SGD and Adagrad without decay and momentum) are not counted.
 
 Rows are those of the gradient: single entries if it lists single entries.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -39,8 +39,8 @@ __all__ = [
     "flush",
     "forget_lazy_rows",
     "lazy_rows_of",
+    "prepare_loading",
     "release",
-    "settle",
 ]
 
 _ATTRIBUTE = "_maskgrad_lazy_rows"
@@ -55,9 +55,9 @@ class LazyRows:
         self.leading = leading
         self.states: list[Tensor] = []
         self.version = 0
-        """Version of the parameter after the last step: whether somebody else has written since."""
+        """Version of the parameter after the last step; another one means that others have written since."""
         self.is_read_in_time = False
-        """Whether somebody brings rows up to date before they are read: a table of ``mg.nn``."""
+        """Whether rows are brought up to date before they are read, as a table of ``mg.nn`` does."""
         self._had: Tensor | None = None  # (R,) int32: how many of the recorded steps a row has had
         self._history = History()
         self._table: ClosedFormTable | None = None
@@ -79,9 +79,7 @@ class LazyRows:
 
     def adopt(self, param: Tensor, states: Sequence[Tensor]) -> None:
         """Work on ``states`` from now on; rows that are behind are brought up to date with the ones before."""
-        if len(states) != len(self.states) or any(
-            a is not b for a, b in zip(states, self.states, strict=True)
-        ):
+        if len(states) != len(self.states) or not all(map(operator.is_, states, self.states)):
             self.flush(param)
             self.states = list(states)
 
@@ -141,10 +139,7 @@ class LazyRows:
         self.forget()
 
     def catch_up(self, param: Tensor, rows: Tensor) -> bool:
-        """Bring distinct ``rows`` (n,) up to date, and say whether some were not.
-
-        The parameter's version does not change, for its value does not.
-        """
+        """Bring distinct ``rows`` (n,) up to date, and return whether some were behind; the version does not change."""
         if self._steps == 0 or len(rows) == 0:
             return False
         assert self._had is not None  # a step was recorded, so its rows were marked
@@ -156,10 +151,13 @@ class LazyRows:
         for piece in access.pieces(rows, _PIECE):
             had = self._had[piece].long()
             tensors = access.gather(piece)
-            frozen = None if mask is None else _frozen(mask, tensors, access, piece)
+            before = [] if mask is None else [t.clone() for t in tensors]
             self._advance(tensors, had)
-            if frozen is not None:
-                tensors = [torch.where(on, t, old) for t, (old, on) in zip(tensors, frozen, strict=True)]
+            if mask is not None:  # entries outside mg.train_only do not change
+                trained = mask[tuple(places(piece, access.sizes))]
+                for t, old in zip(tensors, before, strict=True):
+                    changed = trained.unsqueeze(-1) if t.dim() > trained.dim() else trained
+                    torch.where(changed, t, old, out=t)
             access.scatter(piece, tensors)
         self.mark(param, rows)
         return True
@@ -172,28 +170,16 @@ class LazyRows:
         if self._valid_from == 0 or not bool(old.any()):
             self._table.apply_(tensors, had - self._valid_from)
             return
-        for which, closed in ((old.nonzero().view(-1), False), ((~old).nonzero().view(-1), True)):
-            if len(which) == 0:
+        for which, in_table in ((old, False), (~old, True)):
+            if not bool(which.any()):
                 continue
             part = [t[which] for t in tensors]
-            if closed:
+            if in_table:
                 self._table.apply_(part, had[which] - self._valid_from)
             else:
                 replay_(part, had[which], self._history)
             for t, computed in zip(tensors, part, strict=True):
                 t[which] = computed
-
-
-def _frozen(
-    mask: Tensor, tensors: Sequence[Tensor], access: RowAccess, rows: Tensor
-) -> list[tuple[Tensor, Tensor]]:
-    """Each tensor as it is, and where it may change: entries outside ``mg.train_only`` never do."""
-    trained = mask[tuple(places(rows, access.sizes))]
-    found = []
-    for t in tensors:
-        where = trained.unsqueeze(-1) if t.dim() > trained.dim() else trained
-        found.append((t.clone(), where))
-    return found
 
 
 def lazy_rows_of(param: Tensor) -> LazyRows | None:
@@ -242,17 +228,17 @@ def bring_up_to_date(param: Tensor, rows: Tensor | None = None) -> None:
         return
     rows = rows.reshape(-1).long()
     if len(rows) == 0 or bool((rows.amin() < 0) | (rows.amax() >= param.shape[0])):
-        return  # the look-up itself says what is wrong with an index
+        return  # the look-up raises
     if lazy.leading == 1:
         rows = lazy.behind(rows)
     lazy.catch_up(param, finer_rows(rows.unique(), param, 1, lazy.leading))
 
 
-def settle(param: Tensor) -> None:
-    """Before other states take the place of the present ones: bring rows up to date, or forget that they are behind.
+def prepare_loading(param: Tensor) -> None:
+    """Before other states are loaded: bring rows up to date, or forget that they are behind.
 
-    If somebody has written into the parameter since the last step (loaded a checkpoint, most likely), the values that
-    were behind are gone.
+    If others have written into the parameter since the last step (most likely a checkpoint), the values that were
+    behind are gone.
     """
     lazy = lazy_rows_of(param)
     if lazy is None:
@@ -265,7 +251,7 @@ def settle(param: Tensor) -> None:
 
 @torch.no_grad()
 def flush(params: torch.nn.Module | Tensor | Iterable[Tensor]) -> None:
-    r"""Bring parameters up to date that were stepped with ``unspecified="zero"``; the optimizer is not needed.
+    r"""Bring parameters up to date that were stepped with ``unspecified="zero"``, without their optimizer.
 
     .. math:: \theta, s \leftarrow u_n(\cdots u_{k+1}(\theta, s; 0) \cdots; 0)
 
