@@ -1,12 +1,12 @@
 """Dense gradients: the parameters of a group together, by PyTorch's own optimizer.
 
-PyTorch's functions take lists of tensors; one call for 200 parameters costs a fraction of 200 calls. Which of its ways
-is taken is what ``fused`` and ``foreach`` of the group say; if they say nothing, the fastest on a CPU (AdamW on one
-thread, PyTorch 2.13: 200 tensors of 64 x 64 fused 2.8 ms, foreach 9.4, one by one 14; 8 of 2048 x 1024 fused 15 ms,
-foreach 69, one by one 55), and PyTorch's own choice elsewhere.
+PyTorch's functions take lists of tensors; one call for 200 parameters costs a fraction of 200 calls. ``fused`` and
+``foreach`` of the group choose the implementation; by default it is the fastest one on a CPU (AdamW on one thread,
+PyTorch 2.13: 200 tensors of 64 x 64 fused 2.8 ms, foreach 9.4, one by one 14; 8 of 2048 x 1024 fused 15 ms, foreach 69,
+one by one 55), and PyTorch's own choice elsewhere.
 
-The states are those of ``torch.optim``, so that its step finds them. Where they are of another form (one value per row,
-a marker of started buffers), where not all entries are trained, or in halves that PyTorch would round after each
+The states are those of ``torch.optim``, so that its step finds them. If they have another form (one value per row, a
+marker of started buffers), if not all entries are trained, or for halves, which PyTorch would round after each
 operation, the engine steps.
 """
 
@@ -121,7 +121,7 @@ class DenseGroup:
         self.wanted, self.can_fuse = wanted, can_fuse
 
     def begin(self) -> None:
-        """Before a step: no gradient has been seen."""
+        """To be called before a step."""
         self.usual: WholeGroup | None = None
         self.parts: tuple[list[DenseParameter], list[DenseParameter]] = [], []
         self.grads: tuple[list[Tensor], list[Tensor]] = [], []
@@ -156,7 +156,7 @@ class DenseGroup:
         known = self.look(number, param)
         if known is None or grad.dtype is not known.dtype or grad.shape != known.shape:
             return False
-        # The fused loops run through the memory of all tensors in one order, and do not look whether it is the same.
+        # The fused loops assume that all tensors have the same order in memory.
         fused = self.can_fuse and known.contiguous and (known.cpu or self.asked) and grad.is_contiguous()
         if not fused and known.dtype not in SINGLE:
             return False

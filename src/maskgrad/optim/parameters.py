@@ -58,8 +58,8 @@ def check_parameter(param: Tensor, name: str) -> None:
     """TypeError unless ``param`` can be trained."""
     if param.layout is not torch.strided:
         raise TypeError(
-            f"{name} is itself a sparse tensor ({param.layout}); mg.optim updates dense parameters and MaskedTensors "
-            "of any layout: x = mg.from_sparse(parameter.detach()).requires_grad_(), and mg.optim gets x. Or keep a "
+            f"{name} is a sparse tensor ({param.layout}); mg.optim updates dense parameters and MaskedTensors of any "
+            "layout: write x = mg.from_sparse(parameter.detach()).requires_grad_(), and pass x to mg.optim. Or keep a "
             "dense parameter and use mg.masked(parameter, mask).to_sparse() in the model"
         )
     if not (param.is_floating_point() or param.is_complex()):
@@ -69,7 +69,7 @@ def check_parameter(param: Tensor, name: str) -> None:
 
 
 def attached_gradient(param: Tensor) -> AnyGradient | None:
-    """The gradient that a step of ``mg.optim`` uses: what was attached, as it was given, or ``.grad``; None if none.
+    """The gradient that a step of ``mg.optim`` uses: the attached one, or ``.grad``; None if there is none.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -81,26 +81,26 @@ def attached_gradient(param: Tensor) -> AnyGradient | None:
 
 
 def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
-    """Give a parameter a gradient of any kind, as ``param.grad = ...`` does for dense and COO ones.
+    """Set the gradient of a parameter to one of any kind, as ``param.grad = ...`` does for dense and COO tensors.
 
-    The optimizers of ``mg.optim`` update the specified entries, and only those. It is an assignment to ``.grad``,
-    where PyTorch's tools see it: a dense or COO tensor as it is, others in a tensor of a kind of their own. Norms,
-    checks and scaling (``torch.nn.utils.clip_grad_norm_``, ``torch.amp.GradScaler``) and ``zero_grad()`` of a model
-    are right for it, entries without a gradient counting as 0; everything else refuses it, steps of ``torch.optim``
-    before anything has changed. ``param.grad.to_dense()`` is the dense one. (On PyTorch/XLA, which has no such
-    tensors, it hangs on the parameter, ``.grad`` is None, and an optimizer of ``mg.optim`` is needed throughout.)
+    The optimizers of ``mg.optim`` update the specified entries, and only those. The gradient is assigned to ``.grad``:
+    a dense or COO tensor directly, others as a tensor subclass. ``torch.nn.utils.clip_grad_norm_``,
+    ``torch.amp.GradScaler`` and ``zero_grad()`` of a model work with it; entries without a gradient count as 0. All
+    other functions raise an error for it, and so does a step of ``torch.optim``, before anything has changed.
+    ``param.grad.to_dense()`` is the dense gradient. (PyTorch/XLA has no such tensors: there it is an attribute of the
+    parameter, ``.grad`` is None, and only optimizers of ``mg.optim`` use it.)
 
     Args:
         param: the parameter, any shape.
-        masked: a MaskedTensor, a :class:`maskgrad.PaddedRows`, or a strided, COO, CSR, CSC, BSR or BSC tensor, of
-            the parameter's shape and device; None removes. It is detached, not copied.
+        masked: a MaskedTensor, a :class:`maskgrad.PaddedRows`, or a strided, COO, CSR, CSC, BSR or BSC tensor, with the
+            parameter's shape and device; it is detached, not copied. None removes the gradient.
 
     Gradient:
-        None flows through; it is one.
+        None; this is not recorded for autograd.
 
     Raises:
-        TypeError: ``masked`` is of an unknown kind or layout, or of a dtype that the parameter cannot take.
-        ValueError: its shape or device is not the parameter's. (Indices are looked at by the step.)
+        TypeError: ``masked`` is of an unknown kind or layout, or has a dtype that the parameter cannot take.
+        ValueError: its shape or device is not the parameter's. (Indices are checked by the step.)
 
     Dense equivalent: ``param.grad = gradient``.
 
@@ -121,33 +121,32 @@ def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
 
 
 def train_only(param: Tensor, mask: Tensor | None) -> None:
-    r"""Let only the entries under ``mask`` be trained: no optimizer moves another entry, by whatever means.
+    r"""Train only the entries under ``mask``: no optimizer changes any other entry.
 
     .. math::
         \theta_i \leftarrow \begin{cases} \text{the optimizer's result} & m_i \\ \theta_i & \text{otherwise} \end{cases}
 
-    Weight decay, momentum that has built up before, second moments, LAMB's norms, a NaN in the gradient: nothing
-    reaches an entry outside the mask, which keeps its value bit for bit. It may be set by hand
-    (``param.data[1] = 0``), before or after; that value is then kept.
+    Weight decay, momentum from earlier steps, second moments, LAMB's norms, a NaN in the gradient: nothing affects an
+    entry outside the mask, which keeps its value bit for bit. You may assign it (``param.data[1] = 0``), before or
+    after; that value is then kept.
 
     The gradient outside the mask is unspecified. Optimizers of ``mg.optim`` skip these entries, states included, at
-    a cost that follows the gradient. Every other optimizer is given gradients with 0 there for the time of its step,
-    and the entries are put back afterwards: two passes over this parameter. ``.grad`` itself is not changed.
-    :func:`maskgrad.grad_norm`, :func:`maskgrad.clip_grad_norm_` and :class:`maskgrad.amp.GradScaler` do not
-    count these entries. A parameter without a mask costs the look for one.
+    a cost proportional to the gradient. Every other optimizer gets gradients with 0 there during its step, and the
+    entries are restored afterwards: two passes over this parameter. ``.grad`` itself is not changed.
+    :func:`maskgrad.grad_norm`, :func:`maskgrad.clip_grad_norm_` and :class:`maskgrad.amp.GradScaler` ignore these
+    entries.
 
     Args:
-        param: strided parameter, any shape; a leaf, or about to be one.
+        param: strided parameter, any shape; a leaf, or about to become one.
         mask: Boolean tensor on the parameter's device, True = trained, of the parameter's shape or broadcastable to
-            it: ``rows.unsqueeze(1)`` for whole rows. It is copied, and replaces an earlier mask. None lets all be
-            trained.
+            it: ``rows.unsqueeze(1)`` for whole rows. It is copied, and replaces an earlier mask. None removes it.
 
     The mask belongs to this parameter object. Deep copies and pickles of the parameter or its module have it,
-    ``module.to(...)`` keeps it. ``state_dict()`` does not hold it: loading one (without ``assign=True``) leaves the
-    masks as they are and replaces values, frozen ones too.
+    ``module.to(...)`` keeps it. ``state_dict()`` does not contain it: loading one (without ``assign=True``) keeps the
+    masks and replaces values, frozen ones too.
 
     Raises:
-        TypeError: ``param`` is no strided tensor, or ``mask`` is not Boolean.
+        TypeError: ``param`` is not a strided tensor, or ``mask`` is not Boolean.
         ValueError: the mask does not broadcast to the parameter's shape, or is on another device.
 
     Dense equivalent: ``param.data[~mask] = before[~mask]`` after every step.

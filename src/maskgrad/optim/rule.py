@@ -100,7 +100,6 @@ class Update:
     that does the same on the rows of contiguous tables, merging duplicates. ``whole`` rules compare all specified
     entries of a parameter, which must therefore be updated at once. ``scalars`` are the states that are one number,
     after the update. ``closed_form(number of states)`` is what the update does if the gradient is zero.
-    ``is_idempotent``: a second such update changes nothing.
     """
 
     rule: Callable[..., None]
@@ -108,7 +107,6 @@ class Update:
     whole: bool = False
     scalars: Mapping[str, Tensor] = field(default_factory=dict)
     closed_form: Callable[[int], ClosedForm | None] = field(default=lambda _: None)
-    is_idempotent: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,13 +115,14 @@ class Rule:
 
     Attributes:
         update_: ``update_(param, grad, *states, **numbers)``, in place; it gets the numbers that its signature names.
-        limits: for each hyperparameter the function that checks it, given its name and value; returns a number. A rule
-            declares those that differ from the usual: flags and betas by their defaults, others are at least 0.
         states: in the order in which ``update_`` takes them.
+        limits: for each hyperparameter of the constructor the function that checks it, given its name and value, and
+            returns a number. Only unusual ones are declared: by default, what is False or True is a flag, what is a
+            pair are betas, and what is a number is at least 0.
         scalars: states that are one number, and the values, or hyperparameters, with which they start.
         counts_steps: whether there is a state ``"step"``.
         on_device: whether the numbers among the states are always on the parameter's device.
-        markers: names of states that come and go.
+        markers: names of states that exist at times.
         check: raises if hyperparameters do not fit each other; given them, and whether states are per row.
         prepare: given hyperparameters, number of the step and scalars: the numbers of this step, and the scalars after.
         fused: the kernel for rows, given the numbers, and whether states are per row.
@@ -149,6 +148,8 @@ class Rule:
     whole: bool = False
 
     def __set_name__(self, owner: type, name: str) -> None:
+        if "_home" in self.__dict__:  # another class shares it
+            return
         limits: dict[str, Callable[[str, Any], Any]] = {}
         for parameter in inspect.signature(owner).parameters.values():
             usual = {bool: flag, tuple: betas}.get(type(parameter.default), non_negative)
@@ -247,7 +248,6 @@ class Hyperparameters:
             rule.whole,
             after,
             partial(rule.closed_form, numbers),
-            rule.is_idempotent,
         )
 
 

@@ -1,4 +1,4 @@
-r"""Idle steps that are linear: parameter :math:`p` and buffer :math:`b` by a matrix, other states by a factor.
+r"""Closed form of linear steps: parameter :math:`p` and buffer :math:`b` by a matrix, other states by a factor.
 
 .. math:: \begin{pmatrix} p \\ b \end{pmatrix} \leftarrow A_t \begin{pmatrix} p \\ b \end{pmatrix}, \qquad
           s_i \leftarrow c_{i,t}\, s_i

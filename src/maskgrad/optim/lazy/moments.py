@@ -1,4 +1,4 @@
-r"""Idle steps of Adam and its kin: a decaying first moment over a root, the parameter decayed by itself.
+r"""Closed form of Adam and similar rules: a decaying first moment over a root, with decoupled weight decay.
 
 With gradient zero, step t does, with numbers :math:`c_t, r_t, d_t, \beta_{1,t}, \beta_{2,t}` that are the same for
 all entries,
@@ -6,7 +6,7 @@ all entries,
 .. math:: m \leftarrow \beta_{1,t} m, \qquad v \leftarrow \beta_{2,t} v, \qquad
           p \leftarrow d_t\, p - c_t \frac{m}{r_t \sqrt{v} + \epsilon}.
 
-Let a row fall idle with moments m, v, and let :math:`x = \sqrt v`. After n idle steps, with
+Let a row have moments m, v, and let :math:`x = \sqrt v`. After n steps without a gradient, with
 :math:`M_k, V_k, D_k` the products of the first k factors :math:`\beta_1`, the first k :math:`\beta_2`, and the
 factors d after step k,
 
@@ -58,7 +58,7 @@ _FINEST = 1e-13  # what the orders above can reach in the steady state of ordina
 
 @dataclass(frozen=True, slots=True)
 class MomentStep(ClosedForm):
-    """The numbers of one step; ``maximum``: the root is that of the largest second moment, which stays."""
+    """The numbers of one step; ``maximum``: the root is that of the largest second moment, which does not decay."""
 
     size: float
     root: float
@@ -80,7 +80,7 @@ class MomentStep(ClosedForm):
 def moment_step(
     numbers: Mapping[str, Any], *, size: float, root: float, maximum: bool = False
 ) -> MomentStep | None:
-    """The step of a rule with Adam's numbers; None: its decay goes under the root, or it has no second moment."""
+    """The step of a rule with Adam's numbers; None: its weight decay is coupled, or it has no second moment."""
     (beta1, beta2), decay = numbers["betas"], 1.0
     if numbers["weight_decay"] != 0:
         decay = 1 - numbers["lr"] * numbers["weight_decay"] if numbers["decoupled_weight_decay"] else 0.0
