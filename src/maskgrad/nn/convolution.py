@@ -70,7 +70,8 @@ class _Choosing(nn.Module):
         """That of PyTorch, and ``specified``."""
         return f"{super().extra_repr()}, specified={self.specified!r}"
 
-    def __init_subclass__(cls, kind: str = "") -> None:
+    def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
         if kind:  # one of the three
             name = cls.__name__
             shape = "1, " * (int(name[4]) + 1) + "6"

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.hyperparameters import non_negative
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
@@ -51,7 +50,6 @@ def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     return LinearStep(factors=(n["rho"],) * 2) if n["weight_decay"] == 0 and n["eps"] > 0 else None
 
 
-@documented
 class Adadelta(MaskedOptimizer):
     r"""Implements Adadelta for dense, sparse and masked gradients.
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import NOTHING, Fused, Numbers, Rule, State, penalized, signed
@@ -41,7 +40,6 @@ def _fused(n: Numbers, row: bool) -> Fused:
     return Fused("rowwise_adagrad_rows_" if row else "adagrad_rows_", signed(n, "lr", "weight_decay", "eps"))
 
 
-@documented
 class Adagrad(MaskedOptimizer):
     r"""Implements Adagrad for dense, sparse and masked gradients.
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, maximum
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.lazy.moments import MomentStep, moment_step
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Fused, Numbers, Rule, State, decayed, signed
@@ -63,7 +61,6 @@ def _fused(n: Numbers, row: bool) -> Fused | None:
     return Fused("adam_rows_", numbers, lambda states: [*states, *[None] * (3 - len(states))])
 
 
-@documented
 class Adam(MaskedOptimizer):
     r"""Implements Adam for dense, sparse and masked gradients.
 
@@ -98,7 +95,7 @@ class Adam(MaskedOptimizer):
         closed_form=_closed_form,
     )
     _torch: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
-    _late_options = MappingProxyType({"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False})
+    _late_options: ClassVar[tuple[str, ...]] = ("weight_decay", "amsgrad", "decoupled_weight_decay")
 
     def __init__(
         self,
@@ -121,7 +118,6 @@ class Adam(MaskedOptimizer):
         super().__init__(params, locals())
 
 
-@documented
 class AdamW(Adam):
     """Implements AdamW, Adam with decoupled weight decay: specified entries shrink by ``lr * weight_decay``.
 
@@ -140,7 +136,7 @@ class AdamW(Adam):
 
     _torch = torch.optim.AdamW
     # AdamW without a decay is none: a state that lacks it is another optimizer's.
-    _late_options = MappingProxyType({"amsgrad": False})
+    _late_options = ("amsgrad",)
 
     def __init__(
         self,
@@ -168,7 +164,6 @@ class AdamW(Adam):
         super().__setstate__(state)
 
 
-@documented
 class SparseAdam(Adam):
     """Implements the lazy version of Adam under the name that it has in PyTorch.
 
@@ -185,8 +180,6 @@ class SparseAdam(Adam):
 
     Source: ``torch.optim.SparseAdam``.
     """
-
-    _late_options = MappingProxyType({**Adam._late_options, "foreach": None, "differentiable": False})
 
     def __init__(
         self,

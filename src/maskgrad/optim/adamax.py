@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, maximum
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State, penalized
 from maskgrad.optim.specified import EVERY, Specified
@@ -37,7 +36,6 @@ def adamax_rule_(
     param.addcdiv_(exp_avg, exp_inf, value=-lr / (1 - beta1**step))
 
 
-@documented
 class Adamax(MaskedOptimizer):
     r"""Implements Adamax, Adam with the infinity norm, for dense, sparse and masked gradients.
 

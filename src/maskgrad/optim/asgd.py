@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.hyperparameters import finite
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
@@ -53,7 +52,6 @@ def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Nu
     return now, {name: scalars[name].new_tensor(value) for name, value in later.items()}
 
 
-@documented
 class ASGD(MaskedOptimizer):
     r"""Implements averaged SGD for dense, sparse and masked gradients.
 

@@ -42,7 +42,8 @@ class DenseOnly(Optimizer):
         super().__init__(*args, **kwargs)
         observe_steps(_CHECK)
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
         if cls.__module__ == __name__:
             shared = DOC.format(name=cls.__name__, reason=cls.reason)
             cls.__doc__ = inspect.cleandoc(str(cls.__doc__)).replace("Example:", inspect.cleandoc(shared), 1)

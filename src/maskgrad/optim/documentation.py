@@ -5,13 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from typing import TypeVar
+from typing import Any
 
-from maskgrad.optim.optimizer import MaskedOptimizer
-
-__all__ = ["arguments_of", "documented", "entry"]
-
-T = TypeVar("T", bound="type[MaskedOptimizer]")
+__all__ = ["arguments_of", "documentation_of", "entry"]
 
 SECTIONS = ("Args", "State", "Raises", "Dense equivalent", "Example", "Source")
 SCOPE = """\
@@ -41,9 +37,9 @@ RAISES = """
     ValueError: a hyperparameter is out of range, NaN or infinite, or an option is not available."""
 
 
-def documented(kind: T) -> T:
-    """Complete the docstring of an optimizer: all arguments in the order of the constructor, states, errors."""
-    head, *found = re.split(rf"\n\n({'|'.join(SECTIONS)}):", inspect.cleandoc(str(kind.__doc__)))
+def documentation_of(kind: Any) -> str:
+    """The docstring of an optimizer, completed: all arguments in the order of the constructor, states, errors."""
+    head, *found = re.split(rf"\n\n({'|'.join(SECTIONS)}):", inspect.cleandoc(kind.__doc__))
     own = dict(zip(found[::2], found[1::2], strict=True))
     described = {**ARGUMENTS, "state": _about_state(kind), **arguments_of(own.get("Args", ""))}
     names = inspect.signature(kind).parameters
@@ -53,8 +49,7 @@ def documented(kind: T) -> T:
     if kind._torch is not None:
         own.setdefault("Dense equivalent", f" ``torch.optim.{kind._torch.__name__}``, to float32 rounding.")
     sections = (f"{name}:{own[name]}" for name in SECTIONS)
-    kind.__doc__ = "\n\n".join((head, SCOPE, *sections)) + "\n"
-    return kind
+    return "\n\n".join((head, SCOPE, *sections)) + "\n"
 
 
 def arguments_of(text: str) -> dict[str, str]:
@@ -70,7 +65,7 @@ def entry(text: str, indent: int = 8) -> str:
     )
 
 
-def _about_state(kind: type[MaskedOptimizer]) -> str:
+def _about_state(kind: Any) -> str:
     statistics = [f'``"{state.name}"``' for state in kind._rule.states if state.statistic]
     if not statistics:
         return 'must be ``"full"``.'
@@ -80,7 +75,7 @@ def _about_state(kind: type[MaskedOptimizer]) -> str:
     )
 
 
-def _states(kind: type[MaskedOptimizer]) -> str:
+def _states(kind: Any) -> str:
     rule = kind._rule
     names = [*(("step",) if rule.counts_steps else ()), *rule.scalars]
     states = [f'``"{name}"``' for name in names]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.hyperparameters import ascending
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State
@@ -46,7 +45,6 @@ def lamb_rule_(
     param.sub_(direction.mul_(ratio * lr))
 
 
-@documented
 class LAMB(MaskedOptimizer):
     r"""Implements LAMB, Adam with layerwise adaptation, for dense, sparse and masked gradients.
 

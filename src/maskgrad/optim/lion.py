@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State
@@ -41,7 +40,6 @@ def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     return LinearStep(((shrink, -n["lr"]), (0.0, 1.0)), factors=(beta2,), buffer=0, sign=True)
 
 
-@documented
 class Lion(MaskedOptimizer):
     r"""Implements Lion, which steps by the sign of a momentum, for dense, sparse and masked gradients.
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.lazy.moments import MomentStep, moment_step
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State, decayed
@@ -58,7 +56,6 @@ def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Nu
     return {"mu": mu, "mu_next": mu_next, "mu_product": float(product)}, {"mu_product": product}
 
 
-@documented
 class NAdam(MaskedOptimizer):
     r"""Implements NAdam, Adam with Nesterov momentum, for dense, sparse and masked gradients.
 
@@ -92,7 +89,7 @@ class NAdam(MaskedOptimizer):
         closed_form=_closed_form,
     )
     _torch = torch.optim.NAdam
-    _late_options = MappingProxyType({"decoupled_weight_decay": False})
+    _late_options = ("decoupled_weight_decay",)
 
     def __init__(
         self,

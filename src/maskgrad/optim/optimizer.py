@@ -20,6 +20,7 @@ from maskgrad.gradients.train_only import trained_entries
 from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.dense import DenseGroup
+from maskgrad.optim.documentation import documentation_of
 from maskgrad.optim.engine import Batch
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
@@ -66,10 +67,15 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     """A ``torch.optim.Optimizer`` for dense, sparse and masked gradients; a subclass declares its rule."""
 
     _rule: ClassVar[Rule]
-    _late_options: ClassVar[Mapping[str, Any]] = {}
-    """Hyperparameters that checkpoints of older versions or simpler optimizers lack, and their values then."""
+    _late_options: ClassVar[tuple[str, ...]] = ()
+    """Hyperparameters that checkpoints of older versions or simpler optimizers lack; they have their defaults then."""
     _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
     """PyTorch's optimizer that does the same with dense gradients."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith(f"{__package__}."):
+            cls.__doc__ = documentation_of(cls)
 
     @abc.abstractmethod
     def __init__(self, params: Any, options: Mapping[str, Any]) -> None:
@@ -337,9 +343,10 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     def _check_loaded(self, state: dict[str, Any], live: list[dict[str, Any]] | None) -> None:
         """Complete the groups of a state that is about to be loaded, and check that it fits."""
         defaults = state.get("defaults") or self.defaults
+        late = {**SHARED_OPTIONS, **{name: self._rule.defaults[name] for name in self._late_options}}
         for position, group in enumerate(state["param_groups"]):
             before = live[position] if live else {**SHARED_OPTIONS, **group}
-            complete_group(group, before, {**SHARED_OPTIONS, **self._late_options})
+            complete_group(group, before, late)
             check_group(group, before, defaults, type(self).__name__)
             numbers = self._read_group(group)
             for name, param in named(group, position):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.lazy.moments import MomentStep, moment_step
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State, decayed
@@ -61,7 +59,6 @@ def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     return moment_step(n, size=n["lr"] * factor * math.sqrt(1 - beta2**step) / (1 - beta1**step), root=1.0)
 
 
-@documented
 class RAdam(MaskedOptimizer):
     r"""Implements RAdam, rectified Adam, for dense, sparse and masked gradients.
 
@@ -93,7 +90,7 @@ class RAdam(MaskedOptimizer):
         closed_form=_closed_form,
     )
     _torch = torch.optim.RAdam
-    _late_options = MappingProxyType({"decoupled_weight_decay": False})
+    _late_options = ("decoupled_weight_decay",)
 
     def __init__(
         self,

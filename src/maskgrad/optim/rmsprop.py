@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Fused, Numbers, Rule, State, penalized, signed
@@ -77,7 +75,6 @@ def _fused(n: Numbers, row: bool) -> Fused | None:
     return Fused("rmsprop_rows_", signed(n, "lr", "alpha", "eps", "weight_decay", "momentum"), arranged)
 
 
-@documented
 class RMSprop(MaskedOptimizer):
     r"""Implements RMSprop for dense, sparse and masked gradients.
 
@@ -117,7 +114,7 @@ class RMSprop(MaskedOptimizer):
         closed_form=_closed_form,
     )
     _torch = torch.optim.RMSprop
-    _late_options = MappingProxyType({"momentum": 0, "centered": False})
+    _late_options = ("momentum", "centered")
 
     def __init__(
         self,

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.hyperparameters import ascending, pair
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State
@@ -46,7 +45,6 @@ def _etas(name: str, value: Any) -> tuple[float, float]:
     return smaller, larger
 
 
-@documented
 class Rprop(MaskedOptimizer):
     r"""Implements Rprop, which steps by the sign of the gradient, for dense, sparse and masked gradients.
 

@@ -129,6 +129,7 @@ class Rule:
         closed_form: of a step with gradient zero, given the numbers of the step and the number of states.
         is_idempotent: a second step with gradient zero and the same numbers changes nothing.
         whole: whether the rule compares all entries of a parameter.
+        defaults: of the hyperparameters, as the constructor has them.
     """
 
     update_: Callable[..., None]
@@ -146,17 +147,20 @@ class Rule:
     closed_form: Callable[[Numbers, int], ClosedForm | None] = lambda *_: None
     is_idempotent: bool = False
     whole: bool = False
+    defaults: Mapping[str, Any] = field(init=False, repr=False, default_factory=dict)
 
     def __set_name__(self, owner: type, name: str) -> None:
         if "_home" in self.__dict__:  # another class shares it
             return
-        limits: dict[str, Callable[[str, Any], Any]] = {}
-        for parameter in inspect.signature(owner).parameters.values():
-            usual = {bool: flag, tuple: betas}.get(type(parameter.default), non_negative)
-            if parameter.name not in OPTIONS:
-                limits[parameter.name] = self.limits.get(parameter.name, usual)
+        parameters = inspect.signature(owner).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.name not in OPTIONS}
+        usual: Mapping[type, Any] = {bool: flag, tuple: betas}
+        limits = {
+            key: self.limits.get(key, usual.get(type(default), non_negative))
+            for key, default in defaults.items()
+        }
         HYPERPARAMETERS.update(limits)
-        self.__dict__.update(limits=limits, _home=(owner, name))
+        self.__dict__.update(limits=limits, defaults=defaults, _home=(owner, name))
 
     def __reduce__(self) -> Any:
         """Pickled by its name: it holds functions."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
 from maskgrad.gradients.gradient import Gradient
-from maskgrad.optim.documentation import documented
 from maskgrad.optim.hyperparameters import finite
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
@@ -70,7 +68,6 @@ def _fused(n: Numbers, row: bool) -> Fused:
     return Fused("sgd_rows_", numbers, lambda states: [*states] or [None])
 
 
-@documented
 class SGD(MaskedOptimizer):
     r"""Implements SGD, optionally with momentum, for dense, sparse and masked gradients.
 
@@ -112,7 +109,7 @@ class SGD(MaskedOptimizer):
         closed_form=_closed_form,
     )
     _torch = torch.optim.SGD
-    _late_options = MappingProxyType({"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})
+    _late_options = ("momentum", "dampening", "weight_decay", "nesterov")
 
     def __init__(
         self,
