@@ -33,15 +33,14 @@ def adam_rule_(
     maximize: bool,
     specified: Specified = EVERY,
 ) -> None:
-    """One Adam step, AdamW's if ``decoupled``; with ``max_exp_avg_sq`` AMSGrad's."""
+    """One Adam step, AdamW's if ``decoupled_weight_decay``; with ``max_exp_avg_sq`` AMSGrad's."""
     beta1, beta2 = betas
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
     specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
-    spread = exp_avg_sq
+    second = exp_avg_sq
     if max_exp_avg_sq is not None:
-        max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))
-        spread = max_exp_avg_sq
-    root = spread.sqrt().div_((1 - beta2**step) ** 0.5).add_(eps)
+        second = max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))
+    root = second.sqrt().div_((1 - beta2**step) ** 0.5).add_(eps)
     param.addcdiv_(exp_avg, root, value=-lr / (1 - beta1**step))
 
 

@@ -39,8 +39,8 @@ class RowAccess:
     """Reads and writes rows of a parameter and its states, in the dtype in which updates are computed.
 
     The parameter is seen as (R, *row), R being the product of its first ``leading`` sizes. The others have its shape,
-    or one value for each row of the first dimension. Nothing is copied to look at them so; where the order in memory
-    does not allow it (a transposed weight), rows are found by their coordinates.
+    or one value for each row of the first dimension. These are views; where the order in memory
+    does not allow one (a transposed weight), rows are found by their coordinates.
     """
 
     def __init__(self, tensors: Sequence[Tensor], leading: int) -> None:

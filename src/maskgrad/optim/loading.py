@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad.optim.rule import HYPERPARAMETERS, Hyperparameters
 
-__all__ = ["SHARED_OPTIONS", "check_group", "check_names", "check_shapes", "complete_group"]
+__all__ = ["SHARED_OPTIONS", "check_group", "check_names", "check_shapes"]
 
 SHARED_OPTIONS: dict[str, Any] = {
     "unspecified": "skip",
@@ -22,14 +22,6 @@ SHARED_OPTIONS: dict[str, Any] = {
 
 #: Hyperparameters that most optimizers have. Any other that is out of place shows that a group is another optimizer's.
 COMMON = frozenset({"lr", "eps", "weight_decay", "decoupled_weight_decay"})
-
-
-def complete_group(group: dict[str, Any], live: Mapping[str, Any], late: Mapping[str, Any]) -> None:
-    """Give ``group`` the options that it lacks: those of maskgrad as in the ``live`` group, others by their default."""
-    for name in ("unspecified", "state"):
-        group.setdefault(name, live[name])
-    for name, default in late.items():
-        group.setdefault(name, default)
 
 
 def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:

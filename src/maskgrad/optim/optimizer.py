@@ -26,7 +26,7 @@ from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.lazy.rows import bring_up_to_date, prepare_loading
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
-from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
+from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes
 from maskgrad.optim.parameters import check_parameter, name_of, named, with_values
 from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
@@ -283,7 +283,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return kept
 
     def _read(self, param: Tensor, grad: AnyGradient, numbers: Hyperparameters, name: str) -> Gradient:
-        """The gradient on the entries that are trained, after a look at it and at the states."""
+        """The gradient on the entries that are trained, after it and the states were checked."""
         check_fits(param, grad, f"gradient of {name}")
         gradient = read(grad, f"gradient of {name}").restricted(trained_entries(param))
         check_shapes(self.state.get(param, {}), param, numbers, name)
@@ -346,7 +346,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         late = {**SHARED_OPTIONS, **{name: self._rule.defaults[name] for name in self._late_options}}
         for position, group in enumerate(state["param_groups"]):
             before = live[position] if live else {**SHARED_OPTIONS, **group}
-            complete_group(group, before, late)
+            group.update({**late, "unspecified": before["unspecified"], "state": before["state"]} | group)
             check_group(group, before, defaults, type(self).__name__)
             numbers = self._read_group(group)
             for name, param in named(group, position):

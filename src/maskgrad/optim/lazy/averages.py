@@ -127,8 +127,8 @@ class LazyAverages(StepObserver):
 def touched_rows(optimizer: Optimizer, group: dict[str, Any], param: Tensor) -> Tensor | None:
     """Distinct rows (n,) of the first dimension that the coming step may change; None: all of them.
 
-    An entry without a gradient stays where it is under the optimizers of ``mg.optim`` with ``unspecified="skip"``, and
-    under those of ``torch.optim`` that are listed here. Any other optimizer may move every row.
+    An entry without a gradient does not change under optimizers of ``mg.optim`` with ``unspecified="skip"``, and under
+    those of ``torch.optim`` that are listed below. Any other optimizer may change every row.
     """
     ours = isinstance(optimizer, MaskedOptimizer)
     gradient = current_gradient(param, "a parameter") if ours else param.grad

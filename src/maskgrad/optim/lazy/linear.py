@@ -34,7 +34,7 @@ class LinearStep(ClosedForm):
     buffer: int | None = None
     """Which state is the buffer, if any."""
     sign: bool = False
-    """The parameter moves by the sign of the buffer (which has a factor, then)."""
+    """The parameter is updated by the sign of the buffer (which has a factor, then)."""
 
     def changes_nothing(self) -> bool:
         """Whether matrix and factors are ones."""

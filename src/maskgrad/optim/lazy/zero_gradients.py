@@ -93,7 +93,7 @@ def _merged(gradient: Gradient, param: Tensor) -> Gradient:
 
 
 def _whole_rows(gradient: Gradient, param: Tensor) -> Gradient:
-    """Pieces of rows completed with zeros: an accumulator per row looks at whole rows."""
+    """Pieces of rows completed with zeros: a state per row needs whole rows."""
     assert gradient.rows is not None
     parts = prod(param.shape[1 : gradient.leading])
     first = gradient.rows.div(parts, rounding_mode="floor")
