@@ -13,7 +13,8 @@ SECTIONS = ("Args", "State", "Raises", "Dense equivalent", "Example", "Source")
 SCOPE = """\
 Only entries that the gradient specifies are updated; parameter and state of all others stay bit for bit the same.
 Duplicate indices are merged first. Gradients may be dense, sparse COO (whole rows or single entries) or, through
-:func:`maskgrad.attach_gradient`, CSR, CSC, BSR, BSC or masked, and may differ from step to step."""
+:func:`maskgrad.attach_gradient`, CSR, CSC, BSR, BSC or masked, and may differ from step to step. Half-precision values
+are computed in float32, and rounded once when they are stored."""
 ARGUMENTS = {
     "params": "iterable of parameters or named parameters, or of dicts that define parameter groups; floating-point "
     "or complex, any shape.",

@@ -29,7 +29,7 @@ def lamb_rule_(
     maximize: bool,
     specified: Specified = EVERY,
 ) -> None:
-    """One LAMB step: Adam's direction, as long as the parameter is; both norms over specified entries."""
+    """One LAMB step: Adam's direction, scaled to the norm of the parameter; both norms over specified entries."""
     beta1, beta2 = betas
     if maximize:
         grad = grad.neg()
