@@ -109,7 +109,7 @@ def functional_form(
     if "step" in rule.names or rule.prepare is not None:
         named["step"] = "number of this step, counted from 1.", first_step
     for name in (*options, "maximize"):
-        named[name] = page[name], constructor[name].default
+        named[name] = page.get(name, ""), constructor[name].default
     if rule.markers:
         named["started"] = STARTED, None
     unused = {name: constructor[name].default for name in rule.limits if name in starts}

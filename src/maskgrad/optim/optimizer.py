@@ -74,7 +74,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__module__.startswith(f"{__package__}."):
+        if cls.__doc__ and cls.__module__.startswith(f"{__package__}."):  # no docstring under -OO
             cls.__doc__ = documentation_of(cls)
 
     @abc.abstractmethod
