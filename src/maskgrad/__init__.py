@@ -53,8 +53,7 @@ from maskgrad.masked_tensor import (
 )
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
 from maskgrad.metrics.alignment import align
-from maskgrad.optim.attached import attach_gradient
-from maskgrad.optim.trained_entries import train_only
+from maskgrad.optim.parameters import attach_gradient, train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:

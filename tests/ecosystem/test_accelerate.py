@@ -94,7 +94,7 @@ def test_what_exchanges_by_itself_is_refused() -> None:
     class DeepSpeed:
         distributed_type = "DEEPSPEED"
 
-    with pytest.raises(ValueError, match="gradients of DEEPSPEED are exchanged and divided by it"):
+    with pytest.raises(ValueError, match="DEEPSPEED reduces and divides gradients by itself"):
         mg.integrations.AcceleratorAccumulator(DeepSpeed(), Tagger())
 
 

@@ -73,5 +73,7 @@ def test_strategies_that_propagate_by_themselves_are_refused() -> None:
     class OfDeepSpeed:
         strategy = DeepSpeedStrategy()
 
-    with pytest.raises(ValueError, match=r"DeepSpeedStrategy propagates.* by itself; use DDPStrategy"):
+    with pytest.raises(
+        ValueError, match=r"DeepSpeedStrategy runs the backward pass.* by itself; use DDPStrategy"
+    ):
         mg.integrations.FabricAccumulator(OfDeepSpeed(), Tagger())

@@ -124,7 +124,7 @@ FAULTS: tuple[Fault, ...] = (
         "s = _taken(states, (rows + 1) % len(states)) + squares.mean(1)",
     ),
     Fault(
-        "an idle row is brought up to date but for one step",
+        "a row that is behind is brought up to date but for one step",
         "optim/lazy/linear.py",
         "column = since.cpu().numpy()",
         "column = (since.cpu().numpy() + 1).clip(max=self.steps)",

@@ -1,4 +1,4 @@
-"""The scaler of mixed precision, for dense, sparse and masked gradients of any dtype."""
+"""Gradient scaler for mixed precision, with dense, sparse and masked gradients of any dtype."""
 
 from __future__ import annotations
 
@@ -8,49 +8,50 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import _MultiDeviceReplicator as PerDevice
 from torch.optim import Optimizer
 
-from maskgrad.amp.unscaling import OnDevices, check_finite, narrow_again, read_and_unscale, write_unscaled
+from maskgrad.amp.unscaling import check_finite, read_and_unscale, restore_dtypes, write_unscaled
 from maskgrad.gradients.step_hooks import parameters_of
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["GradScaler"]
 
-_WIDENED = "widened gradients"  # in the scaler's own notes on one optimizer
+_WIDENED = "widened gradients"  # in the scaler's state for one optimizer
 
 
 class GradScaler(torch.amp.GradScaler):
-    r"""``torch.amp.GradScaler`` that also takes float16, sparse, masked and attached gradients.
+    r"""Extends ``torch.amp.GradScaler`` to float16, sparse, masked and attached gradients.
 
     .. math:: \tilde g_i = \sum_{k:\, \mathrm{index}_k = i} \frac{g_k}{\text{scale}}
 
-    Contributions to one entry are unscaled and added in float32, and the finite check looks at the sums: 40000 +
-    40000 in float16 with scale 8 is a gradient of 10000, and 3e38 + 3e38 in float32 with scale 1 is an overflow. The
-    step is skipped, parameters and state untouched, if a sum is infinite or NaN. What is unspecified, and what
-    :func:`maskgrad.train_only` freezes, is never looked at: NaN in the place of a missing label skips no step.
+    Contributions to one entry are unscaled and added in float32, and the sums are checked: 40000 + 40000 in float16
+    with scale 8 is a gradient of 10000, and 3e38 + 3e38 in float32 with scale 1 is an overflow. If a sum is infinite or
+    NaN, the step is skipped, and parameters and state are unchanged. Entries that are unspecified, or frozen by
+    :func:`maskgrad.train_only`, are ignored: NaN in the place of a missing label does not skip a step.
 
-    Works with the optimizers of ``mg.optim`` and of ``torch.optim``, several of them, and several losses. A gradient
-    of half precision is refused by PyTorch's scaler. Here an optimizer of ``mg.optim`` gets it in float32, so that
+    It works with optimizers of ``mg.optim`` and of ``torch.optim``, several of them, and several losses. PyTorch's
+    scaler raises for a gradient in half precision. Here an optimizer of ``mg.optim`` gets it in float32, so that
     nothing underflows when it is unscaled: between ``unscale_`` and the end of :meth:`step`, ``.grad`` of a half
     parameter is a float32 tensor (``Tensor.grad_dtype``). Any other optimizer gets it in the parameter's dtype, in
-    which it is checked too.
+    which it is also checked.
 
     Args:
         device: ``"cuda"`` or ``"cpu"``.
-        init_scale: the first scale.
-        growth_factor: what the scale is multiplied by after ``growth_interval`` steps without overflow; above 1.
-        backoff_factor: what it is multiplied by after an overflow; below 1.
-        growth_interval: that number of steps.
-        enabled: False makes every method do nothing, except :meth:`step`, which calls ``optimizer.step``.
+        init_scale: initial scale factor.
+        growth_factor: factor of the scale after ``growth_interval`` consecutive steps without overflow; above 1.
+        backoff_factor: factor of the scale after an overflow; below 1.
+        growth_interval: the number of these steps.
+        enabled: if False, every method does nothing, except :meth:`step`, which calls ``optimizer.step``.
 
     State:
         ``state_dict()`` is PyTorch's; either scaler loads the other's.
 
     Raises:
-        RuntimeError: ``unscale_`` twice or after ``step``, ``step`` twice before ``update``, a closure.
-        IndexError, TypeError, ValueError: a gradient's indices or layout are broken; no gradient was changed.
+        RuntimeError: ``unscale_`` is called twice or after ``step``, or ``step`` twice before ``update``; a closure.
+        IndexError, TypeError, ValueError: indices or layout of a gradient are invalid; no gradient was changed.
 
-    Dense equivalent: ``torch.amp.GradScaler``, bit for bit for dense gradients that it takes.
+    Dense equivalent: ``torch.amp.GradScaler``, bit for bit for dense gradients that it accepts.
 
     Example:
         >>> p = torch.nn.Parameter(torch.zeros(4, 1, dtype=torch.float16))
@@ -68,17 +69,17 @@ class GradScaler(torch.amp.GradScaler):
     duplicates of float32 and bfloat16 unmerged when it looks for overflow.
     """
 
-    # Built on three methods of PyTorch's scaler that are not public, _lazy_init_scale_growth_tracker,
-    # _unscale_grads_ and _check_inf_per_device, for the sake of isinstance and of one set of rules for the scale.
+    # Uses _lazy_init_scale_growth_tracker, _unscale_grads_ and _check_inf_per_device of PyTorch's scaler, which are not
+    # public, so that isinstance holds and the scale follows PyTorch's rules.
 
     def scale(self, outputs: Any) -> Any:
-        """Multiply a loss, masked or not, or losses in any iterable, by the scale.
+        """Multiply losses by the scale factor.
 
         Args:
-            outputs: tensor, MaskedTensor, or iterable of them, perhaps nested.
+            outputs: tensor, MaskedTensor, or iterable of them, which may be nested.
 
         Returns:
-            The same in the same kind of container (a ``map`` for an iterable other than a list or tuple).
+            The scaled losses in the same kind of container (a ``map`` for an iterable other than a list or tuple).
         """
         if not self._enabled:
             return outputs
@@ -93,19 +94,19 @@ class GradScaler(torch.amp.GradScaler):
         return super().scale(outputs)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Unscale, unless that was done, and call ``optimizer.step`` if all gradients are finite.
+        """Unscale the gradients, unless that was done, and call ``optimizer.step`` if all of them are finite.
 
         Args:
-            optimizer: the optimizer, of ``mg.optim`` or not.
-            args: passed on.
-            kwargs: passed on.
+            optimizer: any optimizer.
+            args: passed to ``optimizer.step``.
+            kwargs: passed to ``optimizer.step``.
 
         Returns:
             What ``optimizer.step`` returned; None if it was skipped.
 
         Raises:
-            RuntimeError: a closure (it would compute scaled gradients inside the step), or a second call before
-                :meth:`update`.
+            RuntimeError: there is a closure, which would compute scaled gradients inside the step, or this is called
+                again before :meth:`update`.
         """
         if self._enabled and args and callable(args[0]):
             raise RuntimeError(
@@ -116,54 +117,49 @@ class GradScaler(torch.amp.GradScaler):
             return super().step(optimizer, *args, **kwargs)
         finally:
             if self._enabled and id(optimizer) in self._per_optimizer_states:
-                _narrow_again(self._per_optimizer_states[id(optimizer)])
+                restore_dtypes(self._per_optimizer_states[id(optimizer)].pop(_WIDENED, ()))
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Adapt the scale at the end of an iteration, or set it.
+        """Update the scale factor at the end of an iteration.
 
         Args:
-            new_scale: the new scale, a number or a tensor with one element; None: grow or back off.
+            new_scale: the new scale factor, a number or a tensor with one element; None: it grows or backs off.
         """
         if self._enabled:
             for state in self._per_optimizer_states.values():  # unscaled, but not stepped
-                _narrow_again(state)
+                restore_dtypes(state.pop(_WIDENED, ()))
         super().update(float(new_scale) if isinstance(new_scale, int) else new_scale)
 
     def _unscale_grads_(
         self, optimizer: Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
     ) -> dict[torch.device, Tensor]:
-        """Unscale all gradients, or none if one is broken; overflow is noted per device.
+        """Unscale all gradients, or none if one is invalid; returns for each device whether there is an overflow.
 
-        ``allow_fp16`` comes from ``_check_inf_per_device``: the optimizer unscales by itself, and is to be told only
-        whether there is an overflow.
+        ``allow_fp16`` comes from ``_check_inf_per_device``: the optimizer unscales by itself, and only the check is
+        needed.
         """
         if allow_fp16:
             assert self._scale is not None
             inv_scale = self._scale.double().reciprocal().float()
-        inverse, found = OnDevices(inv_scale), OnDevices(found_inf)
+        inverse, found = PerDevice(inv_scale), PerDevice(found_inf)
         with torch.no_grad():
             gradients = read_and_unscale(optimizer, inverse)
             check_finite(gradients, found, inverse, in_place=not allow_fp16)
-            _agree_with_other_ranks(optimizer, found)
+            _include_other_ranks(optimizer, found)
             if not allow_fp16:
-                widened = write_unscaled(gradients)
-                self._per_optimizer_states[id(optimizer)][_WIDENED] = widened
-        return found.copies
+                self._per_optimizer_states[id(optimizer)][_WIDENED] = write_unscaled(gradients)
+        return found._per_device_tensors
 
 
-def _agree_with_other_ranks(optimizer: Optimizer, found: OnDevices) -> None:
-    """Note an overflow that another rank has seen in its rows of a sharded table: all skip the step, or none."""
-    # Where nobody has imported it there is no sharded table. Nobody else has to pay for the import.
+def _include_other_ranks(optimizer: Optimizer, found: PerDevice) -> None:
+    """Include overflows that other ranks found in their rows of a sharded table: all ranks skip the step, or none."""
+    # Without this module there is no sharded table, and its import is expensive.
     if "maskgrad.distributed" not in sys.modules:
         return
     from maskgrad.distributed.sharding.shards import is_sharded, overflow_on_other_ranks
 
     shards = [param for param in parameters_of(optimizer) if is_sharded(param)]
     if shards:
-        here = any(bool(flag) for flag in found.copies.values())
+        here = any(bool(flag) for flag in found._per_device_tensors.values())
         if overflow_on_other_ranks(shards, here):
-            found.on(shards[0].device).fill_(1.0)
-
-
-def _narrow_again(optimizer_state: dict[str, Any]) -> None:
-    narrow_again(optimizer_state.pop(_WIDENED, ()))
+            found.get(shards[0].device).fill_(1.0)

@@ -1,7 +1,7 @@
-"""One unscaling of an optimizer's gradients: look at all of them first, then check and write.
+"""Unscales the gradients of an optimizer: all of them are read first, then checked, then written.
 
 A dense gradient that stays in its dtype goes to PyTorch's kernel, in place. All others are multiplied and merged in
-float32, checked as they will be seen by the optimizer, and only then put in the place of the old ones.
+float32, checked as the optimizer will see them, and only then replaced.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import _MultiDeviceReplicator as PerDevice
 from torch.optim import Optimizer
 
 from maskgrad.gradients.attached import (
@@ -27,43 +28,25 @@ from maskgrad.gradients.step_hooks import parameters_of
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.optimizer import MaskedOptimizer
 
-__all__ = [
-    "OnDevices",
-    "Unscaled",
-    "Widened",
-    "check_finite",
-    "narrow_again",
-    "read_and_unscale",
-    "write_unscaled",
-]
+__all__ = ["check_finite", "read_and_unscale", "restore_dtypes", "write_unscaled"]
 
 
-class OnDevices:
-    """Copies of a 0-dim tensor on the devices that ask for one."""
-
-    def __init__(self, master: Tensor) -> None:
-        self.master = master
-        self.copies: dict[torch.device, Tensor] = {}
-
-    def on(self, device: torch.device) -> Tensor:
-        """The copy on ``device``."""
-        if device not in self.copies:
-            self.copies[device] = self.master.to(device=device, non_blocking=True, copy=True)
-        return self.copies[device]
+Widened = tuple[Tensor, torch.dtype, torch.dtype | None]
+"""A parameter whose gradient is float32 during a step, the gradient's dtype otherwise, and the ``grad_dtype``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unscaled:
-    """A gradient that has been read, and unscaled on the side unless PyTorch's kernel is to do it in place."""
+    """A gradient that was read, and unscaled in a copy unless PyTorch's kernel can do it in place."""
 
     param: Tensor
     gradient: AnyGradient
     merged: Gradient | None = None
-    """Merged, unscaled, in the dtype to be written. None: to be unscaled in place."""
+    """Merged, unscaled, in the dtype in which it is written. None: it is unscaled in place."""
     trained: Tensor | None = None
 
     def checked(self) -> Tensor:
-        """What must be finite, as real numbers."""
+        """The values that must be finite, as real numbers."""
         if self.merged is None:
             assert isinstance(self.gradient, Tensor)
             return self.gradient
@@ -73,17 +56,8 @@ class Unscaled:
         return torch.view_as_real(values) if values.is_complex() else values
 
 
-@dataclass(frozen=True, slots=True)
-class Widened:
-    """A parameter whose gradient is float32 for the time of a step, and what it is otherwise."""
-
-    param: Tensor
-    dtype: torch.dtype
-    grad_dtype: torch.dtype | None
-
-
-def read_and_unscale(optimizer: Optimizer, inverse: OnDevices) -> list[Unscaled]:
-    """Read every gradient of ``optimizer``; raises if one is broken, writes nothing."""
+def read_and_unscale(optimizer: Optimizer, inverse: PerDevice) -> list[Unscaled]:
+    """Read every gradient of ``optimizer``; raises if one is invalid, writes nothing."""
     ours = isinstance(optimizer, MaskedOptimizer)
     found = []
     for param in parameters_of(optimizer):
@@ -92,29 +66,26 @@ def read_and_unscale(optimizer: Optimizer, inverse: OnDevices) -> list[Unscaled]
             continue
         trained, dtype = trained_entries(param), gradient.dtype
         if is_half(gradient):
-            # What was scaled so as to survive underflows when it is unscaled in half precision. The rules of mg.optim
-            # compute in float32 anyway; those of torch.optim refuse another dtype than the parameter's.
+            # Unscaled in half precision, it would underflow. The rules of mg.optim compute in float32 anyway; those of
+            # torch.optim raise for another dtype than the parameter's.
             dtype = torch.float32 if ours else torch.promote_types(dtype, param.dtype)
         if (
             isinstance(gradient, Tensor)
             and gradient.layout is torch.strided
             and not gradient.is_complex()
             and trained is None
-            and not is_half(gradient)  # rounded, it might overflow
+            and not is_half(gradient)  # it might overflow
         ):
             found.append(Unscaled(param, gradient))
         else:
-            merged = read(gradient, "a gradient").wide(inverse.on(gradient.device)).merged()
+            merged = read(gradient, "a gradient").wide(inverse.get(gradient.device)).merged()
             merged = merged.with_values(merged.values.to(dtype))
             found.append(Unscaled(param, gradient, merged, trained))
     return found
 
 
-def check_finite(found: Iterable[Unscaled], found_inf: OnDevices, inverse: OnDevices, in_place: bool) -> None:
-    """Set ``found_inf`` on the devices where something is infinite or NaN, and unscale what is to be in place.
-
-    With ``in_place`` False nothing is unscaled that is not yet.
-    """
+def check_finite(found: Iterable[Unscaled], found_inf: PerDevice, inverse: PerDevice, in_place: bool) -> None:
+    """Set ``found_inf`` on devices with infinite or NaN values; unscale the remaining gradients if ``in_place``."""
     # By identity: a gradient that two parameters share is unscaled once.
     groups: dict[tuple[torch.device, torch.dtype, bool], dict[int, Tensor]] = defaultdict(dict)
     for one in found:
@@ -123,7 +94,7 @@ def check_finite(found: Iterable[Unscaled], found_inf: OnDevices, inverse: OnDev
         key = id(one.gradient) if still_scaled else id(tensor)
         groups[tensor.device, tensor.dtype, still_scaled][key] = tensor
     for (device, _, still_scaled), tensors in groups.items():
-        flag, factor = found_inf.on(device), inverse.on(device)
+        flag, factor = found_inf.get(device), inverse.get(device)
         unchanged = torch.ones_like(factor)
         listed = list(tensors.values())
         # The kernel looks at what it is given, not at the product.
@@ -135,7 +106,7 @@ def check_finite(found: Iterable[Unscaled], found_inf: OnDevices, inverse: OnDev
 
 
 def write_unscaled(found: Iterable[Unscaled]) -> list[Widened]:
-    """Put the unscaled gradients in the place of the old ones; returns those that have another dtype now."""
+    """Replace the gradients by the unscaled ones; returns those whose dtype has changed."""
     widened = []
     for one in found:
         if one.merged is None:
@@ -146,17 +117,17 @@ def write_unscaled(found: Iterable[Unscaled]) -> list[Widened]:
             old.copy_(one.merged.values)
             continue
         if old.dtype is not new.dtype and param.grad is not None and attached_gradient(param) is None:
-            widened.append(Widened(param, old.dtype, grad_dtype(param)))
+            widened.append((param, old.dtype, grad_dtype(param)))
         replace_gradient(param, new)
     return widened
 
 
-def narrow_again(widened: Iterable[Widened]) -> None:
-    """Give parameters the gradient's dtype back that they had before it was unscaled."""
-    for one in widened:
-        gradient = current_gradient(one.param, "a parameter")
-        keep_attached(one.param, None)
-        one.param.grad = None
-        set_grad_dtype(one.param, one.grad_dtype)
+def restore_dtypes(widened: Iterable[Widened]) -> None:
+    """Give gradients the dtype back that they had before they were unscaled."""
+    for param, dtype, wanted in widened:
+        gradient = current_gradient(param, "a parameter")
+        keep_attached(param, None)
+        param.grad = None
+        set_grad_dtype(param, wanted)
         if isinstance(gradient, Tensor):
-            one.param.grad = gradient.to(one.dtype)
+            param.grad = gradient.to(dtype)

@@ -20,10 +20,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from maskgrad.doctor.operations import tensors_in
 from maskgrad.optim.averaging import ExponentialMovingAverage
+from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.averages import LazyAverage, LazyAverages
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
-from maskgrad.optim.lazy.table import IdleTable
 
 if TYPE_CHECKING:
     from maskgrad.doctor.modes import Guarded
@@ -191,7 +191,7 @@ def _refill(table: dict[Any, Any], before: dict[Any, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, History | IdleTable):
+    if isinstance(value, History | ClosedFormTable):
         return copy.deepcopy(value)
     if isinstance(value, dict):
         found = copy.copy(value)

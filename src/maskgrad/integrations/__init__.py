@@ -1,6 +1,6 @@
-"""One denominator in other people's trainers: a few lines for each, around their own loops.
+"""Trainers of other libraries, with one denominator for all micro-batches of a step, around their own loops.
 
-Nothing here imports their packages: mixins stand before their classes, and the rest is given their objects.
+Nothing here imports these libraries: mixins are put before their classes, and the rest takes their objects.
 """
 
 from maskgrad.integrations.accelerated import AcceleratorAccumulator

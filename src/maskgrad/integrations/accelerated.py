@@ -1,4 +1,4 @@
-"""Accelerate: its loop, with an accumulator in the place of ``accelerator.backward``."""
+"""Accelerate: its loop, with an accumulator instead of ``accelerator.backward``."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from maskgrad.gradients.accumulated_losses import Mean
 
 __all__ = ["AcceleratorAccumulator"]
 
-#: How ``accelerator.distributed_type`` calls those whose gradients others do not exchange or divide.
+#: Values of ``accelerator.distributed_type`` for which Accelerate does not reduce or divide gradients itself.
 KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "FSDP")
 
 
 class AcceleratorAccumulator(GradientAccumulator):
-    """A :class:`maskgrad.GradientAccumulator` that knows from an ``accelerate.Accelerator`` when a step is complete.
+    """A :class:`maskgrad.GradientAccumulator` for an ``accelerate.Accelerator``, which knows when a step is complete.
 
-    Call ``backward`` with unreduced losses, or a mean and its count, instead of ``accelerator.backward(loss)``: that
-    divides by ``gradient_accumulation_steps``. With the last micro-batch it finishes, before the optimizer's step.
+    Call ``backward`` with unreduced losses, or a mean and its count, instead of ``accelerator.backward(loss)``, which
+    divides by ``gradient_accumulation_steps``. With the last micro-batch, gradients are divided before the step.
 
     Args:
         accelerator: the ``Accelerator``, whose scaler is used.
-        model: what ``accelerator.prepare`` returned.
+        model: the result of ``accelerator.prepare``.
         mean: as in :class:`maskgrad.GradientAccumulator`.
 
     Raises:
-        ValueError: the accelerator's way of distributing exchanges gradients by itself (DeepSpeed, Megatron, XLA), or
-            ``sync_each_batch`` asks for it.
+        ValueError: the accelerator's backend reduces gradients by itself (DeepSpeed, Megatron, XLA), or
+            ``sync_each_batch`` is set.
 
     Example:
         >>> # with accelerator.accumulate(model):
@@ -45,28 +45,28 @@ class AcceleratorAccumulator(GradientAccumulator):
         kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
         if kind not in KNOWN:
             raise ValueError(
-                f"AcceleratorAccumulator: gradients of {kind} are exchanged and divided by it; supported are "
-                f"{', '.join(KNOWN)}. Give accelerator.backward a sum divided by the count of all micro-batches instead"
+                f"AcceleratorAccumulator: {kind} reduces and divides gradients by itself; supported are "
+                f"{', '.join(KNOWN)}. Call accelerator.backward(sum / count of all micro-batches) instead"
             )
         if accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
             raise ValueError(
-                "AcceleratorAccumulator: sync_each_batch=True exchanges in each micro-batch, and the accumulator "
-                "does it once; leave it out of GradientAccumulationPlugin"
+                "AcceleratorAccumulator: sync_each_batch=True reduces gradients in each micro-batch, the accumulator "
+                "once; leave it out of GradientAccumulationPlugin"
             )
         super().__init__(model, scaler=accelerator.scaler, mean=mean)
         self._accelerator, self._model = accelerator, model
 
     def backward(self, losses: Any, count: Any = None, **options: Any) -> Any:
-        """Propagate the losses of a micro-batch; see :meth:`maskgrad.GradientAccumulator.backward`.
+        """Run the backward pass of a micro-batch; see :meth:`maskgrad.GradientAccumulator.backward`.
 
         Returns:
-            With the last micro-batch of a step the mean over all of them and all ranks, else None.
+            With the last micro-batch of a step, the mean over all micro-batches and ranks; else None.
         """
         super().backward(losses, count, **options)
         return self.finish() if self._accelerator.sync_gradients else None
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clip the model's gradients, unscaled first; with ``fully_shard`` the accelerator does it."""
+        """Clip the model's gradients, after unscaling; with ``fully_shard`` the accelerator does it."""
         if str(getattr(self._accelerator.distributed_type, "value", "")) == "FSDP":
             return self._accelerator.clip_grad_norm_(self._model.parameters(), max_norm, norm_type)  # type: ignore[no-any-return]
         self._accelerator.unscale_gradients()

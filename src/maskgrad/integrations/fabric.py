@@ -1,4 +1,4 @@
-"""Lightning Fabric: its loop, with an accumulator in the place of ``fabric.backward``."""
+"""Lightning Fabric: its loop, with an accumulator instead of ``fabric.backward``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class FabricAccumulator(GradientAccumulator):
     ``finish`` before the optimizer's step. ``fabric.no_backward_sync`` is not needed.
 
     Args:
-        fabric: the ``Fabric``, whose precision and its scaler are used.
-        model: what ``fabric.setup`` or ``fabric.setup_module`` returned.
+        fabric: the ``Fabric``, whose precision plugin and scaler are used.
+        model: the result of ``fabric.setup`` or ``fabric.setup_module``.
         mean: as in :class:`maskgrad.GradientAccumulator`.
 
     Raises:
-        ValueError: the strategy propagates by itself (DeepSpeed).
+        ValueError: the strategy runs the backward pass itself (DeepSpeed).
 
     Source: https://lightning.ai/docs/fabric/stable/advanced/gradient_accumulation.html
     """
@@ -34,8 +34,8 @@ class FabricAccumulator(GradientAccumulator):
         strategy = fabric.strategy
         if type(strategy).__name__ in ("DeepSpeedStrategy", "XLAFSDPStrategy", "XLAStrategy"):
             raise ValueError(
-                f"FabricAccumulator: {type(strategy).__name__} propagates and exchanges gradients by itself; use "
-                "DDPStrategy, ModelParallelStrategy or one device"
+                f"FabricAccumulator: {type(strategy).__name__} runs the backward pass and reduces gradients by itself; "
+                "use DDPStrategy, ModelParallelStrategy or one device"
             )
         super().__init__(
             getattr(model, "_forward_module", model),
@@ -45,13 +45,13 @@ class FabricAccumulator(GradientAccumulator):
         self._fabric_module = model
 
     def backward(self, losses: Any, count: Any = None, **options: Any) -> None:
-        """Propagate the losses of a micro-batch; see :meth:`maskgrad.GradientAccumulator.backward`."""
+        """Run the backward pass of a micro-batch; see :meth:`maskgrad.GradientAccumulator.backward`."""
         with self._known_to_fabric():
             super().backward(losses, count, **options)
 
     @contextlib.contextmanager
     def _known_to_fabric(self) -> Iterator[None]:
-        """Outputs of a model with mixed precision refuse every backward pass but that of ``fabric.backward``."""
+        """Outputs of a model with mixed precision raise in every backward pass but that of ``fabric.backward``."""
         wrappers: Any = sys.modules[type(self._fabric_module).__module__]
         before = getattr(wrappers, "_in_fabric_backward", None)
         if before is None:

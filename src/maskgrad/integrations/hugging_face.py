@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: its loop and its models, with the labels of a whole step as the denominator."""
+"""Hugging Face's Trainer: its loop and its models, with the number of labels of a whole step as the denominator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.gradients import clip_grad_norm_, grad_norm
+from maskgrad.gradients import clip_grad_norm_
+from maskgrad.gradients import grad_norm as gradient_norm  # the Trainer has an argument of that name
 from maskgrad.integrations.token_collation import plain_tokens
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches.patch import has_masked
@@ -18,45 +19,34 @@ __all__ = ["TrainerMixin"]
 IGNORED = -100
 #: Models of transformers whose loss is the mean over ``labels`` that are not ignored end in one of these.
 MEANS = (
-    *(
-        "ForAudioClassification",
-        "ForCausalLM",
-        "ForConditionalGeneration",
-        "ForImageClassification",
-        "ForMaskedLM",
-    ),
-    *(
-        "ForMultipleChoice",
-        "ForNextSentencePrediction",
-        "ForSequenceClassification",
-        "ForTokenClassification",
-    ),
-    *("LMHeadModel", "LMHead"),
-)
+    "ForAudioClassification", "ForCausalLM", "ForConditionalGeneration", "ForImageClassification", "ForMaskedLM",
+    "ForMultipleChoice", "ForNextSentencePrediction", "ForSequenceClassification", "ForTokenClassification",
+    "LMHeadModel", "LMHead",
+)  # fmt: skip
 _UNKNOWN = (
-    "TrainerMixin: {found}, and how many entries its loss is the mean of cannot be known; override "
+    "TrainerMixin: {found}, so it is unknown how many entries its loss is the mean of; override "
     "count_labels(self, inputs) in your Trainer"
 )
 
 
 class TrainerMixin:
-    """Stands before ``transformers.Trainer``: a step's gradient is the mean over all of its labels.
+    """Mixin for ``transformers.Trainer``: the gradient of a step is the mean over all of its labels.
 
-    The Trainer's own count reaches those models only whose loss function takes it; the losses of others are means of
-    micro-batches, which are averaged, or added up. Here every model returns its mean, which is multiplied by the share
-    of the micro-batch in the labels of the step, on all ranks. A micro-batch without labels contributes nothing.
+    The Trainer passes its count only to models whose loss function takes it; the losses of others are means of
+    micro-batches, which are averaged or added. Here every model returns its mean, which is multiplied by the share of
+    the micro-batch in the labels of the step, on all ranks. A micro-batch without labels contributes nothing.
     ``eval_loss`` is the mean over all labels of the evaluation set. Sparse gradients are clipped with the others.
 
-    Batches may hold MaskedTensors (see :class:`maskgrad.integrations.TokenCollator`): models of transformers get them
-    padded with an attention mask; others as they are. A model, or ``compute_loss_func``, may return masked unreduced
-    losses.
+    Batches may contain MaskedTensors (see :class:`maskgrad.integrations.TokenCollator`): models of transformers get
+    them padded, with an attention mask; others get them unchanged. A model, or ``compute_loss_func``, may return masked
+    unreduced losses.
 
     Override :meth:`count_labels` if the loss is not a mean over the entries of ``labels``.
 
     Raises:
-        ValueError: the number of labels of a batch cannot be known.
-        RuntimeError: the Trainer splits batches itself (``n_gpu`` > 1 in one process) or sequences (context, sequence,
-            tensor parallelism).
+        ValueError: the number of labels of a batch is unknown.
+        RuntimeError: the Trainer splits batches (``n_gpu`` > 1 in one process) or sequences (context, sequence, tensor
+            parallelism).
 
     Example:
         >>> # class Trainer(mg.integrations.TrainerMixin, transformers.Trainer):
@@ -66,17 +56,17 @@ class TrainerMixin:
     """
 
     _weighed: list[tuple[float, int]] | None = None
-    #: of the micro-batches of a step, by their identity, which is held: their labels; and of all of them
+    #: Micro-batches of a step by their identity, and the number of their labels.
     _counted: dict[int, tuple[Any, int]] | None = None
     _total: tuple[Tensor, int] | None = None
     _number: int | None = None
-    _ranks_are_known = False
+    _checked_ranks = False
 
     def count_labels(self, inputs: dict[str, Any]) -> int:
-        """How many entries the loss of a batch is the mean of.
+        """The number of entries of which the loss of a batch is the mean.
 
         By default the specified entries of ``labels`` that are not -100, without the first position of each sequence
-        for models that shift them; 0 if there is nothing of ``label_names`` in the batch.
+        for models that shift them; 0 if the batch contains nothing of ``label_names``.
         """
         labels = inputs.get("shift_labels", inputs.get("labels"))
         there = [name for name in self.label_names if inputs.get(name) is not None]  # type: ignore[attr-defined]
@@ -102,7 +92,7 @@ class TrainerMixin:
         self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any
     ) -> tuple[list[Any], Any]:
         """The micro-batches of a step, and the number of their labels on all ranks."""
-        if not self._ranks_are_known:
+        if not self._checked_ranks:
             self._check_ranks()
         samples, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)  # type: ignore[misc]
         self._counted = {id(sample): (sample, self.count_labels(sample)) for sample in samples}
@@ -112,15 +102,15 @@ class TrainerMixin:
             total = self.accelerator.reduce(total)  # type: ignore[attr-defined]
             number = int(total)
         self._total = total, max(number, 1)
-        # The Trainer divides no more where the model takes a count, and there is one.
+        # The Trainer does not divide if the model takes a count, and there is one.
         self.model_accepts_loss_kwargs = True
         return samples, total
 
     def _get_num_items_in_batch(self, *_: Any) -> None:
-        """Nothing is counted twice."""
+        """None: labels were counted already."""
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """A micro-batch forward and backward, whose labels have been counted already."""
+        """Forward and backward pass of a micro-batch, whose labels were counted already."""
         counted = (self._counted or {}).get(id(inputs))
         self._number = None if counted is None else counted[1]
         try:
@@ -131,7 +121,7 @@ class TrainerMixin:
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The share of a micro-batch in the mean of the step; in evaluation its own mean."""
+        """The share of a micro-batch in the mean of the step; its own mean in evaluation."""
         training = model.training and num_items_in_batch is not None
         number = self._number if training and self._number is not None else self.count_labels(inputs)
         whole = dict(inputs) if self._weighed is not None else {}
@@ -164,10 +154,10 @@ class TrainerMixin:
         return found
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss, predictions and labels of a batch; -100 for labels, NaN for scores, that are unspecified."""
+        """Loss, predictions and labels of a batch; unspecified labels are -100, unspecified scores NaN."""
         found = super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
         shown = inputs.get(name := getattr(self.model, "main_input_name", "input_ids"))  # type: ignore[attr-defined]
-        if isinstance(shown, MaskedTensor):  # to metrics, by include_for_metrics
+        if isinstance(shown, MaskedTensor):  # for metrics, by include_for_metrics
             inputs[name] = shown.filled(self._padding())
         return tuple(map(_padded, found))
 
@@ -195,7 +185,7 @@ class TrainerMixin:
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         if grad_norm is None and self._has_sparse():
             self.accelerator.unscale_gradients()  # type: ignore[attr-defined]
-            return norm_of(model.parameters())
+            return gradient_norm(model.parameters())
         return super()._get_grad_norm(model, grad_norm=grad_norm)  # type: ignore[misc]
 
     def _has_sparse(self) -> bool:
@@ -205,7 +195,7 @@ class TrainerMixin:
     def _without_repeats(
         self, model: Any, inputs: dict[str, Any], loss: Tensor, number: int
     ) -> tuple[float, int]:
-        """The loss and its number without the samples that fill up the last batch of a rank."""
+        """The loss and its number of labels, without the samples that fill up the last batch of a rank."""
         state, own = self.accelerator.gradient_state, len(next(iter(inputs.values())))  # type: ignore[attr-defined]
         ranks = self.accelerator.num_processes  # type: ignore[attr-defined]
         if ranks > 1 and state.end_of_dataloader and state.remainder > 0:
@@ -223,33 +213,33 @@ class TrainerMixin:
         return float(loss.detach()), number
 
     def _loss_is_mean(self) -> bool:
-        """Whether it is known to be; what is not of transformers is believed to."""
+        """Whether the loss is known to be a mean; that of a model that is not of transformers is taken for one."""
         bare = _bare(self.model)  # type: ignore[attr-defined]
         if self.compute_loss_func is not None or not _is_of_transformers(bare):  # type: ignore[attr-defined]
             return True
         return type(bare).__name__.endswith(MEANS)
 
     def _shifts(self) -> bool:
-        """Whether the model compares position i with label i + 1, as the Trainer says since transformers 5."""
-        told = getattr(self, "_loss_shifts_labels", None)
-        if told is not None:
-            return bool(told)
+        """Whether the model compares position i with label i + 1; the Trainer knows since transformers 5."""
+        known = getattr(self, "_loss_shifts_labels", None)
+        if known is not None:
+            return bool(known)
         return type(_bare(self.model)).__name__.endswith(("ForCausalLM", "LMHeadModel"))  # type: ignore[attr-defined]
 
     def _check_ranks(self) -> None:
         args: Any = self.args  # type: ignore[attr-defined]
         if args.n_gpu > 1:
             raise RuntimeError(
-                f"TrainerMixin: one process with {args.n_gpu} GPUs takes means of parts of batches; start one process "
-                "for each with torchrun, or set CUDA_VISIBLE_DEVICES=0"
+                f"TrainerMixin: one process with {args.n_gpu} GPUs averages over parts of batches; start one process "
+                "for each GPU with torchrun, or set CUDA_VISIBLE_DEVICES=0"
             )
         parallel = [name for name in ("tp", "cp", "sp") if getattr(self, f"get_{name}_size", int)() > 1]
         if parallel:
             raise RuntimeError(
-                f"TrainerMixin: labels of a batch are on several ranks ({', '.join(parallel)} parallelism), which it "
-                "does not count; write the loop with mg.GradientAccumulator"
+                f"TrainerMixin: labels of a batch are on several ranks ({', '.join(parallel)} parallelism), which is "
+                "not supported; write the loop with mg.GradientAccumulator"
             )
-        self._ranks_are_known = True
+        self._checked_ranks = True
 
 
 def _bare(model: Any) -> Any:
@@ -261,12 +251,8 @@ def _is_of_transformers(model: Any) -> bool:
     return hasattr(getattr(model, "config", None), "model_type")
 
 
-norm_of = grad_norm
-"""The Trainer has an argument of that name."""
-
-
 def _moved(data: Any, device: Any) -> Any:
-    """MaskedTensors on a device, at any depth; the Trainer has moved the others."""
+    """``data`` with its MaskedTensors on a device, at any depth; the Trainer has moved the rest."""
     if isinstance(data, MaskedTensor):
         return data.to(device)
     if isinstance(data, Mapping):
@@ -275,18 +261,18 @@ def _moved(data: Any, device: Any) -> Any:
 
 
 def _summed(losses: MaskedTensor, number: int) -> Tensor:
-    """The sum of unreduced losses, of which there must be as many as labels."""
+    """The sum of unreduced losses; ValueError unless there are as many as labels."""
     found = int(losses.num_specified())
     if found != number:
         raise ValueError(
-            f"TrainerMixin: there are {found} losses and {number} labels, and the labels of the whole step are what is "
-            "divided by; override count_labels(self, inputs) so that both agree"
+            f"TrainerMixin: there are {found} losses and {number} labels, but the sum of the losses is divided by the "
+            "number of labels; override count_labels(self, inputs) so that both are equal"
         )
     return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32))  # type: ignore[no-any-return]
 
 
 def _nothing(loss: Any, outputs: Any, ranks: int) -> Tensor:
-    """Zero, of which nothing is propagated: the mean of nothing may be NaN. Ranks wait for each other's gradients."""
+    """Zero, with zero gradients: the mean of nothing may be NaN, and other ranks wait for gradients."""
     zero = torch.zeros((), device=loss.device)
     if ranks == 1 or not torch.is_grad_enabled():
         return zero.requires_grad_()
@@ -299,7 +285,7 @@ def _nothing(loss: Any, outputs: Any, ranks: int) -> Tensor:
 
 
 def _padded(found: Any) -> Any:
-    """As arrays of numpy: -100, or NaN, where nothing is specified."""
+    """Unspecified entries as -100, or NaN, as the Trainer expects them."""
     if isinstance(found, (tuple, list)):
         return tuple(map(_padded, found))
     if not isinstance(found, MaskedTensor):

@@ -1,4 +1,4 @@
-"""ignite: the function of a training engine, with one denominator for a step."""
+"""PyTorch-Ignite: the function of a training engine, with one denominator for a step."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def ignite_training_step(
     prepare_batch: Callable[[Any], tuple[Any, Any]] = tuple,
     output_transform: Callable[[Any, Any, Any, Any], Any] = lambda x, y, y_pred, loss: loss.item(),  # noqa: ARG005
 ) -> Callable[[Any, Any], Any]:
-    """The function of an ``ignite.engine.Engine`` that trains on masked targets, in micro-batches.
+    """Returns the function of an ``ignite.engine.Engine`` that trains on masked targets, in micro-batches.
 
     Args:
-        model: what is called; a DistributedDataParallel, too.
-        optimizer: any.
-        loss_fn: ``loss_fn(y_pred, y)`` gives unreduced losses, masked where the target is; or a mean and its count.
-        gradient_accumulation_steps: how many iterations make a step; the last step of an epoch has what is left.
-        max_norm: clip gradients to this norm, sparse ones included.
+        model: the model, which may be a DistributedDataParallel.
+        optimizer: any optimizer.
+        loss_fn: ``loss_fn(y_pred, y)`` returns unreduced losses, masked like the target, or a mean and its count.
+        gradient_accumulation_steps: number of iterations of a step; the last step of an epoch has the remaining ones.
+        max_norm: clip gradients to this norm, including sparse ones.
         scaler: a ``GradScaler``.
         mean: as in :class:`maskgrad.GradientAccumulator`.
-        prepare_batch: gives ``(x, y)``; moves them to a device, for example.
-        output_transform: ``(x, y, y_pred, loss)`` to the engine's output, ``loss`` being the mean of the micro-batch.
+        prepare_batch: returns ``(x, y)``, for example moved to a device.
+        output_transform: maps ``(x, y, y_pred, loss)`` to the engine's output; ``loss`` is the mean of the micro-batch.
 
     Returns:
         ``step(engine, batch)``.
@@ -57,7 +57,7 @@ def ignite_training_step(
     """
     if gradient_accumulation_steps < 1:
         raise ValueError(
-            f"gradient_accumulation_steps must be 1 or more, found {gradient_accumulation_steps}; 1 is no accumulation"
+            f"gradient_accumulation_steps must be 1 or more, found {gradient_accumulation_steps}; use 1 for none"
         )
     accumulator = GradientAccumulator(model, scaler=scaler, mean=mean)
 

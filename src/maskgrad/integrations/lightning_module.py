@@ -1,4 +1,4 @@
-"""Lightning: automatic optimization, with an accumulator in the place of its division by micro-batches."""
+"""Lightning: automatic optimization, with an accumulator instead of its division by micro-batches."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from maskgrad.integrations.mean_losses import mean_and_number
 __all__ = ["LightningMixin"]
 
 _FORGOTTEN = (
-    "{name}.training_step returned a loss that went past maskgrad, and how many entries it is the mean of cannot be "
-    "known: write return self.losses(losses) with reduction='none', or return self.losses(mean, count=n)"
+    "{name}.training_step did not return self.losses(...), so it is unknown how many entries its loss is the mean of: "
+    "write return self.losses(losses) with reduction='none', or return self.losses(mean, count=n)"
 )
 
 
 class LightningMixin:
-    """Stands before ``LightningModule``: gradients are means over all losses of all micro-batches and ranks.
+    """Mixin for ``LightningModule``: gradients are means over all losses of all micro-batches and ranks.
 
-    ``training_step`` returns ``self.losses(losses)``. Lightning's loop stays: ``accumulate_grad_batches``, clipping
-    (with sparse tables), precision plugins, DDP. Epoch means are logged with :meth:`log_mean`.
+    ``training_step`` returns ``self.losses(losses)``. Lightning's loop is used with ``accumulate_grad_batches``,
+    clipping (also of sparse gradients), precision plugins and DDP. Log means of epochs with :meth:`log_mean`.
 
     Attributes:
-        mean: ``"entry"`` or ``"sequence"``, as in :class:`maskgrad.GradientAccumulator`; set it in the class.
+        mean: ``"entry"`` or ``"sequence"``, as in :class:`maskgrad.GradientAccumulator`; a class attribute.
 
     Example:
         >>> # class Net(mg.integrations.LightningMixin, lightning.LightningModule):
@@ -42,22 +42,22 @@ class LightningMixin:
 
     mean: Mean = "entry"
     _accumulator: GradientAccumulator | None = None
-    _pending: tuple[Any, Any, dict[str, Any]] | None = None
+    _registered: tuple[Any, Any, dict[str, Any]] | None = None
 
     def losses(self, losses: Any, count: Any = None, **options: Any) -> Tensor:
-        """What ``training_step`` returns: the mean loss of the micro-batch, as a number to show.
+        """Register the losses of a micro-batch; ``training_step`` returns the result.
 
         Args:
-            losses: with ``reduction="none"``, or a mean and ``count``; see
-                :meth:`maskgrad.GradientAccumulator.backward`, which is called with the same arguments.
-            count: how many entries plain losses are of.
+            losses: unreduced losses, or a mean and ``count``; see :meth:`maskgrad.GradientAccumulator.backward`, which
+                is called with the same arguments.
+            count: the number of entries of plain losses.
             options: ``mask``, ``weights``.
 
         Returns:
-            0-dim tensor; its gradient is not used.
+            The mean loss of the micro-batch, shape (); its gradient is not used.
         """
         plan, parts = parts_of(losses, count, options.get("mask"), options.get("weights"), self.mean)
-        self._pending = losses, count, options
+        self._registered = losses, count, options
         shown: Any = 0
         for weight, part in zip(plan.weights, parts, strict=True):
             if part.loss is not None and not part.nothing_counts:
@@ -66,22 +66,22 @@ class LightningMixin:
         return found.detach().requires_grad_()
 
     def log_mean(self, name: str, losses: Any, count: Any = None, **options: Any) -> None:
-        """Log the mean over all entries of an epoch; ``sync_dist=True``: of all ranks.
+        """Log the mean over all entries of an epoch; with ``sync_dist=True``, of all ranks.
 
         Args:
-            name: the key.
-            losses: any masked values, or a plain tensor with ``count``, or a mean and its ``count``.
-            count: how many entries ``losses`` are of.
-            options: of ``LightningModule.log``, without ``batch_size``, ``on_step`` and ``on_epoch``.
+            name: the key to log.
+            losses: masked values, or a plain tensor with ``count``, or a mean and its ``count``.
+            count: the number of entries of ``losses``.
+            options: those of ``LightningModule.log``, except ``batch_size``, ``on_step``, ``on_epoch``, ``reduce_fx``.
 
         Raises:
-            ValueError: the number of entries is unknown, or an option decides what this method decides.
+            ValueError: the number of entries is unknown, or one of these options is given.
         """
         decided = {"batch_size", "on_step", "on_epoch", "reduce_fx"} & set(options)
         if decided:
             raise ValueError(
-                f"log_mean: {', '.join(sorted(decided))} cannot be given, because the mean is that of an epoch, by its "
-                "entries; use self.log for anything else"
+                f"log_mean: {', '.join(sorted(decided))} cannot be given, because it logs the mean over all entries "
+                "of an epoch; use self.log for anything else"
             )
         value, number = mean_and_number(losses, count)
         if options.get("sync_dist"):  # Lightning divides weights by the number of ranks, rounding down
@@ -93,29 +93,41 @@ class LightningMixin:
     def on_train_start(self) -> None:
         """Make the accumulator, before the first forward pass."""
         super().on_train_start()  # type: ignore[misc]
-        self._begin()
+        trainer: Any = self.trainer  # type: ignore[attr-defined]
+        if not self.automatic_optimization:  # type: ignore[attr-defined]
+            raise RuntimeError(
+                f"{type(self).__name__} has automatic_optimization=False: use "
+                "mg.GradientAccumulator(self.trainer.model) in its training_step instead of LightningMixin"
+            )
+        strategy = trainer.strategy
+        if strategy.handles_gradient_accumulation:
+            raise RuntimeError(
+                f"{type(strategy).__name__} accumulates gradients by itself; use strategy='ddp', or one device"
+            )
+        scaler = getattr(strategy.precision_plugin, "scaler", None)
+        self._accumulator = GradientAccumulator(strategy.model, scaler=scaler, mean=self.mean)
 
     def on_train_end(self) -> None:
-        """Let go of it."""
+        """Delete the accumulator."""
         super().on_train_end()  # type: ignore[misc]
-        self._accumulator = self._pending = None
+        self._accumulator = self._registered = None
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Propagate what :meth:`losses` was given, in the place of its mean divided by the number of micro-batches."""
-        pending, self._pending = self._pending, None
-        if pending is None:
+        """Run the backward pass of what :meth:`losses` has registered."""
+        registered, self._registered = self._registered, None
+        if registered is None:
             raise RuntimeError(_FORGOTTEN.format(name=type(self).__name__))
         if self._accumulator is None:
             raise RuntimeError(
-                f"{type(self).__name__}.on_train_start was replaced: call super().on_train_start() in it"
+                f"{type(self).__name__}.on_train_start is overridden: call super().on_train_start() in it"
             )
-        losses, count, options = pending
+        losses, count, options = registered
         self._accumulator.backward(losses, count, **options)
 
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
     ) -> None:
-        """Divide after the last micro-batch, before anything is unscaled or clipped."""
+        """Divide gradients after the last micro-batch, before they are unscaled and clipped."""
 
         def closure() -> Any:
             found = None if optimizer_closure is None else optimizer_closure()
@@ -131,7 +143,7 @@ class LightningMixin:
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip sparse gradients together with dense ones, merged first."""
+        """Clip sparse gradients together with dense ones."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
         sparse = any(param.grad is not None and param.grad.layout != torch.strided for param in params)
         if not sparse or not gradient_clip_val:
@@ -140,18 +152,3 @@ class LightningMixin:
             clip_grad_value_(params, gradient_clip_val)
         else:
             clip_grad_norm_(params, gradient_clip_val)
-
-    def _begin(self) -> None:
-        trainer: Any = self.trainer  # type: ignore[attr-defined]
-        if not self.automatic_optimization:  # type: ignore[attr-defined]
-            raise RuntimeError(
-                f"{type(self).__name__} has automatic_optimization=False, and its loop is its own: use "
-                "mg.GradientAccumulator(self.trainer.model) in it instead of LightningMixin"
-            )
-        strategy = trainer.strategy
-        if strategy.handles_gradient_accumulation:
-            raise RuntimeError(
-                f"{type(strategy).__name__} accumulates gradients by itself; use strategy='ddp', or one device"
-            )
-        scaler = getattr(strategy.precision_plugin, "scaler", None)
-        self._accumulator = GradientAccumulator(strategy.model, scaler=scaler, mean=self.mean)

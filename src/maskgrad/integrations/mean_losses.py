@@ -1,4 +1,4 @@
-"""What trainers show of losses: their mean, and the number of entries that it weighs."""
+"""What trainers log of losses: their mean, and the number of entries as its weight."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["mean_and_number"]
 
 @torch.no_grad()
 def mean_and_number(losses: Any, count: Any = None) -> tuple[Tensor, int]:
-    """The mean over what counts, in at least float32, and how much that is; 0 if it is nothing.
+    """The mean over specified entries, in at least float32, and their number; (0, 0) if there is none.
 
     Raises:
-        TypeError: ``losses`` is no tensor.
-        ValueError: their number is unknown.
+        TypeError: ``losses`` is not a tensor.
+        ValueError: the number of entries is unknown.
     """
     if isinstance(losses, MaskedTensor):
         number = int(losses.num_specified())
@@ -28,7 +28,7 @@ def mean_and_number(losses: Any, count: Any = None) -> tuple[Tensor, int]:
         raise TypeError(f"losses must be a tensor or a MaskedTensor, found {type(losses).__name__}")
     if count is None:
         raise ValueError(
-            f"losses are a plain tensor of shape {tuple(losses.shape)}, and how many entries count is unknown: pass "
+            f"losses are a plain tensor of shape {tuple(losses.shape)}, so how many entries count is unknown: pass "
             "count=, or masked losses"
         )
     number = int(count)

@@ -15,15 +15,15 @@ __all__ = ["SkorchMixin"]
 
 
 class SkorchMixin:
-    """Stands before a net of skorch: masked data, micro-batches, and losses of an epoch that count entries.
+    """Mixin for nets of skorch: masked data, micro-batches, and losses of an epoch that are means over entries.
 
-    The criterion is one of PyTorch's with ``criterion__reduction="none"``. Inputs and targets are MaskedTensors of any
-    layout, or plain, where every entry counts. Callbacks that clip are called once a step, when gradients are complete.
-    The mean of an epoch without any target is NaN.
+    The criterion is one of PyTorch's, with ``criterion__reduction="none"``. Inputs and targets are MaskedTensors of any
+    layout, or plain tensors, of which every entry counts. Callbacks that clip gradients are called once a step, when
+    gradients are complete. The mean of an epoch without any target is NaN.
 
     Attributes:
-        accumulate_batches: how many batches make a step; the last step of an epoch has what is left. Set it in the
-            class.
+        accumulate_batches: number of batches of a step; the last step of an epoch has the remaining ones. A class
+            attribute.
 
     Raises:
         ValueError: the criterion reduces, or an array of predictions would have unspecified entries.
@@ -43,23 +43,23 @@ class SkorchMixin:
     _number = 0
 
     def infer(self, x: Any, **fit_params: Any) -> Any:
-        """What the module makes of a batch, MaskedTensors in it included."""
+        """The module's output for a batch, which may contain MaskedTensors."""
         return super().infer(_prepared(x, self.device), **fit_params)  # type: ignore[misc, attr-defined]
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """The mean over entries, as a number to show; 0 if there is none."""
+        """The mean over entries, for the history; 0 if there is none."""
         y_true = _prepared(y_true, self.device)  # type: ignore[attr-defined]
         self._losses = super().get_loss(y_pred, y_true, *args, **kwargs)  # type: ignore[misc]
         if not self._losses.ndim:
             raise ValueError(
-                "SkorchMixin: the criterion reduces, and how many entries it counted is unknown; give the net "
+                "SkorchMixin: the criterion reduces, so the number of its entries is unknown; give the net "
                 'criterion__reduction="none"'
             )
         mean, self._number = mean_and_number(self._losses, self._losses.numel())
         return mean
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """Propagate the losses of a batch."""
+        """Forward and backward pass of a batch."""
         self._set_training(True)  # type: ignore[attr-defined]
         x, y = batch
         y_pred = self.infer(x, **fit_params)
@@ -72,7 +72,7 @@ class SkorchMixin:
         return {"loss": loss, "y_pred": y_pred}
 
     def train_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """Propagate, and step with the last batch of a step."""
+        """Forward and backward pass, and a step after the last batch of a step."""
         if not self._waiting:
             self._zero_grad_optimizer()  # type: ignore[attr-defined]
         step = self.train_step_single(batch, **fit_params)
@@ -82,19 +82,19 @@ class SkorchMixin:
         return step
 
     def run_single_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """An epoch, and the step of what was left."""
+        """An epoch, and a step of the remaining batches."""
         super().run_single_epoch(*args, **kwargs)  # type: ignore[misc]
         if self._waiting:
             self._finish(None)
         self._accumulator = self._losses = None  # nets are pickled
 
     def on_batch_end(self, net: Any, *args: Any, training: bool = False, **kwargs: Any) -> None:
-        """Let the epoch's mean weigh a batch by its entries."""
+        """Weight a batch by its entries in the epoch's mean."""
         super().on_batch_end(net, *args, training=training, **kwargs)  # type: ignore[misc]
         self.history.record_batch(f"{'train' if training else 'valid'}_batch_size", self._number)  # type: ignore[attr-defined]
 
     def on_epoch_end(self, net: Any, *args: Any, **kwargs: Any) -> None:
-        """A mean of nothing is NaN, for which skorch would divide by zero."""
+        """Make the mean of nothing NaN, where skorch would divide by zero."""
         for kind in ("train", "valid"):
             seen = [row for row in self.history[-1]["batches"] if f"{kind}_batch_size" in row]  # type: ignore[attr-defined]
             if seen and not any(row[f"{kind}_batch_size"] for row in seen):
@@ -116,9 +116,9 @@ class SkorchMixin:
 
 
 def _prepared(data: Any, device: Any) -> Any:
-    """A batch in which MaskedTensors pass for what skorch leaves as it is."""
+    """A batch whose MaskedTensors skorch does not convert."""
     if isinstance(data, MaskedTensor):
-        return _AsItIs(data.to(device))
+        return _Unconverted(data.to(device))
     if type(data) is dict:
         return {name: _prepared(part, device) for name, part in data.items()}
     if type(data) in (list, tuple):
@@ -127,19 +127,19 @@ def _prepared(data: Any, device: Any) -> Any:
 
 
 def _whole(y_pred: Any) -> Any:
-    """Predictions as skorch turns them into arrays, in which nothing can be missing."""
+    """Predictions for an array, in which nothing can be missing."""
     if not isinstance(y_pred, MaskedTensor):
         return y_pred
     if not bool(y_pred.mask.all()):
         raise ValueError(
-            "SkorchMixin: an array of predictions has no place for entries that are unspecified, as these are in part; "
-            "net.forward(X) gives them as MaskedTensors"
+            "SkorchMixin: some predictions are unspecified, and an array has no place for entries that are "
+            "unspecified; net.forward(X) returns MaskedTensors"
         )
     return y_pred.filled(False)
 
 
-class _AsItIs:
-    """What skorch takes for an encoding of a tokenizer, which turns itself into tensors."""
+class _Unconverted:
+    """Looks to skorch like an encoding of a tokenizer, which converts itself to tensors."""
 
     def __init__(self, given: MaskedTensor) -> None:
         self._given = given

@@ -1,4 +1,4 @@
-"""Features of tokenized texts as batches of MaskedTensors: a collator for trainers and data loaders."""
+"""Collates tokenized texts to batches of MaskedTensors, for trainers and data loaders."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from maskgrad.masked_tensor.storage import to_dense
 
 __all__ = ["TokenCollator", "plain_tokens"]
 
-#: Where tokens of each field are not specified, models of transformers expect this.
+#: What models of transformers expect in the place of unspecified tokens.
 FILLERS = {"labels": -100}
-#: What a model of transformers is told instead of a mask.
+#: The name of the mask that models of transformers take.
 MASK = "attention_mask"
 
 
 @dataclass
 class TokenCollator:
-    """Puts tokenized samples together, padding under a mask: a ``data_collator`` or ``collate_fn``.
+    """Collates tokenized samples, with masked padding: a ``data_collator`` or ``collate_fn``.
 
     Args:
-        layout: ``torch.strided`` for padding under a Boolean mask, ``torch.jagged`` for none.
-        ignore_index: labels of this value are unspecified.
+        layout: ``torch.strided`` for padding under a Boolean mask, ``torch.jagged`` for no padding.
+        ignore_index: labels with this value are unspecified.
 
-    ``input_ids`` and all other fields with something for each token become MaskedTensors ``(B, T)`` of one pattern.
-    ``attention_mask`` is left out: a token that it has 0 for is unspecified. ``labels`` are unspecified also where they
-    are ``ignore_index``; these have a Boolean mask then. Everything else is stacked.
+    ``input_ids`` and all other fields with one entry for each token become MaskedTensors ``(B, T)`` of one pattern.
+    ``attention_mask`` is left out: tokens for which it is 0 are unspecified. ``labels`` are also unspecified where they
+    are ``ignore_index``; they have a Boolean mask then. Everything else is stacked.
 
     Raises:
         KeyError: a sample has no ``input_ids``.
@@ -57,16 +57,16 @@ class TokenCollator:
                 raise KeyError(
                     f"TokenCollator: each sample must have 'input_ids', found {', '.join(map(repr, one)) or 'none'}"
                 )
-        for name in samples[0]:  # an empty list says nothing of its dtype
-            told = [
+        for name in samples[0]:  # an empty list has no dtype
+            dtypes = [
                 one[name].dtype for one in samples if isinstance(one.get(name), Tensor) and one[name].numel()
             ]
             for one in samples:
                 if isinstance(one.get(name), Tensor) and not one[name].numel():
-                    one[name] = one[name].to(told[0] if told else torch.int64)
+                    one[name] = one[name].to(dtypes[0] if dtypes else torch.int64)
         names = [name for name in samples[0] if _of_tokens(name, samples)]
         rest = [name for name in samples[0] if name not in names]
-        if MASK in names:  # padding of samples that were padded already
+        if MASK in names:  # samples may be padded already
             kept = [one[MASK] != 0 for one in samples]
             for one, keep in zip(samples, kept, strict=True):
                 one |= {name: one[name][keep] for name in names}
@@ -83,10 +83,10 @@ class TokenCollator:
 
 
 def plain_tokens(batch: Mapping[str, Any], padding: int, keep: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A batch as models of transformers take it: padded, with an attention mask, labels -100 where unspecified.
+    """A batch for models of transformers: padded, with an attention mask, unspecified labels -100.
 
     Raises:
-        ValueError: labels, or embeddings, are masked numbers, for which there is no such value.
+        ValueError: labels or embeddings are masked floating-point numbers, for which there is no such value.
     """
     found = {}
     for name, part in batch.items():
@@ -95,8 +95,8 @@ def plain_tokens(batch: Mapping[str, Any], padding: int, keep: tuple[str, ...] =
             continue
         if part.dtype.is_floating_point:
             raise ValueError(
-                f"TrainerMixin: {name!r} are masked numbers, and a model of transformers knows no mask for them; give "
-                "the Trainer a compute_loss_func for labels, or write the model on MaskedTensors"
+                f"TrainerMixin: {name!r} are masked numbers, for which a model of transformers takes no mask; pass "
+                "compute_loss_func= to the Trainer for labels, or write the model for MaskedTensors"
             )
         if name == "input_ids" and MASK not in batch:
             found[MASK] = part.mask.long()

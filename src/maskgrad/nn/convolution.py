@@ -1,9 +1,9 @@
-"""Convolutions that keep the lengths of padded sequences, or close holes, as they are told."""
+"""Convolutions that keep the lengths of padded sequences, or fill holes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import nn
@@ -13,14 +13,13 @@ from maskgrad.nn.functional import Rule, check_rule
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d"]
 
-
 DOC = r"""
 
     .. math:: y_o = b + \sum_t w_t\, x_{{s o - p + d t}} \quad \text{{over the products whose factors are specified}}
 
     Args:
-        specified: ``"center"`` (default): with half a window of padding, a padded {kind} keeps its size, and gives the
-            numbers that it gives alone. ``"any"``, as torch's module, or ``"all"``: see
+        specified: ``"center"`` (default): with half a window of padding, a padded {kind} keeps its size, and the result
+            is that of the {kind} alone. ``"any"``, as torch's module, or ``"all"``: see
             :func:`maskgrad.nn.functional.{function}`.
         args, kwargs: those of ``torch.nn.{name}``.
 
@@ -41,25 +40,9 @@ DOC = r"""
     Source: as :func:`maskgrad.nn.functional.{function}`.
     """
 
-T = TypeVar("T", bound="type[_Choosing]")
-
-
-def _documented(kind: str) -> Callable[[T], T]:
-    """Append what is said alike of the three classes; ``kind`` is what they take."""
-
-    def complete(layer: T) -> T:
-        name = layer.__name__
-        shape = "1, " * (int(name[4]) + 1) + "6"
-        layer.__doc__ = f"{layer.__doc__}" + DOC.format(
-            name=name, kind=kind, function=name.lower(), shape=shape
-        )
-        return layer
-
-    return complete
-
 
 class _Choosing(nn.Module):
-    """What the three classes share: a rule, and a convolution that knows it."""
+    """What the three classes share: ``specified``, and a convolution that has it."""
 
     function: ClassVar[Callable[..., Any]]
     specified: Rule
@@ -84,26 +67,27 @@ class _Choosing(nn.Module):
         return type(self).function(input, weight, bias, *options, specified=self.specified)
 
     def extra_repr(self) -> str:
-        """That of PyTorch, and the rule."""
+        """That of PyTorch, and ``specified``."""
         return f"{super().extra_repr()}, specified={self.specified!r}"
 
+    def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if kind:  # one of the three
+            name = cls.__name__
+            shape = "1, " * (int(name[4]) + 1) + "6"
+            function = getattr(functional, name.lower())
+            cls.function = staticmethod(function)
+            about = DOC.format(name=name, kind=kind, function=name.lower(), shape=shape)
+            cls.__doc__ = f"{cls.__doc__}{about}"
 
-@_documented("sequence")
-class Conv1d(_Choosing, nn.Conv1d):
+
+class Conv1d(_Choosing, nn.Conv1d, kind="sequence"):
     """``torch.nn.Conv1d``, with a choice of which entries of the result are specified."""
 
-    function = staticmethod(functional.conv1d)
 
-
-@_documented("image")
-class Conv2d(_Choosing, nn.Conv2d):
+class Conv2d(_Choosing, nn.Conv2d, kind="image"):
     """``torch.nn.Conv2d``, with a choice of which entries of the result are specified."""
 
-    function = staticmethod(functional.conv2d)
 
-
-@_documented("volume")
-class Conv3d(_Choosing, nn.Conv3d):
+class Conv3d(_Choosing, nn.Conv3d, kind="volume"):
     """``torch.nn.Conv3d``, with a choice of which entries of the result are specified."""
-
-    function = staticmethod(functional.conv3d)

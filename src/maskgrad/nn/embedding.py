@@ -7,57 +7,51 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.nn.lookup import LookupTable, dense_gradient_needed, rows_and_columns
-from maskgrad.nn.padded_lookup import (
-    checked_capacity,
-    keeps_slots,
-    padded_lookup,
-    renormalized,
-)
-from maskgrad.nn.sparse_lookup import sparse_lookup
+from maskgrad.nn.lookup import LookupTable, has_sparse_gradient
+from maskgrad.nn.padded_lookup import has_padded_gradient, padded_lookup, renormalize, sparse_lookup
 
 __all__ = ["Embedding"]
 
 
 class Embedding(LookupTable, torch.nn.Embedding):
-    r"""A table of vectors, one looked up for each index; rows are up to date when they are read.
+    r"""A lookup table that stores a vector for each index; rows are up to date when they are read.
 
     .. math:: y_{i} = W_{x_i}
 
-    It is ``torch.nn.Embedding``, with two differences. Its gradient is sparse unless told otherwise, so that a step of
-    ``mg.optim`` costs what was looked up. And if its optimizer has ``unspecified="zero"``, which moves rows without
-    a gradient when they are next needed, it is the table that says when: before a look-up, for its rows; before it
-    is saved, loaded, copied, pickled or converted, for all. Whoever reads or writes ``weight`` directly calls
-    ``flush()`` first.
+    It is ``torch.nn.Embedding``, with two differences. Its gradient is sparse by default, so that the cost of a step of
+    ``mg.optim`` is proportional to what was looked up. And if its optimizer has ``unspecified="zero"``, which updates
+    rows without a gradient when they are next needed, rows are brought up to date before they are looked up, and all of
+    them before the table is saved, loaded, copied, pickled or converted. Call ``flush()`` before you read or write
+    ``weight`` directly.
 
     Args:
-        num_embeddings: number of rows.
-        embedding_dim: size of a row.
-        padding_idx: a row that gets no gradient, and starts with zeros; may be negative.
-        max_norm: rows are scaled down to this norm, in place, when they are looked up.
-        norm_type: which norm.
+        num_embeddings: size of the dictionary, the number of rows.
+        embedding_dim: size of each vector.
+        padding_idx: index of a row that gets no gradient, and is initialized with zeros; may be negative.
+        max_norm: rows with a larger norm are renormalized, in place, when they are looked up.
+        norm_type: the p of the p-norm for ``max_norm``.
         scale_grad_by_freq: divide a row's gradient by how often it was looked up; needs a dense gradient.
         sparse: whether the gradient of ``weight`` is a COO tensor; None: yes, unless ``scale_grad_by_freq``.
-        device: where the table is made.
+        device: device of the table.
         dtype: floating-point or complex.
-        capacity: keep the gradient in so many slots instead, a :class:`maskgrad.PaddedRows` of constant size that is
-            attached to ``weight`` (:func:`maskgrad.attach_gradient`): for graphs that must not be compiled again. As
-            many as there are look-ups between two steps always suffice, and so do ``num_embeddings``. On a device
-            without sparse tensors (XLA) None means one slot per look-up.
+        capacity: the gradient is a :class:`maskgrad.PaddedRows` of so many rows instead, attached to ``weight``
+            (:func:`maskgrad.attach_gradient`): its size is constant, for graphs that must not be compiled again. The
+            number of look-ups between two steps always suffices, and so does ``num_embeddings``. On a device without
+            sparse tensors (XLA) None means one row for each look-up.
 
     Shapes: indices, int32 or int64, of any shape ``(*)`` give ``(*, embedding_dim)``.
 
     Gradient:
-        COO rows, one per look-up; duplicates are merged by the optimizer. With a ``capacity`` they are attached by
-        ``backward()`` (:func:`maskgrad.attach_gradient` says what that means for ``.grad``); where the weight is no
-        leaf, or under ``torch.func``, it is dense. Sparse gradients of half-precision tables on a CPU are gathered in
-        float32 (``weight.grad_dtype``), because PyTorch cannot add up two of them otherwise.
+        COO rows, one per look-up; duplicates are merged by the optimizer. With a ``capacity``, padded rows are attached
+        by ``backward()`` (see :func:`maskgrad.attach_gradient`); if the weight is not a leaf, or under ``torch.func``,
+        the gradient is dense. Sparse gradients of half-precision tables on a CPU are accumulated in float32
+        (``weight.grad_dtype``), because PyTorch cannot add two of them otherwise.
 
     Raises:
-        TypeError: ``capacity`` is no integer.
+        TypeError: ``capacity`` is not an integer.
         ValueError: ``sparse=True`` or a ``capacity`` with ``scale_grad_by_freq=True``, or a ``capacity`` with
-            ``sparse=False`` or below 1; in a look-up or a backward pass, more rows than there is a slot for.
-        IndexError: in a look-up, an index outside the table.
+            ``sparse=False`` or below 1; in a look-up or a backward pass, more rows than ``capacity``.
+        IndexError: in a look-up, an index is outside the table.
 
     Dense equivalent: ``torch.nn.Embedding`` under the optimizer of ``torch.optim``.
 
@@ -91,20 +85,21 @@ class Embedding(LookupTable, torch.nn.Embedding):
         dtype: torch.dtype | None = None,
         capacity: int | None = None,
     ) -> None:
-        reason = "scale_grad_by_freq=True" if scale_grad_by_freq else None
-        dense = dense_gradient_needed(sparse, reason)
+        sparse = has_sparse_gradient(
+            sparse, capacity, "scale_grad_by_freq=True" if scale_grad_by_freq else None
+        )
         torch.nn.Embedding.__init__(
             self, num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq,
-            not dense and capacity is None, _weight, _freeze, device, dtype,
+            sparse, _weight, _freeze, device, dtype,
         )  # fmt: skip
-        self.capacity = checked_capacity(capacity, dense, reason or "sparse=False")
+        self.capacity = capacity
         self._register()
 
     def forward(self, input: Tensor) -> Tensor:
-        """Look up; ``input`` holds indices."""
+        """Look up the rows with these indices."""
         input = self._ready(input)
-        if keeps_slots(self, input):
-            renormalized(self, input)
+        if has_padded_gradient(self, input):
+            renormalize(self, input)
             found = padded_lookup(self, input, self.padding_idx)
             self._looked_up()
             return found
@@ -128,16 +123,15 @@ class Embedding(LookupTable, torch.nn.Embedding):
         sparse: bool | None = None,
         capacity: int | None = None,
     ) -> Embedding:
-        """A table with given rows, which it shares; frozen unless told otherwise.
+        """Create a table from ``embeddings`` (rows, columns), whose memory it shares; not trained if ``freeze``.
 
-        Args are those of the class.
+        The other arguments are those of the class.
 
         Raises:
             ValueError: ``embeddings`` is not two-dimensional.
         """
-        rows, columns = rows_and_columns(embeddings)
-        return cls(
-            rows, columns, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
-            scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, _weight=embeddings, _freeze=freeze,
-            capacity=capacity,
+        table: Embedding = cls._pretrained(
+            embeddings, freeze, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
+            scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, capacity=capacity,
         )  # fmt: skip
+        return table

@@ -7,51 +7,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.nn.lookup import LookupTable, dense_gradient_needed, rows_and_columns
-from maskgrad.nn.padded_lookup import (
-    checked_capacity,
-    keeps_slots,
-    padded_bags,
-    renormalized,
-)
+from maskgrad.nn.lookup import LookupTable, has_sparse_gradient
+from maskgrad.nn.padded_lookup import has_padded_gradient, padded_bags, renormalize
 
 __all__ = ["EmbeddingBag"]
 
 
 class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
-    r"""Sums, means or maxima of bags of rows of a table; rows are up to date when they are read.
+    r"""Computes sums, means or maxima of bags of rows of a table; rows are up to date when they are read.
 
     .. math:: y_b = \sum_{i \in b} w_i\, W_{x_i}, \qquad \frac{1}{|b|} \sum_{i \in b} W_{x_i} \quad\text{or}\quad
               \max_{i \in b} W_{x_i}
 
-    To ``torch.nn.EmbeddingBag`` as :class:`maskgrad.nn.Embedding` is to ``torch.nn.Embedding``.
+    It differs from ``torch.nn.EmbeddingBag`` as :class:`maskgrad.nn.Embedding` does from ``torch.nn.Embedding``.
 
     Args:
-        num_embeddings: number of rows.
-        embedding_dim: size of a row.
-        max_norm: rows are scaled down to this norm, in place, when they are looked up.
-        norm_type: which norm.
+        num_embeddings: size of the dictionary, the number of rows.
+        embedding_dim: size of each vector.
+        max_norm: rows with a larger norm are renormalized, in place, when they are looked up.
+        norm_type: the p of the p-norm for ``max_norm``.
         scale_grad_by_freq: divide a row's gradient by how often it was looked up; needs a dense gradient.
         mode: ``"sum"``, ``"mean"`` or ``"max"``; the last needs a dense gradient.
         sparse: whether the gradient of ``weight`` is a COO tensor; None: yes, where that is possible.
         include_last_offset: ``offsets`` ends with the number of indices.
-        padding_idx: a row that belongs to no bag, and starts with zeros; may be negative.
-        device: where the table is made.
+        padding_idx: index of a row that belongs to no bag, and is initialized with zeros; may be negative.
+        device: device of the table.
         dtype: floating-point.
-        capacity: keep the gradient in so many slots, as in :class:`maskgrad.nn.Embedding`. The rows of all bags are
+        capacity: number of padded rows of the gradient, as in :class:`maskgrad.nn.Embedding`. The rows of all bags are
             then in memory at once.
 
     Shapes: indices (B, N), or (N,) with ``offsets`` (B,), give (B, embedding_dim); ``per_sample_weights`` have the
     shape of the indices.
 
     Gradient:
-        COO rows, one per index, or slots with a ``capacity``; and for ``per_sample_weights``. Of half-precision tables
-        on a CPU in float32, as in :class:`Embedding`.
+        COO rows, one per index, or padded rows with a ``capacity``; and for ``per_sample_weights``. In float32 for
+        half-precision tables on a CPU, as in :class:`Embedding`.
 
     Raises:
-        TypeError: ``capacity`` is no integer.
+        TypeError: ``capacity`` is not an integer.
         ValueError: ``sparse=True`` or a ``capacity`` with ``scale_grad_by_freq=True`` or ``mode="max"``, or a
-            ``capacity`` with ``sparse=False`` or below 1; in a look-up or a backward pass, more rows than slots.
+            ``capacity`` with ``sparse=False`` or below 1; in a look-up or a backward pass, more rows than ``capacity``.
 
     Dense equivalent: ``torch.nn.EmbeddingBag`` under the optimizer of ``torch.optim``.
 
@@ -80,12 +75,12 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         capacity: int | None = None,
     ) -> None:
         reason = "scale_grad_by_freq=True" if scale_grad_by_freq else 'mode="max"' if mode == "max" else None
-        dense = dense_gradient_needed(sparse, reason)
+        sparse = has_sparse_gradient(sparse, capacity, reason)
         torch.nn.EmbeddingBag.__init__(
             self, num_embeddings, embedding_dim, max_norm, norm_type, scale_grad_by_freq, mode,
-            not dense and capacity is None, _weight, include_last_offset, padding_idx, device, dtype,
+            sparse, _weight, include_last_offset, padding_idx, device, dtype,
         )  # fmt: skip
-        self.capacity = checked_capacity(capacity, dense, reason or "sparse=False")
+        self.capacity = capacity
         self._register()
 
     def forward(
@@ -93,8 +88,8 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
     ) -> Tensor:
         """Look up and reduce; the arguments are those of ``torch.nn.EmbeddingBag``."""
         input = self._ready(input)
-        if keeps_slots(self, input):
-            renormalized(self, input)
+        if has_padded_gradient(self, input):
+            renormalize(self, input)
             found = padded_bags(self, input, offsets, per_sample_weights)
         else:
             found = super().forward(input, offsets, per_sample_weights)
@@ -115,18 +110,10 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         padding_idx: int | None = None,
         capacity: int | None = None,
     ) -> EmbeddingBag:
-        """A table with given rows, which it shares; frozen unless told otherwise.
-
-        Args are those of the class.
-
-        Raises:
-            ValueError: ``embeddings`` is not two-dimensional.
-        """
-        rows, columns = rows_and_columns(embeddings)
-        bag = cls(
-            rows, columns, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq,
-            mode=mode, sparse=sparse, _weight=embeddings, include_last_offset=include_last_offset,
-            padding_idx=padding_idx, capacity=capacity,
+        """Create a table from given rows, whose memory it shares; see :meth:`maskgrad.nn.Embedding.from_pretrained`."""
+        bag: EmbeddingBag = cls._pretrained(
+            embeddings, freeze, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq,
+            mode=mode, sparse=sparse, include_last_offset=include_last_offset, padding_idx=padding_idx,
+            capacity=capacity,
         )  # fmt: skip
-        bag.weight.requires_grad = not freeze
         return bag

@@ -23,18 +23,18 @@ DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the 
         weight: floating point, shape (C_out, C_in / groups, {taps}).
         bias: floating point, shape (C_out,); None: none.
         stride: s, from one window to the next, in entries; an integer, or one for each dimension.
-        padding: p, how many zeros are put on either side; likewise, or ``"same"`` or ``"valid"``.
+        padding: p, the number of zeros on both sides; likewise, or ``"same"`` or ``"valid"``.
         dilation: d, from one entry of a window to the next; likewise.
-        groups: how many blocks the channels are divided into.
+        groups: the number of blocks of channels.
         specified: which entries of the result are specified:
 
-            - ``"any"``: those with a product, as with PyTorch's own function on a MaskedTensor. Holes close, and a
-              padded sequence grows by half a window.
+            - ``"any"``: those with at least one product, as with PyTorch's own function on a MaskedTensor. Holes are
+              filled, and a padded sequence grows by half a window.
             - ``"center"``: those of which also the entry in the middle of the window (of two, the first) is specified
-              in any channel of the group. With half a window of padding, a padded sequence keeps its length and gives
-              the numbers that it gives alone. A middle outside of the data asks for nothing.
-            - ``"all"``: those of which all products are. Without padding, a padded sequence gives the numbers that it
-              gives alone.
+              in any channel of the group. With half a window of padding, a padded sequence keeps its length, and the
+              result is that of the sequence alone. A middle outside of the data is not required.
+            - ``"all"``: those of which all products are specified. Without padding, the result of a padded sequence is
+              that of the sequence alone.
 
     Returns:
         MaskedTensor (N, C_out, {sizes}); a plain tensor if no operand is masked.
@@ -63,7 +63,7 @@ DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the 
 
 
 def check_rule(specified: object) -> None:
-    """Refuse what is none of the three rules."""
+    """ValueError unless ``specified`` is one of the three rules."""
     if specified not in get_args(Rule):
         raise ValueError(f"specified must be 'any', 'center' or 'all', found {specified!r}")
 

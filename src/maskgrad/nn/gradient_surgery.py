@@ -1,4 +1,4 @@
-"""Modules that change nothing on the way forward: they mask the gradient, or turn it round."""
+"""Modules that are the identity in the forward pass: they mask the gradient, or reverse it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MaskGradient", "ReverseGradient"]
 
 
 class MaskGradient(nn.Module):
-    """Passes its input on; back through it passes the gradient only where a mask is True.
+    """The identity, whose gradient passes only where a mask is True.
 
     Args:
         mask: Boolean tensor that broadcasts to the inputs, True = the gradient passes. A buffer: it moves with the
@@ -46,7 +46,7 @@ class MaskGradient(nn.Module):
         self.register_buffer("mask", mask)
 
     def forward(self, x: Tensor | MaskedTensor) -> Any:
-        """``x`` with its gradient masked."""
+        """``x``, with its gradient masked."""
         return mask_gradient(x, self.mask)
 
     def extra_repr(self) -> str:
@@ -55,16 +55,16 @@ class MaskGradient(nn.Module):
 
 
 class ReverseGradient(nn.Module):
-    """Passes its input on; back through it passes the gradient with the opposite sign.
+    """The identity, whose gradient has the opposite sign: a gradient reversal layer.
 
-    What stands before it learns to make worse what stands after it. ``layer.scale.fill_(s)`` changes the strength at
-    any time, without a recompilation under ``torch.compile``, for it is a buffer.
+    Layers before it are trained to maximize what layers after it minimize. ``scale`` is a buffer:
+    ``layer.scale.fill_(s)`` changes it at any time, without a recompilation under ``torch.compile``.
 
     Args:
-        scale: finite number by which the gradient is multiplied on top.
+        scale: finite number by which the gradient is also multiplied.
 
     Raises:
-        TypeError: ``scale`` is no number.
+        TypeError: ``scale`` is not a number.
         ValueError: ``scale`` is not finite.
 
     Example:

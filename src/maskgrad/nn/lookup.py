@@ -1,7 +1,7 @@
 """Tables whose rows are brought up to date before they are read.
 
-An optimizer with ``unspecified="zero"`` moves rows without a gradient when they are next needed. A table of this
-kind says when: rows that are looked up, and everything before the table is saved, loaded, copied or converted.
+An optimizer with ``unspecified="zero"`` updates rows without a gradient when they are next needed: those that are
+looked up, and all of them before the table is saved, loaded, copied or converted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from torch import Tensor
 
 from maskgrad.gradients.attached import grad_dtype, replace_gradient, set_grad_dtype
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.optim.lazy.catch_up import bring_up_to_date
-from maskgrad.optim.lazy.rows import lazy_rows_of, release
+from maskgrad.optim.lazy.rows import bring_up_to_date, lazy_rows_of, release
 
-__all__ = ["LookupTable", "dense_gradient_needed", "rows_and_columns", "table_of"]
+__all__ = ["LookupTable", "has_sparse_gradient", "rows_and_columns", "table_of"]
 
-# Where compiled code finds a table: tensors reach it through the graph, what hangs on them does not.
+# Where compiled code finds a table: it gets tensors, but not their attributes.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
 _NUMBERS = itertools.count()
 
@@ -33,15 +32,21 @@ class LookupTable(torch.nn.Module):
     sparse: bool
     max_norm: float | None
     capacity: int | None = None
-    """How many slots the gradient has; None: it is a COO tensor, or dense."""
+    """The number of padded rows of the gradient; None: it is a COO tensor, or dense."""
 
     def extra_repr(self) -> str:
-        """As PyTorch writes it, and the capacity."""
+        """That of PyTorch, and ``capacity``."""
         return super().extra_repr() + ("" if self.capacity is None else f", capacity={self.capacity}")
 
     def flush(self) -> None:
-        """Bring every row up to date, before the weight is read or written as a whole. Others' rows are left alone."""
+        """Bring all rows up to date, before the weight is read or written as a whole."""
         bring_up_to_date(self.weight)
+
+    @classmethod
+    def _pretrained(cls, embeddings: Tensor, freeze: bool, **options: Any) -> Any:
+        table: Any = cls(*rows_and_columns(embeddings), _weight=embeddings, **options)
+        table.weight.requires_grad = not freeze
+        return table
 
     def _register(self) -> None:
         self._number = next(_NUMBERS)
@@ -49,7 +54,7 @@ class LookupTable(torch.nn.Module):
         self._gather_wide()
 
     def _gather_wide(self) -> None:
-        """Gather sparse gradients of halves in float32: on CPUs PyTorch cannot add up two in half precision."""
+        """Accumulate sparse gradients of halves in float32: on CPUs PyTorch cannot add two in half precision."""
         weight = self.weight
         if not (self.sparse and weight.is_leaf and weight.grad is None and grad_dtype(weight) is not None):
             return
@@ -59,7 +64,7 @@ class LookupTable(torch.nn.Module):
             set_grad_dtype(weight, weight.dtype)
 
     def _ready(self, rows: Tensor) -> Tensor:
-        """``rows``, to be looked up now: they are up to date. In a compiled graph this is one opaque operator."""
+        """``rows``, brought up to date before they are looked up. In a compiled graph this is one opaque operator."""
         if torch.compiler.is_compiling():
             if torch.compiler.is_exporting():
                 return rows
@@ -74,7 +79,7 @@ class LookupTable(torch.nn.Module):
         return rows
 
     def _looked_up(self) -> None:
-        """After a look-up; one that renormalises rows (``max_norm``) has written into the weight, and rightly."""
+        """After a look-up: if it has renormalized rows (``max_norm``), the weight is not taken for loaded."""
         if self.max_norm is not None and not torch.compiler.is_compiling():
             lazy = lazy_rows_of(self.weight)
             if lazy is not None:
@@ -85,7 +90,7 @@ class LookupTable(torch.nn.Module):
         super()._save_to_state_dict(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.flush()  # the optimizer's states
+        self.flush()  # for the optimizer's states
         super()._load_from_state_dict(*args, **kwargs)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
@@ -110,12 +115,12 @@ class LookupTable(torch.nn.Module):
 
 
 def table_of(number: int) -> LookupTable | None:
-    """The table that a compiled graph knows by ``number``; None if it is gone."""
+    """The table with this number, for compiled graphs; None if it was deleted."""
     return _TABLES.get(number)
 
 
 def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
-    """The shape of a whole table; ValueError if it is none."""
+    """The shape of ``embeddings``; ValueError unless it has two dimensions."""
     if embeddings.dim() != 2:
         raise ValueError(
             f"embeddings must have two dimensions, rows and columns; got shape {tuple(embeddings.shape)}"
@@ -123,19 +128,30 @@ def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
     return embeddings.shape[0], embeddings.shape[1]
 
 
-def dense_gradient_needed(sparse: bool | None, reason: str | None) -> bool:
-    """Whether the gradient has to be dense; ``sparse`` None leaves it to ``reason``, why it cannot be sparse.
+def has_sparse_gradient(sparse: bool | None, capacity: Any, reason: str | None) -> bool:
+    """Whether the gradient is a COO tensor; ``reason``: why it cannot be sparse, if there is one.
 
     Raises:
-        ValueError: ``sparse`` is True, and there is a reason against it.
+        TypeError: ``capacity`` is not an integer.
+        ValueError: ``sparse`` or ``capacity`` cannot be combined with ``reason`` or with each other.
     """
-    if sparse is None:
-        return reason is not None
     if sparse and reason is not None:
         raise ValueError(
             f"sparse=True is not available with {reason}: PyTorch has no such gradient; use sparse=False"
         )
-    return not sparse
+    dense = reason is not None if sparse is None else not sparse
+    if capacity is None:
+        return not dense
+    if not isinstance(capacity, int) or isinstance(capacity, bool):
+        raise TypeError(f"capacity must be an integer, the number of rows, found {type(capacity).__name__}")
+    if capacity < 1:
+        raise ValueError(f"capacity must be at least 1, found {capacity}")
+    if dense:
+        raise ValueError(
+            f"capacity={capacity} is for sparse gradients, which {reason or 'sparse=False'} rules out; leave one of "
+            "them out"
+        )
+    return False
 
 
 def _ready_rows(rows: Tensor, number: int) -> Tensor:
@@ -145,12 +161,8 @@ def _ready_rows(rows: Tensor, number: int) -> Tensor:
     return rows.clone()  # an operator returns no input
 
 
-def _ready_rows_fake(rows: Tensor, number: int) -> Tensor:
-    return torch.empty_like(rows)
-
-
-# The weight is no argument: PyTorch is not to know that it is written, for its value is what it should be anyway.
-# What orders this before the look-up is that the look-up takes the rows from here.
+# The weight is no argument: PyTorch need not know that it is written, for its value does not change by that.
+# This is called before the look-up, because the look-up takes the rows from here.
 torch.library.define("maskgrad::ready_rows", "(Tensor rows, SymInt number) -> Tensor")
 torch.library.impl("maskgrad::ready_rows", "default", _ready_rows)
-torch.library.register_fake("maskgrad::ready_rows", _ready_rows_fake)
+torch.library.register_fake("maskgrad::ready_rows", lambda rows, _: torch.empty_like(rows))

@@ -1,4 +1,4 @@
-"""Looking rows up with a gradient in a fixed number of slots, which no ``.grad`` holds: it is attached."""
+"""Look-ups of rows: with a gradient of padded rows, which is attached; or in one copy, with a COO gradient."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from maskgrad.semantics.embeddings import split_offsets
 
 __all__ = [
     "add_padded_gradient",
-    "checked_capacity",
-    "keeps_slots",
+    "has_padded_gradient",
     "padded_bags",
     "padded_lookup",
-    "renormalized",
+    "renormalize",
+    "sparse_lookup",
 ]
 
-
-# A compiled backward pass keeps what a gradient depends on, and nothing else. What it leaves behind elsewhere it tells
-# with a zero, which counts as the gradient of this.
+# A compiled backward pass keeps only what a gradient depends on. The operator that attaches a gradient returns a zero
+# therefore, which counts as the gradient of this.
 _EFFECT = torch.zeros((), requires_grad=True)
 _CALLS = itertools.count()
 
@@ -60,8 +59,8 @@ class _PaddedLookup(torch.autograd.Function):
             return None, None, effect, None, None, None
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "a gradient in slots cannot be differentiated again (create_graph=True); give the table sparse=False "
-                "and no capacity, or leave its weight out of the derivative"
+                "a gradient of padded rows cannot be differentiated again (create_graph=True); give the table "
+                "sparse=False and no capacity, or leave its weight out of the derivative"
             )
         add_padded_gradient(table_of(ctx.number), rows, values)
         return None, None, None, None, None, None
@@ -76,8 +75,8 @@ def _number_of_call() -> int:
 _number_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def keeps_slots(table: Any, rows: Tensor) -> bool:
-    """Whether the gradient of this look-up is kept in slots."""
+def has_padded_gradient(table: Any, rows: Tensor) -> bool:
+    """Whether the gradient of this look-up is one of padded rows."""
     weight = table.weight
     if not (weight.requires_grad and torch.is_grad_enabled()):
         return False
@@ -86,14 +85,14 @@ def keeps_slots(table: Any, rows: Tensor) -> bool:
         return False
     if compiling:
         return weight.is_leaf and not torch.compiler.is_exporting()
-    # A derivative that torch.func takes, or that goes on behind the weight, cannot be attached.
+    # It cannot be attached under torch.func, or to a weight that is not a leaf.
     return weight.is_leaf and not any(
         torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (weight, rows)
     )
 
 
-def renormalized(table: Any, rows: Tensor) -> None:
-    """Scale rows down to ``max_norm``, in place, as the look-ups of torch do."""
+def renormalize(table: Any, rows: Tensor) -> None:
+    """Renormalize rows to ``max_norm``, in place, as the look-ups of torch do."""
     if table.max_norm is not None:
         with torch.no_grad():
             torch.embedding_renorm_(
@@ -103,7 +102,7 @@ def renormalized(table: Any, rows: Tensor) -> None:
 
 def padded_lookup(table: Any, rows: Tensor, padding: int | None) -> Tensor:
     """Rows of ``table``; a backward pass attaches a :class:`maskgrad.PaddedRows` to its weight."""
-    _check_places(table, rows.numel())
+    _check_capacity(table, rows.numel())
     weight, number = table.weight, table._number
     if torch.compiler.is_compiling():
         found = _PaddedLookup.apply(weight, rows, _EFFECT, padding, number, _number_of_call())  # type: ignore[no-untyped-call]
@@ -115,7 +114,7 @@ def padded_lookup(table: Any, rows: Tensor, padding: int | None) -> Tensor:
 def padded_bags(
     table: Any, indices: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None
 ) -> Tensor:
-    """Sums or means of bags, as ``F.embedding_bag`` has them, with the gradient in slots."""
+    """Sums or means of bags, as of ``F.embedding_bag``, with a gradient of padded rows."""
     if per_sample_weights is not None:
         if indices.shape != per_sample_weights.shape:
             raise ValueError(
@@ -136,8 +135,8 @@ def padded_bags(
     if per_sample_weights is not None:
         values = values * per_sample_weights.reshape(-1, 1)
     number = len(starts) - 1
-    # How many bags have begun, without searchsorted, which PyTorch/XLA runs on the host. Nobody looks at where the last
-    # one is said to end, as in PyTorch.
+    # How many bags have begun, without searchsorted, which PyTorch/XLA runs on the host. The end of the last one is
+    # ignored, as in PyTorch.
     begun = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
     owner = (
         begun.index_add(0, starts[:-1].long(), torch.ones_like(starts[:-1], dtype=torch.int64)).cumsum(0)[:-1]
@@ -150,8 +149,8 @@ def padded_bags(
     return sums.to(found.dtype)
 
 
-def _check_places(table: LookupTable, lookups: int) -> None:
-    """ValueError if ``lookups`` may name more rows than the table has slots for."""
+def _check_capacity(table: LookupTable, lookups: int) -> None:
+    """ValueError if ``lookups`` may name more rows than the table's capacity."""
     capacity, height = table.capacity, table.weight.shape[0]
     if capacity is not None and min(lookups, height) > capacity:
         raise ValueError(
@@ -165,9 +164,9 @@ def add_padded_gradient(table: LookupTable | None, rows: Tensor, values: Tensor)
     """Add ``values`` (n, columns) at ``rows`` (n,) to the gradient attached to a table's weight.
 
     Raises:
-        ValueError: there is no place left; nothing was added.
+        ValueError: the sum has more rows than ``capacity``; nothing was added.
     """
-    if table is None:  # it is gone, and its weight with it
+    if table is None:  # it was deleted, and its weight with it
         return
     gradient = PaddedRows(rows, values.detach(), table.weight.shape)
     present = attached_gradient(table.weight)
@@ -189,33 +188,36 @@ def add_padded_gradient(table: LookupTable | None, rows: Tensor, values: Tensor)
     keep_attached(table.weight, gradient)
 
 
-def checked_capacity(capacity: Any, dense: bool, reason: str) -> int | None:
-    """``capacity`` as a number of slots, or None.
+class _SparseLookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rows: Tensor, padding: int | None) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.shape, ctx.padding = weight.shape, padding
+        return kernels.lookup_rows(weight, rows.reshape(-1)).view(*rows.shape, *weight.shape[1:])
 
-    Raises:
-        TypeError: it is no integer.
-        ValueError: it is below 1, or the gradient is ``dense``, for a ``reason``.
-    """
-    if capacity is None:
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (rows,) = ctx.saved_tensors
+        rows, values = rows.reshape(-1).long(), grad.reshape(-1, *ctx.shape[1:])
+        if ctx.padding is not None:
+            kept = (rows != ctx.padding).nonzero().view(-1)
+            if len(kept) < len(rows):
+                rows, values = rows[kept], values[kept]
+        # The indices were checked when they were looked up.
+        gradient = torch.sparse_coo_tensor(rows[None], values, ctx.shape, check_invariants=False)
+        return gradient, None, None
+
+
+def sparse_lookup(weight: Tensor, rows: Tensor, padding: int | None) -> Tensor | None:
+    """As ``F.embedding(rows, weight, padding, sparse=True)``; None where that is the better way."""
+    if not kernels.lookup_rows.is_compiled_for(weight, rows):
         return None
-    if not isinstance(capacity, int) or isinstance(capacity, bool):
-        raise TypeError(f"capacity must be an integer, the number of slots, found {type(capacity).__name__}")
-    if capacity < 1:
-        raise ValueError(f"capacity must be at least 1, found {capacity}")
-    if dense:
-        raise ValueError(
-            f"capacity={capacity} is for sparse gradients, which {reason} rules out; leave one of them out"
-        )
-    return capacity
+    return _SparseLookup.apply(weight, rows, padding)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def _add_from_a_graph(rows: Tensor, values: Tensor, number: int, call: int) -> Tensor:
-    # copies, for a graph may use its memory again
+    # copies, because a graph may reuse its memory
     add_padded_gradient(table_of(number), rows.clone(), values.clone())
-    return torch.zeros(())
-
-
-def _fake(rows: Tensor, values: Tensor, number: int, call: int) -> Tensor:
     return torch.zeros(())
 
 
@@ -225,4 +227,4 @@ torch.library.define(
     tags=EFFECT_TAGS,
 )
 torch.library.impl("maskgrad::add_padded_gradient", "default", _add_from_a_graph)
-torch.library.register_fake("maskgrad::add_padded_gradient", _fake)
+torch.library.register_fake("maskgrad::add_padded_gradient", lambda *_: torch.zeros(()))

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from maskgrad.deprecation import moved as _moved
+from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim import functional
 from maskgrad.optim.adadelta import Adadelta
 from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam, AdamW, SparseAdam
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
-from maskgrad.optim.attached import attach_gradient as _attach_gradient
-from maskgrad.optim.attached import attached_gradient
 from maskgrad.optim.averaging import ExponentialMovingAverage
 from maskgrad.optim.dense_only import LBFGS, Adafactor, Muon
 from maskgrad.optim.lamb import LAMB
-from maskgrad.optim.lazy.catch_up import flush
+from maskgrad.optim.lazy.rows import flush
 from maskgrad.optim.lion import Lion
 from maskgrad.optim.nadam import NAdam
+from maskgrad.optim.parameters import attach_gradient as _attach_gradient
+from maskgrad.optim.parameters import attached_gradient
+from maskgrad.optim.parameters import train_only as _train_only
 from maskgrad.optim.radam import RAdam
 from maskgrad.optim.rmsprop import RMSprop
 from maskgrad.optim.rprop import Rprop
 from maskgrad.optim.sgd import SGD
-from maskgrad.optim.trained_entries import train_only as _train_only
-from maskgrad.optim.trained_entries import trained_entries
 
 __all__ = [
     "ASGD",

@@ -8,14 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    non_negative,
-)
+from maskgrad.optim.hyperparameters import non_negative
 from maskgrad.optim.lazy.linear import LinearStep
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State, penalized
 from maskgrad.optim.specified import EVERY, Specified
 
@@ -43,7 +38,7 @@ def adadelta_rule_(
     param.add_(delta, alpha=-lr)
 
 
-def up_to_one(name: str, value: Any) -> float:
+def _up_to_one(name: str, value: Any) -> float:
     """A number from 0 to 1."""
     number = non_negative(name, value)
     if number > 1:
@@ -51,56 +46,21 @@ def up_to_one(name: str, value: Any) -> float:
     return number
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     return LinearStep(factors=(n["rho"],) * 2) if n["weight_decay"] == 0 and n["eps"] > 0 else None
 
 
-ADADELTA_RULE = Rule(
-    adadelta_rule_,
-    limits={"lr": non_negative, "rho": up_to_one, "eps": non_negative, "weight_decay": non_negative},
-    states=(
-        State("square_avg", "mean square of gradients", statistic=True),
-        State("acc_delta", "mean square of changes", statistic=True),
-    ),
-    idle=_idle,
-)
-
-
 class Adadelta(MaskedOptimizer):
-    r"""Adadelta whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements Adadelta for dense, sparse and masked gradients.
 
     .. math::
         v \leftarrow \rho v + (1 - \rho) g^2, \qquad
         \Delta = g \sqrt{u + \epsilon} / \sqrt{v + \epsilon}, \qquad
         u \leftarrow \rho u + (1 - \rho) \Delta^2, \qquad p \leftarrow p - \mathrm{lr}\; \Delta
 
-    for specified entries only: parameter and state of the others stay bit for bit. Duplicates are merged before the
-    square.
-
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        rho: decay of both means of squares, from 0 to 1.
-        eps: added below both roots.
-        weight_decay: L2 penalty on specified entries.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        maximize: ascend instead.
-        differentiable: must be False.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: two state values for each entry; ``"row"``: two for each row of the first dimension, means of
-            squares over the row's specified entries.
-
-    State:
-        ``"step"``, ``"square_avg"`` (of gradients) and ``"acc_delta"`` (of changes), as in
-        ``torch.optim.Adadelta``; state dicts can be exchanged in mid-run, both ways.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
-
-    Dense equivalent: ``torch.optim.Adadelta``, to float32 rounding.
+        rho: decay rate of both means of squares, from 0 to 1.
+        eps: added under both roots.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -113,7 +73,15 @@ class Adadelta(MaskedOptimizer):
     Source: Zeiler, "ADADELTA: an adaptive learning rate method", 2012; ``torch.optim.Adadelta``.
     """
 
-    _rule = ADADELTA_RULE
+    _rule = Rule(
+        adadelta_rule_,
+        states=(
+            State("square_avg", "mean square of gradients", statistic=True),
+            State("acc_delta", "mean square of updates", statistic=True),
+        ),
+        limits={"rho": _up_to_one},
+        closed_form=_closed_form,
+    )
     _torch = torch.optim.Adadelta
 
     def __init__(

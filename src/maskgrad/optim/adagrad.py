@@ -6,16 +6,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.fused import fused_adagrad
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    non_negative,
-)
 from maskgrad.optim.lazy.linear import LinearStep
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import NOTHING, Numbers, Rule, State, penalized
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
+from maskgrad.optim.rule import NOTHING, Fused, Numbers, Rule, State, penalized, signed
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adagrad"]
@@ -38,73 +31,29 @@ def adagrad_rule_(
     param.addcdiv_(grad, state_sum.sqrt().add_(eps), value=-lr)
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     # 0 / (0 + eps) is NaN for eps = 0
     return LinearStep(factors=(1.0,)) if n["weight_decay"] == 0 and n["eps"] > 0 else None
 
 
-ADAGRAD_RULE = Rule(
-    adagrad_rule_,
-    limits={
-        "lr": non_negative,
-        "lr_decay": non_negative,
-        "weight_decay": non_negative,
-        "initial_accumulator_value": non_negative,
-        "eps": non_negative,
-    },
-    states=(
-        State(
-            "sum",
-            "accumulated squares",
-            statistic=True,
-            initial="initial_accumulator_value",
-            argument="state_sum",
-        ),
-    ),
-    prepare=lambda n, step, _: ({"lr": n["lr"] / (1 + (step - 1) * n["lr_decay"])}, NOTHING),
-    fused=fused_adagrad,
-    idle=_idle,
-)
+def _fused(n: Numbers, row: bool) -> Fused:
+    return Fused("rowwise_adagrad_rows_" if row else "adagrad_rows_", signed(n, "lr", "weight_decay", "eps"))
 
 
 class Adagrad(MaskedOptimizer):
-    r"""Adagrad whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements Adagrad for dense, sparse and masked gradients.
 
     .. math::
         g \leftarrow g + \lambda p, \qquad s \leftarrow s + g^2, \qquad
         p \leftarrow p - \frac{\mathrm{lr}}{1 + (t - 1)\,\mathrm{lr\_decay}} \cdot \frac{g}{\sqrt{s} + \epsilon}
 
-    for specified entries only: square root, ``eps`` and ``weight_decay`` never reach another entry, and
-    parameter and state of the others stay bit for bit. Duplicates are merged before the square. Gradients may
-    be dense, COO (whole rows or single entries, merged or not) or, through :func:`maskgrad.attach_gradient`,
-    CSR, CSC, BSR, BSC or MaskedTensor, and may change from step to step.
-
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        lr_decay: decay of the learning rate with the number of steps.
-        weight_decay: L2 penalty on specified entries.
-        initial_accumulator_value: where the state starts.
-        eps: added to the root.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        maximize: ascend instead.
-        differentiable: must be False.
-        fused: of dense gradients, PyTorch's fused step; None: on a CPU. Row gradients always take a fused kernel.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: one state value for each entry; ``"row"``: one for each row of the first dimension,
-            to which the mean of squares over the row's specified entries is added.
+        lr_decay: learning rate decay.
+        initial_accumulator_value: initial value of the sum of squares of gradients.
 
     State:
-        ``"step"`` and ``"sum"``, as in ``torch.optim.Adagrad``; state dicts can be exchanged in mid-run, both
-        ways. Halves are computed in float32 and rounded once when stored. With ``state="row"`` the shape of
-        ``"sum"`` is (rows, 1, ..., 1), which is the parameter's own where that has one dimension or none.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is negative, NaN or infinite; an option is not available.
-
-    Dense equivalent: ``torch.optim.Adagrad``, to float32 rounding.
+        With ``state="row"`` the shape of ``"sum"`` is (rows, 1, ..., 1), or the parameter's if that has at most one
+        dimension.
 
     Example:
         >>> e = torch.nn.Embedding(3, 1, sparse=True)
@@ -118,7 +67,15 @@ class Adagrad(MaskedOptimizer):
     Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12 (2011); ``torch.optim.Adagrad``.
     """
 
-    _rule = ADAGRAD_RULE
+    _rule = Rule(
+        adagrad_rule_,
+        states=(
+            State("sum", "accumulated squares", True, "initial_accumulator_value", argument="state_sum"),
+        ),
+        prepare=lambda n, step, _: ({"lr": n["lr"] / (1 + (step - 1) * n["lr_decay"])}, NOTHING),
+        fused=_fused,
+        closed_form=_closed_form,
+    )
     _torch = torch.optim.Adagrad
 
     def __init__(

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, maximum
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.fused import fused_adam
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    betas,
-    flag,
-    non_negative,
-)
-from maskgrad.optim.lazy.moments import moment_step
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State, decayed
+from maskgrad.optim.lazy.moments import MomentStep, moment_step
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
+from maskgrad.optim.rule import Fused, Numbers, Rule, State, decayed, signed
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["Adam", "AdamW", "SparseAdam"]
@@ -43,82 +33,44 @@ def adam_rule_(
     maximize: bool,
     specified: Specified = EVERY,
 ) -> None:
-    """One Adam step, AdamW's if ``decoupled``; with ``max_exp_avg_sq`` AMSGrad's."""
+    """One Adam step, AdamW's if ``decoupled_weight_decay``; with ``max_exp_avg_sq`` AMSGrad's."""
     beta1, beta2 = betas
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
-    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
-    spread = exp_avg_sq
+    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
+    second = exp_avg_sq
     if max_exp_avg_sq is not None:
-        max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))
-        spread = max_exp_avg_sq
-    root = spread.sqrt().div_((1 - beta2**step) ** 0.5).add_(eps)
+        second = max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))
+    root = second.sqrt().div_((1 - beta2**step) ** 0.5).add_(eps)
     param.addcdiv_(exp_avg, root, value=-lr / (1 - beta1**step))
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     (beta1, beta2), step = n["betas"], n["step"]
     return moment_step(
         n, size=n["lr"] / (1 - beta1**step), root=1 / math.sqrt(1 - beta2**step), maximum=states > 2
     )
 
 
-ADAM_RULE = Rule(
-    adam_rule_,
-    limits={
-        "lr": non_negative,
-        "betas": betas,
-        "eps": non_negative,
-        "weight_decay": non_negative,
-        "amsgrad": flag,
-        "decoupled_weight_decay": flag,
-    },
-    states=(
-        State("exp_avg", "first moment"),
-        State("exp_avg_sq", "second moment", statistic=True),
-        State("max_exp_avg_sq", "largest second moment so far, for AMSGrad", statistic=True, needs="amsgrad"),
-    ),
-    fused=fused_adam,
-    idle=_idle,
-)
+def _fused(n: Numbers, row: bool) -> Fused | None:
+    if row:
+        return None
+    numbers = signed(n, "step", "lr", "eps", "weight_decay")
+    numbers["beta1"], numbers["beta2"] = n["betas"]
+    numbers["decoupled"] = n["decoupled_weight_decay"]
+    return Fused("adam_rows_", numbers, lambda states: [*states, *[None] * (3 - len(states))])
 
 
 class Adam(MaskedOptimizer):
-    r"""Adam whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements Adam for dense, sparse and masked gradients.
 
     .. math::
         m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \qquad
         p \leftarrow p - \mathrm{lr}\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
 
-    for specified entries only: parameter and both moments of the others stay bit for bit. ``t`` counts the steps of the
-    parameter, as in ``torch.optim.SparseAdam``. Duplicates are merged before the square.
+    ``t`` counts the steps of the parameter, as in ``torch.optim.SparseAdam``.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        betas: decay of the two moments, each at least 0 and less than 1.
-        eps: added to the root.
-        weight_decay: L2 penalty on specified entries.
-        amsgrad: divide by the largest second moment so far.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        maximize: ascend instead.
-        capturable: of dense gradients on an accelerator, as in PyTorch.
-        differentiable: must be False.
-        fused: of dense gradients, PyTorch's fused step; None: on a CPU. Row gradients always take a fused kernel.
-        decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: two state values for each entry; ``"row"``: one second moment for each row of the
-            first dimension, of the mean of squares over the row's specified entries.
-
-    State:
-        ``"step"``, ``"exp_avg"``, ``"exp_avg_sq"`` and with ``amsgrad`` ``"max_exp_avg_sq"``, as in
-        ``torch.optim.Adam``; state dicts can be exchanged in mid-run, both ways.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
-
-    Dense equivalent: ``torch.optim.Adam``, to float32 rounding.
+        capturable: for dense gradients on an accelerator, as in PyTorch.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -131,9 +83,18 @@ class Adam(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015; ``torch.optim.Adam``, ``torch.optim.SparseAdam``.
     """
 
-    _rule = ADAM_RULE
+    _rule = Rule(
+        adam_rule_,
+        states=(
+            State("exp_avg", "first moment"),
+            State("exp_avg_sq", "second moment", statistic=True),
+            State("max_exp_avg_sq", "largest second moment so far", statistic=True, needs="amsgrad"),
+        ),
+        fused=_fused,
+        closed_form=_closed_form,
+    )
     _torch: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
-    _late_options = MappingProxyType({"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False})
+    _late_options: ClassVar[tuple[str, ...]] = ("weight_decay", "amsgrad", "decoupled_weight_decay")
 
     def __init__(
         self,
@@ -157,11 +118,10 @@ class Adam(MaskedOptimizer):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay: specified entries shrink by ``lr * weight_decay``, whatever their gradient.
+    """Implements AdamW, Adam with decoupled weight decay: specified entries shrink by ``lr * weight_decay``.
 
-    Args, state and errors are those of :class:`Adam`; ``weight_decay`` is 0.01 unless told otherwise.
-
-    Dense equivalent: ``torch.optim.AdamW``, to float32 rounding.
+    Args:
+        weight_decay: decoupled weight decay, on specified entries.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(2))
@@ -175,7 +135,7 @@ class AdamW(Adam):
 
     _torch = torch.optim.AdamW
     # AdamW without a decay is none: a state that lacks it is another optimizer's.
-    _late_options = MappingProxyType({"amsgrad": False})
+    _late_options = ("amsgrad",)
 
     def __init__(
         self,
@@ -194,22 +154,7 @@ class AdamW(Adam):
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            decoupled_weight_decay=True,
-            unspecified=unspecified,
-            state=state,
-        )
+        MaskedOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore; the decay stays decoupled, whatever was loaded."""
@@ -219,18 +164,11 @@ class AdamW(Adam):
 
 
 class SparseAdam(Adam):
-    """Adam's lazy form under the name that it has in PyTorch: entries without a gradient are left alone.
+    """Implements the lazy version of Adam under the name that it has in PyTorch.
 
-    Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        betas: decay of the two moments, each at least 0 and less than 1.
-        eps: added to the root.
-        maximize: ascend instead.
+    Dense and masked gradients are accepted as well.
 
-    State and errors are those of :class:`Adam`; dense and masked gradients are taken, too.
-
-    Dense equivalent: ``torch.optim.SparseAdam``, to float32 rounding, for COO gradients; state dicts can be exchanged.
+    Dense equivalent: ``torch.optim.SparseAdam`` for COO gradients, to float32 rounding.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(2))
@@ -241,16 +179,6 @@ class SparseAdam(Adam):
 
     Source: ``torch.optim.SparseAdam``.
     """
-
-    _late_options = MappingProxyType(
-        {
-            "weight_decay": 0,
-            "amsgrad": False,
-            "decoupled_weight_decay": False,
-            "foreach": None,
-            "differentiable": False,
-        }
-    )
 
     def __init__(
         self,

@@ -6,13 +6,7 @@ import torch
 from torch import Tensor, maximum
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    betas,
-    non_negative,
-)
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State, penalized
 from maskgrad.optim.specified import EVERY, Specified
 
@@ -42,52 +36,20 @@ def adamax_rule_(
     param.addcdiv_(exp_avg, exp_inf, value=-lr / (1 - beta1**step))
 
 
-ADAMAX_RULE = Rule(
-    adamax_rule_,
-    limits={
-        "lr": non_negative,
-        "betas": betas,
-        "eps": non_negative,
-        "weight_decay": non_negative,
-    },
-    states=(State("exp_avg", "first moment"), State("exp_inf", "largest gradient, decaying", statistic=True)),
-)
-
-
 class Adamax(MaskedOptimizer):
-    r"""Adam with the infinity norm, whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements Adamax, Adam with the infinity norm, for dense, sparse and masked gradients.
 
     .. math::
         m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad u \leftarrow \max(\beta_2 u, |g| + \epsilon), \qquad
         p \leftarrow p - \frac{\mathrm{lr}}{1 - \beta_1^t} \cdot \frac{m}{u}
 
-    for specified entries only: parameter and state of the others stay bit for bit. ``t`` counts the steps of the
-    parameter. Duplicates are merged first.
+    ``t`` counts the steps of the parameter.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        betas: decay of the mean and of the largest gradient, each at least 0 and less than 1.
-        eps: added to the size of the gradient.
-        weight_decay: L2 penalty on specified entries.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        maximize: ascend instead.
-        differentiable: must be False.
-        capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: two state values for each entry; ``"row"``: one ``"exp_inf"`` for each row of the first
-            dimension, with the largest of the row's specified entries for :math:`|g|`.
-
-    State:
-        ``"step"``, ``"exp_avg"`` and ``"exp_inf"``, as in ``torch.optim.Adamax``; state dicts can be exchanged in
-        mid-run, both ways.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
-
-    Dense equivalent: ``torch.optim.Adamax``, to float32 rounding.
+        betas: decay rates of the first moment and of the infinity norm, each at least 0 and less than 1.
+        eps: added to the absolute value of the gradient.
+        state: ``"full"``: one value of each state for each entry; ``"row"``: one value of ``"exp_inf"`` for each row of
+            the first dimension, with the largest of the row's specified entries for :math:`|g|`.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -100,7 +62,13 @@ class Adamax(MaskedOptimizer):
     Source: Kingma and Ba, "Adam", ICLR 2015, section 7.1; ``torch.optim.Adamax``.
     """
 
-    _rule = ADAMAX_RULE
+    _rule = Rule(
+        adamax_rule_,
+        states=(
+            State("exp_avg", "first moment"),
+            State("exp_inf", "infinity norm, decaying", statistic=True),
+        ),
+    )
     _torch = torch.optim.Adamax
 
     def __init__(

@@ -8,15 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    finite,
-    non_negative,
-)
+from maskgrad.optim.hyperparameters import finite
 from maskgrad.optim.lazy.linear import LinearStep
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State, penalized
 
 __all__ = ["ASGD"]
@@ -43,7 +37,7 @@ def asgd_rule_(
         ax.add_(param.sub(ax).mul_(mu))
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     kept = 1 - n["lambd"] * n["eta"] - n["eta"] * n["weight_decay"]
     return LinearStep(((kept, 0.0), (n["mu"] * kept, 1 - n["mu"])), factors=(1.0,), buffer=0)
 
@@ -58,25 +52,8 @@ def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Nu
     return now, {name: scalars[name].new_tensor(value) for name, value in later.items()}
 
 
-ASGD_RULE = Rule(
-    asgd_rule_,
-    limits={
-        "lr": non_negative,
-        "lambd": non_negative,
-        "alpha": finite,
-        "t0": finite,
-        "weight_decay": non_negative,
-    },
-    states=(State("ax", "the average, a copy of ``param`` at first", initial=None),),
-    scalars={"eta": "lr", "mu": 1.0},
-    on_device=True,
-    prepare=_prepare,
-    idle=_idle,
-)
-
-
 class ASGD(MaskedOptimizer):
-    r"""Averaged SGD whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements averaged SGD for dense, sparse and masked gradients.
 
     .. math::
         p \leftarrow (1 - \lambda \eta_t)\, p - \eta_t\, g, \qquad \bar p \leftarrow \bar p + \mu_t\, (p - \bar p)
@@ -85,34 +62,12 @@ class ASGD(MaskedOptimizer):
         \eta_{t+1} = \frac{\mathrm{lr}}{(1 + \lambda\, \mathrm{lr}\, t)^\alpha}, \qquad
         \mu_{t+1} = \frac{1}{\max(1, t - t_0)}
 
-    for specified entries only: parameter and average of the others stay bit for bit. ``t`` counts the steps of the
-    parameter. Duplicates are merged first.
+    ``t`` counts the steps of the parameter. The average of an entry that never got a gradient is the entry itself.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
         lambd: decay term.
-        alpha: power with which the learning rate falls.
-        t0: the step after which averaging starts.
-        weight_decay: L2 penalty on specified entries.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        maximize: ascend instead.
-        differentiable: must be False.
-        capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: one average for each entry; averages of rows are not to be had.
-
-    State:
-        ``"step"``, ``"eta"``, ``"mu"`` and the average ``"ax"``, as in ``torch.optim.ASGD``; state dicts can be
-        exchanged in mid-run, both ways. The average starts as a copy of the parameter, so that an entry which
-        never got a gradient has the right one.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
-
-    Dense equivalent: ``torch.optim.ASGD``, to float32 rounding.
+        alpha: power for the update of the learning rate.
+        t0: step at which averaging starts.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -126,7 +81,15 @@ class ASGD(MaskedOptimizer):
     (1992); ``torch.optim.ASGD``.
     """
 
-    _rule = ASGD_RULE
+    _rule = Rule(
+        asgd_rule_,
+        states=(State("ax", "the average, a copy of ``param`` at first", initial=None),),
+        limits={"alpha": finite, "t0": finite},
+        scalars={"eta": "lr", "mu": 1.0},
+        on_device=True,
+        prepare=_prepare,
+        closed_form=_closed_form,
+    )
     _torch = torch.optim.ASGD
 
     def __init__(

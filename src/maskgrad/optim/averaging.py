@@ -1,4 +1,4 @@
-"""Exponential moving averages of weights, at a cost that follows the rows that move."""
+"""Exponential moving averages of weights, at a cost proportional to the rows that change."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ from maskgrad.optim.lazy.averages import LazyAverage, LazyAverages
 
 __all__ = ["ExponentialMovingAverage"]
 
-_NO_MEMORY = (
-    -750.0
-)  # the logarithm of a decay of 0: its exponential is 0 in float64, and differences stay finite
+#: The logarithm of a decay of 0: its exponential is 0 in float64, and differences stay finite.
+_NO_MEMORY = -750.0
 
 
 class ExponentialMovingAverage:
-    r"""Running averages of weights, lazy for the rows that a sparse gradient leaves alone.
+    r"""Maintains exponential moving averages of weights, lazily for rows that a sparse gradient leaves alone.
 
     .. math::
         \bar\theta \leftarrow d\,\bar\theta + (1 - d)\,\theta, \qquad
-        \text{so after } n \text{ updates with } \theta \text{ at rest} \quad
+        \text{so after } n \text{ updates with constant } \theta \quad
         \bar\theta = \theta + d^{\,n} (\bar\theta_{\text{before}} - \theta)
 
-    Call :meth:`update` after each step of the optimizer. It only counts. The work is done right before a row moves,
-    with the value at which it rested, in closed form for all the updates that it has missed; so a step costs the rows
-    of its gradient, and reading the averages costs the rest. The result is the dense average, to rounding.
+    Call :meth:`update` after each step of the optimizer. It only counts. A row is averaged right before it changes,
+    with its old value, in closed form for all the updates that it has missed; so the cost of a step is proportional to
+    the rows of its gradient, and reading the averages does the rest. The result is the dense average, to rounding.
 
-    Every step of every optimizer is noticed by itself, also of ``torch.optim``. Rows are left out where a missing
-    gradient means that nothing moves: under ``mg.optim`` with ``unspecified="skip"``, ``torch.optim.SparseAdam``,
-    ``torch.optim.Adagrad``, and ``torch.optim.SGD`` without momentum. In all other cases, dense and masked gradients
-    among them, the whole parameter is averaged at each step. Tensors that do not require gradients (buffers) are
-    averaged at each update. Before weights are changed by other means than a step, call :meth:`flush`.
+    Steps of all optimizers are observed, also those of ``torch.optim``. Rows without a gradient are left out under
+    ``mg.optim`` with ``unspecified="skip"``, ``torch.optim.SparseAdam``, ``torch.optim.Adagrad``, and
+    ``torch.optim.SGD`` without momentum and weight decay. In all other cases, including dense and masked gradients, the
+    whole parameter is averaged at each step. Tensors that do not require gradients (buffers) are averaged at each
+    update. Call :meth:`flush` before weights are changed by other means than a step.
 
     Args:
         params: the tensors to average, floating-point or complex: ``model.parameters()``. Leaf MaskedTensors may be
             among them; their values are averaged.
-        decay: the factor d of what is remembered, between 0 and 1.
+        decay: the decay rate d, between 0 and 1.
 
     State:
-        One tensor for each parameter, of its shape, in at least float32; one number for each row if rows are left
-        out. The first update copies the weights, as PyTorch's does.
+        One tensor for each parameter, of its shape, in at least float32; and one number for each row if rows are left
+        out. The first update copies the weights, as in PyTorch.
 
     Raises:
-        TypeError: ``params`` holds something else than strided floating-point or complex tensors.
-        ValueError: ``decay`` is not between 0 and 1, ``params`` is empty or holds a tensor twice.
+        TypeError: ``params`` contains something other than strided floating-point or complex tensors.
+        ValueError: ``decay`` is not between 0 and 1, or ``params`` is empty or contains a tensor twice.
 
     Dense equivalent: ``AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))`` of ``torch.optim.swa_utils``.
 
@@ -85,15 +84,15 @@ class ExponentialMovingAverage:
         if not tensors:
             raise ValueError("params is empty; pass model.parameters()")
         if len({id(t) for t in tensors}) < len(tensors):
-            raise ValueError("params holds a tensor twice; pass each once, as model.parameters() does")
+            raise ValueError("params contains a tensor twice; pass each once, as model.parameters() does")
         self._tracker = LazyAverages([LazyAverage(t) for t in tensors])
         observe_steps(self._tracker)
 
     def update(self, decay: float | None = None) -> None:
-        """Take the present weights into the averages; the first time, copy them.
+        """Update the averages with the present weights; the first time, copy them.
 
         Args:
-            decay: the factor for this update, if not that of the constructor: for warming up, say.
+            decay: the decay rate of this update, for example during warm-up; None: that of the constructor.
 
         Raises:
             RuntimeError: the averages are applied.
@@ -107,7 +106,7 @@ class ExponentialMovingAverage:
         else:
             tracker.total += math.log(factor) if factor > 0 else _NO_MEMORY
         for average in tracker.averages:
-            if not average.param.requires_grad:  # no step tells when it changes
+            if not average.param.requires_grad:  # no step changes it
                 average.bring_up(tracker.total)
         self.num_updates += 1
 
@@ -132,19 +131,20 @@ class ExponentialMovingAverage:
         values = param._values if isinstance(param, MaskedTensor) else param
         average = self._tracker.of(values)
         if average is None:
-            raise KeyError("param is none of the tensors that are averaged here")
+            raise KeyError("param is not one of the averaged tensors; pass it to the constructor")
         self.flush()
         return average.values
 
     @torch.no_grad()
     def copy_to(self, params: Iterable[Tensor] | None = None) -> None:
-        """Write the averages into other parameters in the same order, or for good into those that are averaged.
+        """Copy the averages into ``params``.
 
         Args:
-            params: where to write, of the same shapes: a second model's parameters, say. None: the averaged ones.
+            params: tensors of the same shapes in the same order, for example the parameters of another model; None:
+                the averaged parameters themselves.
 
         Raises:
-            ValueError: the number or a shape differs; nothing has been written then.
+            ValueError: their number or a shape differs; nothing has been written then.
         """
         values = self.averages()
         if params is None:
@@ -158,9 +158,9 @@ class ExponentialMovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the parameters hold their averages: for evaluation. Afterwards they are as they were.
+        """Context manager in which the parameters have the values of their averages, for evaluation.
 
-        Steps and updates are refused inside.
+        Steps and updates raise an error inside.
 
         Raises:
             RuntimeError: the averages are applied already.
@@ -187,12 +187,12 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned.
+        """Load what :meth:`state_dict` returned.
 
         Raises:
-            KeyError: something is missing.
-            ValueError: the number or a shape of the averages differs, or the decay is out of its range. Nothing has
-                been taken over then.
+            KeyError: an entry is missing.
+            ValueError: the number or a shape of the averages differs, or the decay is out of range. Nothing has been
+                loaded then.
         """
         decay, values = _checked_decay(state_dict["decay"]), list(state_dict["averages"])
         num_updates = int(state_dict["num_updates"])
@@ -225,10 +225,10 @@ def _checked_param(number: int, param: object) -> Tensor:
     values = param._values if isinstance(param, MaskedTensor) else param
     if not isinstance(values, Tensor) or values.layout is not torch.strided:
         found = values.layout if isinstance(values, Tensor) else type(values).__name__
-        raise TypeError(f"params must hold strided tensors, but number {number} is {found}")
+        raise TypeError(f"params must contain strided tensors, but number {number} is {found}")
     if not (values.is_floating_point() or values.is_complex()):
         raise TypeError(
-            f"params: number {number} has dtype {values.dtype}, which has no averages; leave such buffers out: "
+            f"params: number {number} has dtype {values.dtype}, which cannot be averaged; leave such buffers out: "
             "[b for b in model.buffers() if b.is_floating_point()]"
         )
     return values
@@ -236,7 +236,7 @@ def _checked_param(number: int, param: object) -> Tensor:
 
 def _require_shapes(expected: list[Tensor], found: list[Tensor], name: str) -> None:
     if len(expected) != len(found):
-        raise ValueError(f"{name} holds {len(found)} tensors, but {len(expected)} are expected")
+        raise ValueError(f"{name} contains {len(found)} tensors, but {len(expected)} are expected")
     for number, (one, other) in enumerate(zip(expected, found, strict=True)):
         if one.shape != other.shape:
             raise ValueError(

@@ -1,12 +1,12 @@
 """Dense gradients: the parameters of a group together, by PyTorch's own optimizer.
 
-PyTorch's functions take lists of tensors; one call for 200 parameters costs a fraction of 200 calls. Which of its ways
-is taken is what ``fused`` and ``foreach`` of the group say; if they say nothing, the fastest on a CPU (AdamW on one
-thread, PyTorch 2.13: 200 tensors of 64 x 64 fused 2.8 ms, foreach 9.4, one by one 14; 8 of 2048 x 1024 fused 15 ms,
-foreach 69, one by one 55), and PyTorch's own choice elsewhere.
+PyTorch's functions take lists of tensors; one call for 200 parameters costs a fraction of 200 calls. ``fused`` and
+``foreach`` of the group choose the implementation; by default it is the fastest one on a CPU (AdamW on one thread,
+PyTorch 2.13: 200 tensors of 64 x 64 fused 2.8 ms, foreach 9.4, one by one 14; 8 of 2048 x 1024 fused 15 ms, foreach 69,
+one by one 55), and PyTorch's own choice elsewhere.
 
-The states are those of ``torch.optim``, so that its step finds them. Where they are of another form (one value per row,
-a marker of started buffers), where not all entries are trained, or in halves that PyTorch would round after each
+The states are those of ``torch.optim``, so that its step finds them. If they have another form (one value per row, a
+marker of started buffers), if not all entries are trained, or for halves, which PyTorch would round after each
 operation, the engine steps.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from maskgrad.optim.rule import Hyperparameters
 from maskgrad.optim.whole_groups import FUSED, WholeGroup, is_simple, same
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["DenseGroup", "Prepared"]
+__all__ = ["SINGLE", "DenseGroup", "DenseParameter"]
 
 STRIDED = torch.strided
 SINGLE = (torch.float32, torch.float64)
@@ -40,21 +40,7 @@ OPTIONS = {"foreach": None, "fused": None, "capturable": False, "differentiable"
 
 
 class DenseParameter:
-    """A parameter whose states PyTorch's step can take, looked at once; ``still`` says whether that still holds."""
-
-    __slots__ = (
-        "address",
-        "call",
-        "contiguous",
-        "cpu",
-        "dtype",
-        "in_order",
-        "param",
-        "shape",
-        "state",
-        "tables",
-        "tensors",
-    )
+    """A parameter whose states PyTorch's step can take, checked once; ``is_same`` says whether that still holds."""
 
     def __init__(self, param: Tensor, state: Mapping[str, Tensor]) -> None:
         self.param = param
@@ -83,7 +69,7 @@ class DenseParameter:
             return None
         for position, name in enumerate(wanted):
             t = state[name]
-            if not isinstance(t, Tensor) or t.layout is not torch.strided:
+            if not isinstance(t, Tensor) or t.layout is not STRIDED:
                 return None
             like = (t.shape, t.dtype, t.device) == (param.shape, param.dtype, param.device)
             is_count = position >= len(wanted) - counts
@@ -91,8 +77,8 @@ class DenseParameter:
                 return None
         return cls(param, state)
 
-    def still(self, param: Tensor) -> bool:
-        """Whether parameter, memory and the tensors of its state are those that were looked at."""
+    def is_same(self, param: Tensor) -> bool:
+        """Whether parameter, memory and the tensors of its state are those that were checked."""
         return (
             param is self.param
             and param.data_ptr() == self.address
@@ -103,86 +89,46 @@ class DenseParameter:
         )
 
 
-class Prepared:
-    """What an optimizer keeps between its steps.
+class DenseGroup:
+    """The parameters of a group that PyTorch's optimizer ``kind`` steps, once all gradients have been checked.
 
-    Attributes:
-        known: parameters that have been looked at, by the position of their group, the names of the states that this
-            wants, and their position in it.
-        states: the state of each parameter, as it was then: somebody may have put another in its place.
-        groups: the steps of each group, as long as its options are the same.
-        lists: of each group and way, what PyTorch's step reads from the states, and of which parameters.
-        whole: of each group, under its options, all of whose parameters went one way in the last step, these.
+    It is kept between steps: what was found about parameters, by their position; the lists of states that PyTorch's
+    fused and other steps read, and of which parameters; and the whole group, if all went one way in the last step.
     """
 
-    def __init__(self) -> None:
-        self.known: dict[tuple[int, tuple[str, ...]], dict[int, DenseParameter]] = {}
-        self.states: list[Any] = []
-        self.groups: dict[int, Any] = {}
-        self.lists: dict[tuple[int, bool], _Lists] = {}
-        self.whole: dict[tuple[int, tuple[str, ...], bool], WholeGroup] = {}
-
-    def look(self, state: Mapping[Tensor, Any]) -> None:
-        """To be called before a step: forget everything if a parameter has another state than before."""
-        states = state.values()
-        if len(states) != len(self.states) or not all(map(operator.is_, states, self.states)):
-            self.known.clear()
-            self.groups.clear()
-            self.lists.clear()
-            self.whole.clear()
-            self.states = list(states)
-
-
-class _Lists:
-    """The lists that ``_init_group`` of PyTorch's optimizer fills, and what it returns."""
-
-    def __init__(self, known: list[DenseParameter]) -> None:
-        self.known = known
-        self.lists: list[list[Any]] | None = None
-        self.returned: Any = None
-
-    def fill(self, given: Sequence[list[Any]]) -> Any:
-        """Fill the lists again."""
-        assert self.lists is not None
-        for one, kept in zip(given, self.lists, strict=True):
-            one.extend(kept)
-        return self.returned
-
-
-class DenseGroup:
-    """The parameters of a group that PyTorch's optimizer ``kind`` steps, once all gradients have been looked at."""
-
     def __init__(
-        self,
-        kind: type[torch.optim.Optimizer],
-        position: int,
-        group: dict[str, Any],
-        numbers: Hyperparameters,
-        state: Mapping[Tensor, Any],
-        defaults: Mapping[str, Any],
-        prepared: Prepared,
+        self, kind: type[torch.optim.Optimizer], state: Mapping[Tensor, Any], defaults: Mapping[str, Any]
     ) -> None:
+        self.kind, self.state, self.defaults = kind, state, defaults
+        self.wanted: tuple[str, ...] | None = None
+        self.can_fuse = False
+        self.known: dict[int, DenseParameter] = {}
+        self.lists: dict[bool, tuple[list[DenseParameter], list[Any]]] = {}
+        self.whole: WholeGroup | None = None
+
+    def configure(self, group: dict[str, Any], numbers: Hyperparameters) -> None:
+        """To be called when options have changed."""
         counts = [*numbers.scalars(), *(["step"] if numbers.rule.counts_steps else [])]
-        self.kind, self.position, self.group = kind, position, group
-        self.state, self.defaults, self.prepared = state, defaults, prepared
-        self.wanted = (*(declared.name for declared in numbers.states()), *counts)
-        self.counts = len(counts)
+        wanted = (*(declared.name for declared in numbers.states()), *counts)
+        self.group, self.counts = group, len(counts)
         self.asked = bool(group.get("fused"))
         unasked = group.get("fused") is None and group.get("foreach") is None
-        self.can_fuse = kind in FUSED and (self.asked or unasked)
-        self.key = (position, self.wanted, self.can_fuse)
-        self.known = prepared.known.setdefault((position, self.wanted), {})
-        self.begin()
+        can_fuse = self.kind in FUSED and (self.asked or unasked)
+        if wanted != self.wanted:
+            self.known.clear()
+        if (wanted, can_fuse) != (self.wanted, self.can_fuse):
+            self.whole = None
+        self.wanted, self.can_fuse = wanted, can_fuse
 
     def begin(self) -> None:
-        """Before a step: no gradient has been seen."""
+        """To be called before a step."""
         self.usual: WholeGroup | None = None
         self.parts: tuple[list[DenseParameter], list[DenseParameter]] = [], []
         self.grads: tuple[list[Tensor], list[Tensor]] = [], []
 
     def takes_all(self) -> bool:
         """Whether PyTorch is to step all parameters of the group, as it did in the last step."""
-        whole = self.prepared.whole.get(self.key)
+        whole = self.whole
         grads = None if whole is None else whole.gradients(self.group["params"])
         if whole is None or grads is None:
             return False
@@ -196,7 +142,8 @@ class DenseGroup:
         if param.__dict__ and not is_simple(param):
             return None
         known = self.known.get(number)
-        if known is None or not known.still(param):
+        if known is None or not known.is_same(param):
+            assert self.wanted is not None
             known = DenseParameter.of(param, self.state.get(param, NO_STATE), self.wanted, self.counts)
             if known is not None:
                 self.known[number] = known
@@ -209,7 +156,7 @@ class DenseGroup:
         known = self.look(number, param)
         if known is None or grad.dtype is not known.dtype or grad.shape != known.shape:
             return False
-        # The fused loops run through the memory of all tensors in one order, and do not look whether it is the same.
+        # The fused loops assume that all tensors have the same order in memory.
         fused = self.can_fuse and known.contiguous and (known.cpu or self.asked) and grad.is_contiguous()
         if not fused and known.dtype not in SINGLE:
             return False
@@ -218,15 +165,15 @@ class DenseGroup:
         return True
 
     def step(self, stepped: list[Tensor]) -> None:
-        """Step them all; who has been is appended to ``stepped``."""
+        """Step them all, and append those that were stepped to ``stepped``."""
         kind: Any = self.kind
-        for fused, (known, grads) in enumerate(zip(self.parts, self.grads, strict=True)):
+        for fused, known, grads in zip((False, True), self.parts, self.grads, strict=True):
             if not known:
                 continue
             if len(known) == len(self.group["params"]) and self.usual is None:
-                self.prepared.whole[self.key] = WholeGroup(bool(fused), known)
+                self.whole = WholeGroup(fused, known)
             params = [one.param for one in known] if self.usual is None else self.usual.params
-            options = {**OPTIONS, **self.group, "params": params, "fused": bool(fused)}
+            options = {**OPTIONS, **self.group, "params": params, "fused": fused}
             if fused:
                 options["foreach"] = False
             if known[0].cpu:
@@ -235,41 +182,40 @@ class DenseGroup:
                 if options["foreach"] is None:
                     small = sum(one.shape.numel() for one in known) < LARGE * len(known)
                     options["foreach"] = small and kind not in ONE_BY_ONE
-            lists = self.prepared.lists.get((self.position, bool(fused)))
-            if lists is None or not same(known, lists.known):
-                lists = self.prepared.lists[self.position, bool(fused)] = _Lists(known)
-            if (
-                self.usual is None
-                or not lists.lists
-                or not self.usual.step(kind, grads, lists.lists, options)
-            ):
-                self._step_by_pytorch(options, lists, grads)
+            kept = self.lists.get(fused)
+            if kept is None or not same(known, kept[0]):
+                kept = self.lists[fused] = known, []
+            if self.usual is None or not kept[1] or not self.usual.step(kind, grads, kept[1][0], options):
+                optimizer = object.__new__(_with_lists(kind))
+                optimizer.__dict__.update(
+                    param_groups=[options],
+                    state=self.state,
+                    defaults=self.defaults,
+                    kept=kept[1],
+                    given=grads,
+                )
+                optimizer.bare_step()
             stepped += params
-
-    def _step_by_pytorch(self, options: dict[str, Any], lists: _Lists, grads: list[Tensor]) -> None:
-        """Let PyTorch's optimizer step a group of ``options``."""
-        kind: Any = self.kind
-        optimizer: Any = object.__new__(_prepared_kind(kind))
-        optimizer.__dict__.update(
-            param_groups=[options], state=self.state, defaults=self.defaults, lists=lists, grads=grads
-        )
-        _bare_step(kind)(optimizer)
 
 
 @functools.cache
-def _prepared_kind(kind: Any) -> Any:
+def _with_lists(kind: Any) -> Any:
     """The optimizer whose step reads the states of the same parameters once, not at each step."""
 
     class WithLists(kind):  # type: ignore[misc]
-        def _init_group(self, group: dict[str, Any], params: list[Any], grads: list[Any], *given: Any) -> Any:
-            lists: _Lists = self.lists
-            if lists.lists is None:
-                lists.returned = super()._init_group(group, params, grads, *given)
-                lists.lists = [list(one) for one in given]
-                return lists.returned
+        # Without the hooks that PyTorch's optimizers put around it: ours has called them.
+        bare_step = inspect.unwrap(kind.step)
+
+        def _init_group(self, group: dict[str, Any], params: list[Any], grads: list[Any], *lists: Any) -> Any:
+            if not self.kept:
+                returned = super()._init_group(group, params, grads, *lists)
+                self.kept += [[*one] for one in lists], returned
+                return returned
             params.extend(group["params"])
-            grads.extend(self.grads)
-            return lists.fill(given)
+            grads.extend(self.given)
+            for one, filled in zip(lists, self.kept[0], strict=True):
+                one.extend(filled)
+            return self.kept[1]
 
     return WithLists
 
@@ -279,10 +225,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(map(_plain, value))
     return value.item() if isinstance(value, Tensor) else value
-
-
-@functools.cache
-def _bare_step(kind: Any) -> Callable[[torch.optim.Optimizer], Any]:
-    """PyTorch's step without the hooks that its optimizers put around it: ours has called them."""
-    bare: Callable[[torch.optim.Optimizer], Any] = inspect.unwrap(kind.step)
-    return bare

@@ -1,7 +1,8 @@
-"""Optimizers of PyTorch that look at a parameter as a whole: passed through for dense gradients, refused for others."""
+"""Optimizers of PyTorch whose steps need the gradient of a parameter as a whole: dense gradients only."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar
 
 import torch
@@ -9,80 +10,77 @@ from torch.optim import Optimizer
 
 from maskgrad.gradients.attached import current_gradient
 from maskgrad.gradients.step_hooks import StepObserver, observe_steps
+from maskgrad.optim.parameters import named
 
 __all__ = ["LBFGS", "Adafactor", "DenseOnly", "Muon"]
+
+
+DOC = """
+    Args:
+        args, kwargs: those of ``torch.optim.{name}``.
+
+    State:
+        That of ``torch.optim.{name}``; state dicts can be exchanged in both directions.
+
+    Raises:
+        TypeError: a gradient is sparse or masked, but {reason}. Nothing has been updated then.
+        ValueError: as in PyTorch.
+
+    Dense equivalent: ``torch.optim.{name}``.
+
+    Example:"""
 
 
 class DenseOnly(Optimizer):
     """An optimizer that takes dense gradients only, and says why."""
 
     reason: ClassVar[str]
-    #: Refused here, with the reason of this optimizer, and not in the words of maskgrad.gradients.masked_grad.
+    #: They are refused here, with the reason of this optimizer, and not by maskgrad.gradients.masked_grad.
     takes_masked_gradients = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        observe_steps(_REFUSING)
+        observe_steps(_CHECK)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__ == __name__:
+            shared = DOC.format(name=cls.__name__, reason=cls.reason)
+            cls.__doc__ = inspect.cleandoc(str(cls.__doc__)).replace("Example:", inspect.cleandoc(shared), 1)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        observe_steps(_REFUSING)
+        observe_steps(_CHECK)
 
-    def check_gradients(self) -> None:
-        """Refuse a gradient that specifies some entries only, before anything moves."""
-        for position, group in enumerate(self.param_groups):
-            for number, param in enumerate(group["params"]):
-                name = f"parameter {number} of group {position}"
+
+class _Check(StepObserver):
+    """Raises for a gradient that specifies some entries only, before anything is updated."""
+
+    def gradients_ready(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, DenseOnly):
+            return
+        for position, group in enumerate(optimizer.param_groups):
+            for name, param in named(group, position):
                 grad = current_gradient(param, name)
                 if grad is None or (type(grad) is torch.Tensor and grad.layout is torch.strided):
                     continue
-                kind = type(self).__name__
                 layout = getattr(grad, "layout", None)
                 raise TypeError(
-                    f"the gradient of {name} is a {type(grad).__name__}{f' of {layout}' if layout else ''}, and "
-                    f"mg.optim.{kind} takes dense ones only: {self.reason}. Train this parameter with another "
-                    "optimizer of mg.optim, or write param.grad = param.grad.to_dense(), with zeros where there is none"
+                    f"the gradient of {name} is a {type(grad).__name__}{f' of {layout}' if layout else ''}, but "
+                    f"mg.optim.{type(optimizer).__name__} accepts dense gradients only: {optimizer.reason}. Train this "
+                    "parameter with another optimizer of mg.optim, or write param.grad = param.grad.to_dense(), with "
+                    "zeros where there is none"
                 )
 
 
-class _Refusing(StepObserver):
-    """PyTorch's hook before a step, and after each closure."""
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Nothing is known yet."""
-
-    def before_closure(self, optimizer: Optimizer) -> None:
-        """Nothing is known yet."""
-
-    def gradients_ready(self, optimizer: Optimizer) -> None:
-        if isinstance(optimizer, DenseOnly):
-            optimizer.check_gradients()
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Nothing to do."""
-
-
-_REFUSING = _Refusing()
+_CHECK = _Check()
 
 
 class Muon(DenseOnly, torch.optim.Muon):
-    r"""``torch.optim.Muon``, whose step is an orthogonal matrix: dense gradients of matrices only.
+    r"""Implements ``torch.optim.Muon``, for dense gradients of matrices only.
 
     .. math:: b \leftarrow \mu b + (1 - \mu) g, \qquad p \leftarrow p - \mathrm{lr}\, (\lambda p + U V^\top),
               \quad b = U S V^\top
-
-    Args:
-        params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as in PyTorch.
-
-    State:
-        That of ``torch.optim.Muon``; state dicts can be exchanged, both ways.
-
-    Raises:
-        TypeError: a gradient is sparse or masked: there is no orthogonal matrix of some rows that leaves the others
-            alone. Nothing has moved then.
-        ValueError: what PyTorch refuses, such as parameters that are no matrices.
-
-    Dense equivalent: ``torch.optim.Muon``.
 
     Example:
         >>> p = torch.nn.Parameter(torch.eye(2))
@@ -92,32 +90,19 @@ class Muon(DenseOnly, torch.optim.Muon):
         >>> mg.optim.Muon([p]).step()
         Traceback (most recent call last):
             ...
-        TypeError: the gradient of parameter 0 of group 0 is a Tensor of torch.sparse_coo, and mg.optim.Muon takes dense
-        ones only: ...
+        TypeError: the gradient of parameter 0 of group 0 is a Tensor of torch.sparse_coo, but mg.optim.Muon accepts
+        dense gradients only: ...
 
     Source: Jordan and others 2024, "Muon: an optimizer for hidden layers in neural networks"; ``torch.optim.Muon``.
     """
 
-    reason = "its step is an orthogonal matrix made of the whole gradient, which some rows do not have"
+    reason = "its step is an orthogonal matrix, made of the whole gradient"
 
 
 class Adafactor(DenseOnly, torch.optim.Adafactor):
-    r"""``torch.optim.Adafactor``, which keeps second moments of rows and of columns: dense gradients only.
+    r"""Implements ``torch.optim.Adafactor``, for dense gradients only.
 
     .. math:: v_{ij} \approx \frac{r_i c_j}{\sum_i r_i}, \qquad r_i, c_j \text{ averages of } g^2 \text{ in row, column}
-
-    Args:
-        params, lr, beta2_decay, eps, d, weight_decay, foreach, maximize: as in PyTorch.
-
-    State:
-        That of ``torch.optim.Adafactor``; state dicts can be exchanged, both ways.
-
-    Raises:
-        TypeError: a gradient is sparse or masked: the moment of a column needs all rows. Nothing has moved then. For
-            tables, ``state="row"`` of :class:`Adagrad`, :class:`Adam` or :class:`RMSprop` is as small.
-        ValueError: what PyTorch refuses.
-
-    Dense equivalent: ``torch.optim.Adafactor``.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(2, 2))
@@ -129,27 +114,13 @@ class Adafactor(DenseOnly, torch.optim.Adafactor):
     Source: Shazeer and Stern, "Adafactor", ICML 2018; ``torch.optim.Adafactor``.
     """
 
-    reason = (
-        "the second moment of a column is a mean over all rows (state='row' of mg.optim.Adam needs as little)"
-    )
+    reason = "second moments of columns are means over all rows (state='row' of mg.optim.Adam needs as little memory)"
 
 
 class LBFGS(DenseOnly, torch.optim.LBFGS):
-    r"""``torch.optim.LBFGS``, which compares whole gradients with each other: dense ones only.
+    r"""Implements ``torch.optim.LBFGS``, for dense gradients only.
 
     .. math:: p \leftarrow p - \mathrm{lr}\, H g, \quad H \text{ from the last differences of parameters and gradients}
-
-    Args:
-        params, lr, max_iter, max_eval, tolerance_grad, tolerance_change, history_size, line_search_fn: as in PyTorch.
-
-    State:
-        That of ``torch.optim.LBFGS``; state dicts can be exchanged, both ways.
-
-    Raises:
-        TypeError: a gradient is sparse or masked: the curvature along an entry that had no gradient is not known.
-        ValueError: what PyTorch refuses, such as several groups.
-
-    Dense equivalent: ``torch.optim.LBFGS``.
 
     Example:
         >>> p = torch.nn.Parameter(torch.tensor([3.0]))
@@ -167,10 +138,10 @@ class LBFGS(DenseOnly, torch.optim.LBFGS):
     Source: Liu and Nocedal, "On the limited memory BFGS method", 1989; ``torch.optim.LBFGS``.
     """
 
-    reason = "it estimates curvature from differences of whole gradients, and an entry without one has none"
+    reason = "it estimates the curvature from differences of whole gradients"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore; PyTorch's loses what it keeps beside the groups, so that a copy cannot step."""
         super().__setstate__(state)
+        # PyTorch's loses what it keeps beside the groups, so that a copy cannot step.
         self._params = self.param_groups[0]["params"]
         self._numel_cache = None

@@ -8,21 +8,128 @@ real ones. A state may have one value per row: shape (R, 1, ..., 1) next to a pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.gradients.gradient import Gradient, widened_dtype
-from maskgrad.optim.lazy.access import computing_dtype
-from maskgrad.optim.rule import Update
-from maskgrad.optim.specified import EVERY, InSlots, Listed, Specified, UnderMask
-from maskgrad.sparse import increasing, places, prod
+from maskgrad.optim.rule import Fused, Update
+from maskgrad.optim.specified import EVERY, Listed, Specified
+from maskgrad.semantics.entries import HALVES
+from maskgrad.sparse import increasing, places
 
-__all__ = ["apply_update", "row_tables"]
+__all__ = ["Batch", "RowAccess", "apply_update", "computing_dtype"]
 
 _PIECE = 1 << 17  # entries of a masked update at a time
+_LARGE = 1 << 17  # values of a gradient; a copy of them takes longer than starting a kernel
+
+
+def computing_dtype(param: Tensor) -> torch.dtype:
+    """Halves are updated in float32, complex numbers as pairs of real ones."""
+    if param.is_complex():
+        return param.dtype.to_real()
+    return torch.float32 if param.dtype in HALVES else param.dtype
+
+
+class RowAccess:
+    """Reads and writes rows of a parameter and its states, in the dtype in which updates are computed.
+
+    The parameter is seen as (R, *row), R being the product of its first ``leading`` sizes. The others have its shape,
+    or one value for each row of the first dimension. These are views; where the order in memory
+    does not allow one (a transposed weight), rows are found by their coordinates.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], leading: int) -> None:
+        param = tensors[0]
+        self.leading, self.sizes = leading, param.shape[:leading]
+        self.number, self.row_size = prod(self.sizes), prod(param.shape[leading:])
+        self._dtype = computing_dtype(param)
+        self._flat = leading == 1 or all(t.is_contiguous() for t in tensors)
+        self._tables: list[tuple[Tensor, bool]] = []  # and whether it has one value for each row
+        for t in map(_real, tensors):
+            per_row = t.shape[: param.dim()] != param.shape
+            height = len(t) if per_row else self.number
+            self._tables.append((t.view(height, *t.shape[leading:]) if self._flat or per_row else t, per_row))
+        self.some_per_row = any(per_row for _, per_row in self._tables)
+
+    def first(self, rows: Tensor) -> Tensor:
+        """To which row of the first dimension each of ``rows`` belongs."""
+        return rows if self.leading == 1 else rows.div(prod(self.sizes[1:]), rounding_mode="floor")
+
+    def gather(self, rows: Tensor) -> list[Tensor]:
+        """Copies of the rows (n,), each (n, *row); a Boolean marker stays Boolean."""
+        found = [
+            table.index_select(0, at[0]) if len(at) == 1 else table[at] for table, at in self._indexed(rows)
+        ]
+        return [t if t.dtype is torch.bool else t.to(self._dtype) for t in found]
+
+    def scatter(self, rows: Tensor, values: Sequence[Tensor]) -> None:
+        """Write them back, rounded once."""
+        for (table, at), value in zip(self._indexed(rows), values, strict=True):
+            if len(at) == 1:
+                table.index_copy_(0, at[0], value.to(table.dtype))
+            else:
+                table[at] = value.to(table.dtype)
+
+    def pieces(self, rows: Tensor, entries: int) -> Sequence[Tensor]:
+        """``rows`` in pieces of about ``entries`` entries."""
+        pieces: Sequence[Tensor] = rows.split(max(entries // max(self.row_size, 1), 1))
+        return pieces
+
+    def _indexed(self, rows: Tensor) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
+        at = (rows,) if self._flat else tuple(places(rows, self.sizes))
+        return [(table, (self.first(rows),) if per_row else at) for table, per_row in self._tables]
+
+
+class Batch:
+    """Updates of different parameters, in any order; those of small tables together.
+
+    An update of some hundred rows takes less time than its way to the kernel. Tables with equal numbers, dtype and row
+    shape are handed over as one: a model with 26 of them starts one kernel. Their gradients are copied behind one
+    another, so large ones, which gain nothing, go alone.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[Any, tuple[Fused, list[Any]]] = {}
+
+    def add(
+        self,
+        update: Update,
+        param: Tensor,
+        gradient: Gradient,
+        states: Sequence[Tensor],
+        done: Callable[[], None],
+    ) -> None:
+        """Perform an update, at once or with :meth:`run`, and then call ``done``: a step counts when it was made."""
+        read = None
+        if gradient.lists_rows and 0 < gradient.values.numel() < _LARGE:
+            read = _row_tables(update, [param.detach(), *states], gradient)
+        if read is None:
+            apply_update(update, param, gradient, states)
+            done()
+            return
+        fused, tables, values = read
+        used = tuple(table is not None for table in tables)
+        table = tables[0]
+        key = (
+            fused.kernel, *sorted(fused.numbers.items()), used, table.dtype, table.device, table.shape[1:],
+        )  # fmt: skip
+        self._groups.setdefault(key, (fused, []))[1].append((tables, gradient.rows, values, done))
+
+    def run(self) -> None:
+        """Perform what was put off."""
+        for fused, updates in self._groups.values():
+            tables, rows, values, done = zip(*updates, strict=True)
+            kernels.update_tables_(
+                fused.kernel, [*map(list, zip(*tables, strict=True))], [*rows], [*values], **fused.numbers
+            )
+            for count in done:
+                count()
+        self._groups.clear()
 
 
 def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequence[Tensor]) -> None:
@@ -34,7 +141,7 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
     values, mask = gradient.values, gradient.mask
     if gradient.in_slots:
         if param.numel() and len(values):
-            _update_slots(update, tensors, gradient)
+            _update_padded_rows(update, tensors, gradient)
         return
     if gradient.rows is not None:
         if len(values) == 0:
@@ -44,11 +151,11 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
             return
         values = values.to(widened_dtype(param.dtype)).sum(0)
     if param.is_complex():
-        tensors, values = [_real(t) for t in tensors], _pairs(values, param)
+        values, tensors = _real_values(values, param), [_real(t) for t in tensors]
+        mask = None if mask is None else _of_pairs(mask, param)
     if mask is None:
         _update_dense(update, tensors, values)
     else:
-        mask = mask.unsqueeze(-1).expand_as(values) if param.is_complex() else mask
         _update_masked(update, tensors, values, mask)
 
 
@@ -70,7 +177,8 @@ def _update_dense(update: Update, tensors: list[Tensor], values: Tensor) -> None
     _run(update, wide, values if values.dtype is dtype else values.to(dtype), EVERY)
     if wide is not tensors:
         for narrow, computed in zip(tensors, wide, strict=True):
-            narrow.copy_(computed)
+            if narrow is not computed:
+                narrow.copy_(computed)
 
 
 def _update_masked(update: Update, tensors: list[Tensor], values: Tensor, mask: Tensor) -> None:
@@ -83,16 +191,12 @@ def _update_masked(update: Update, tensors: list[Tensor], values: Tensor, mask: 
             pieces = [t.split(rows) for t in parts]
         elif all(t.is_contiguous() for t in parts):
             pieces = [t.view(-1).split(_PIECE) for t in parts]
-    for mask, values, *piece in zip(*pieces, strict=True):
-        _update_masked_piece(update, piece, values, mask)
-
-
-def _update_masked_piece(update: Update, tensors: list[Tensor], values: Tensor, mask: Tensor) -> None:
     dtype = computing_dtype(tensors[0])
-    copies = [t.clone() if _widen(t, dtype) is t else _widen(t, dtype) for t in tensors]
-    _run(update, copies, values.to(dtype), UnderMask(mask))
-    for old, computed in zip(tensors, copies, strict=True):
-        torch.where(_touched(mask, old), computed.to(old.dtype), old, out=old)
+    for mask, values, *piece in zip(*pieces, strict=True):
+        copies = [t.clone() if _widen(t, dtype) is t else _widen(t, dtype) for t in piece]
+        _run(update, copies, values.to(dtype), Specified(mask))
+        for old, computed in zip(piece, copies, strict=True):
+            torch.where(_touched(mask, old), computed.to(old.dtype), old, out=old)
 
 
 def _touched(mask: Tensor, state: Tensor) -> Tensor:
@@ -105,10 +209,10 @@ def _touched(mask: Tensor, state: Tensor) -> Tensor:
     return mask.any(summed, keepdim=True)
 
 
-def row_tables(
+def _row_tables(
     update: Update, tensors: Sequence[Tensor], gradient: Gradient
-) -> tuple[list[Tensor], Tensor] | None:
-    """What the kernel of ``update`` takes: parameter and states seen as (R, *row), and the values; None: none fits."""
+) -> tuple[Fused, list[Any], Tensor] | None:
+    """The kernel of ``update``, the tables that it takes, seen as (R, *row), and the values; None: none fits."""
     if update.fused is None or gradient.mask is not None or gradient.leading == 0:
         return None
     # Kernels know no gaps, no markers, and one value per row only for whole rows of real numbers.
@@ -116,93 +220,61 @@ def row_tables(
         return None
     if _some_per_row(tensors) and (gradient.leading > 1 or tensors[0].is_complex()):
         return None
-    tensors, values = _real_numbers(tensors, gradient)
-    return _as_rows(tensors, gradient.leading), values
-
-
-def _real_numbers(tensors: Sequence[Tensor], gradient: Gradient) -> tuple[list[Tensor], Tensor]:
-    """Parameter and states, complex ones as pairs, and the gradient's values in the dtype of the computation."""
-    if tensors[0].is_complex():
-        return [_real(t) for t in tensors], _pairs(gradient.values, tensors[0])
-    return [*tensors], gradient.values.to(computing_dtype(tensors[0]))
-
-
-def _as_rows(tensors: Sequence[Tensor], leading: int) -> list[Tensor]:
-    """Contiguous tensors seen as (R, *row)."""
-    whole = tensors[0].shape
-    inner = prod(whole[1:leading])
-    return [t.view(len(t) * (inner if t.shape == whole else 1), *t.shape[leading:]) for t in tensors]
+    leading = gradient.leading
+    tables = [t.view(prod(t.shape[:leading]), *t.shape[leading:]) for t in map(_real, tensors)]
+    return (
+        update.fused,
+        [tables[0], *update.fused.arranged(tables[1:])],
+        _real_values(gradient.values, tensors[0]),
+    )
 
 
 def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> None:
     assert gradient.rows is not None
-    read = row_tables(update, tensors, gradient)
-    if read is not None and update.fused is not None:
-        (table, *states), values = read
-        arranged: list[list[Tensor | None]] = [[table], *([state] for state in update.fused.arranged(states))]
+    read = _row_tables(update, tensors, gradient)
+    if read is not None:
+        fused, tables, values = read
         kernels.update_tables_(
-            update.fused.kernel, arranged, [gradient.rows], [values], **update.fused.numbers
+            fused.kernel, [[t] for t in tables], [gradient.rows], [values], **fused.numbers
         )
         return
-    param, leading = tensors[0], gradient.leading
-    sizes, inner = param.shape[:leading], prod(param.shape[1:leading])
-    dtype = computing_dtype(param)
-    tables, values = _real_numbers(tensors, gradient)
-    per_row = [t.shape != tables[0].shape for t in tables]
-    # A table can be seen as (R, *row) without a copy unless its memory order is unusual (a transposed
-    # weight).
-    as_rows = all(t.is_contiguous() for t in tables)
-    if as_rows:
-        tables = _as_rows(tables, leading)
+    access = RowAccess(tensors, gradient.leading)
+    rows, values = gradient.rows, _real_values(gradient.values, tensors[0])
+    if not increasing(rows):
+        rows, values = kernels.merge_rows(rows, values, access.number, "sum")
+    updated = access.gather(rows)
+    if gradient.mask is None:
+        pieces = gradient.leading > 1 and access.some_per_row
+        _run(update, updated, values, Listed(access.first(rows)) if pieces else EVERY)
     else:
-        tables = [
-            t.view(len(t), *t.shape[leading:]) if one else t for t, one in zip(tables, per_row, strict=True)
-        ]
-    indices = gradient.rows
-    if not increasing(indices):
-        indices, values = kernels.merge_rows(indices, values, prod(sizes), "sum")
-    at = (indices,) if as_rows else tuple(places(indices, sizes))
-    first = (indices if leading == 1 else indices.div(inner, rounding_mode="floor"),)
-    ats = [first if r else at for r in per_row]
-    rows = [_widen(t[i], dtype) for t, i in zip(tables, ats, strict=True)]
-    if gradient.mask is not None:
-        mask = gradient.mask[indices]
-        mask = mask.unsqueeze(-1).expand_as(values) if param.is_complex() else mask
-        _run(update, rows, values, UnderMask(mask))
-        rows = [
-            torch.where(_touched(mask, computed), computed.to(t.dtype), t[i])
-            for t, i, computed in zip(tables, ats, rows, strict=True)
-        ]
-    else:
-        _run(update, rows, values, Listed(first[0]) if any(per_row) and leading > 1 else EVERY)
-    for table, i, computed in zip(tables, ats, rows, strict=True):
-        table[i] = computed.to(table.dtype)
+        mask = _of_pairs(gradient.mask[rows], tensors[0])
+        _run(update, updated, values, Specified(mask))
+        old = access.gather(rows)
+        updated = [torch.where(_touched(mask, new), new, t) for new, t in zip(updated, old, strict=True)]
+    access.scatter(rows, updated)
 
 
-def _update_slots(update: Update, tensors: list[Tensor], gradient: Gradient) -> None:
-    """Rows in slots; every size follows from sizes.
+def _update_padded_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> None:
+    """Rows with padding; every size follows from sizes.
 
-    An unused slot does again what the first one does, and writes the same row again with the same numbers. Where all
-    are unused, they write what was there.
+    A row of padding does again what the first one does, and writes the same row again with the same numbers. If all
+    are padding, they write what was there.
     """
     assert gradient.rows is not None
-    tables, values = _real_numbers(tensors, gradient)
-    dtype, last = computing_dtype(tensors[0]), len(tensors[0]) - 1
-    used = gradient.rows <= last
-    rows = torch.where(used, gradient.rows, gradient.rows[:1]).clamp(max=last)
+    param = tensors[0]
+    access, values = RowAccess(tensors, 1), _real_values(gradient.values, param)
+    used = gradient.rows < len(param)
+    rows = torch.where(used, gradient.rows, gradient.rows[:1]).clamp(max=len(param) - 1)
     wide = used.view(-1, *(1 for _ in values.shape[1:]))
     values = torch.where(wide, values, values[:1])
-    trained = None
+    mask = None
     if gradient.mask is not None:
-        trained = gradient.mask.index_select(0, rows)
-        trained = trained.unsqueeze(-1).expand_as(values) if tensors[0].is_complex() else trained
-        values = torch.where(trained, values, 0)
-    before = [t.index_select(0, rows) for t in tables]
-    after = [_widen(t, dtype).clone() for t in before]
-    _run(update, after, values, InSlots(wide, EVERY if trained is None else UnderMask(trained)))
-    for table, old, new in zip(tables, before, after, strict=True):
-        written = used[0] if trained is None else used[0] & _touched(trained, old)
-        table.index_copy_(0, rows, torch.where(written, new.to(table.dtype), old))
+        mask = _of_pairs(gradient.mask.index_select(0, rows), param)
+        values = torch.where(mask, values, 0)
+    before, after = access.gather(rows), access.gather(rows)
+    _run(update, after, values, Specified(mask, wide))
+    written = [used[0] if mask is None else used[0] & _touched(mask, old) for old in before]
+    access.scatter(rows, [torch.where(*three) for three in zip(written, after, before, strict=True)])
 
 
 def _widen(t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -210,12 +282,19 @@ def _widen(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t if t.dtype is torch.bool else t.to(dtype)
 
 
-def _pairs(values: Tensor, param: Tensor) -> Tensor:
-    """Values of a complex parameter's gradient, real or complex, as pairs."""
-    # Detached, for torch cannot view a view of what a CSR tensor stores.
-    return torch.view_as_real(values.to(param.dtype).resolve_conj().detach())
-
-
 def _real(t: Tensor) -> Tensor:
     """A view of complex numbers as pairs; a Boolean marker of a complex parameter is made in pairs."""
     return torch.view_as_real(t) if t.is_complex() else t
+
+
+def _real_values(values: Tensor, param: Tensor) -> Tensor:
+    """Values of a gradient in the dtype of the computation; of a complex parameter, real or complex, as pairs."""
+    if param.is_complex():
+        # Detached, for torch cannot view a view of what a CSR tensor stores.
+        return torch.view_as_real(values.to(param.dtype).resolve_conj().detach())
+    return values.to(computing_dtype(param))
+
+
+def _of_pairs(mask: Tensor, param: Tensor) -> Tensor:
+    """``mask`` for the pairs of a complex parameter."""
+    return mask.unsqueeze(-1).expand(*mask.shape, 2) if param.is_complex() else mask

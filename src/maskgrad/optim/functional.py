@@ -17,6 +17,7 @@ from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
+from maskgrad.optim.documentation import arguments_of, entry
 from maskgrad.optim.engine import apply_update
 from maskgrad.optim.hyperparameters import finite, flag
 from maskgrad.optim.lamb import LAMB
@@ -44,15 +45,11 @@ __all__ = [
     "sgd_",
 ]
 
-PAGE = """One {kind} step, in place, on the entries that the gradient specifies.
+PAGE = """Performs one {kind} step in place, on the entries that the gradient specifies.
 
 The formula is that of :class:`maskgrad.optim.{kind}`.
 
-Args:
-    param: strided tensor, floating-point or complex, any shape; updated in place.
-    grad: MaskedTensor, or strided, COO, CSR, CSC, BSR or BSC tensor of the same shape; duplicates are
-        merged first, in float32 for halves. A stored zero is an entry.
-{arguments}
+Args:{arguments}
 
 Returns:
     ``param``.
@@ -61,9 +58,9 @@ Gradient:
     None; nothing is recorded for autograd.
 
 Raises:
-    TypeError: unknown layout or unfit dtype.
-    ValueError: shapes or devices differ, a number is out of its range, NaN or infinite, or a state is missing.
-    IndexError: an index outside ``param``. Nothing has been written then.
+    TypeError: the gradient has an unknown layout, or a dtype that ``param`` cannot take.
+    ValueError: shapes or devices differ, a hyperparameter is out of range, NaN or infinite, or a state is missing.
+    IndexError: an index is outside ``param``. Nothing has been written then.
 
 Dense equivalent: {dense}.
 
@@ -74,7 +71,11 @@ Example:
 
 Source: {source}
 """
-STEP = "number of this step, counted from 1."
+PARAM = "strided tensor, floating-point or complex, any shape; updated in place."
+GRAD = (
+    "MaskedTensor, or strided, COO, CSR, CSC, BSR or BSC tensor of the same shape; duplicates are merged first, in "
+    "float32 for halves. A stored zero is an entry."
+)
 STARTED = (
     "Boolean, shape of ``param`` (of its pairs if it is complex), updated in place: entries that have a buffer; the "
     "others start theirs with the undampened gradient. None: all have one."
@@ -96,34 +97,27 @@ def functional_form(
     by_states = {state.needs for state in rule.states if state.needs and rule.limits[state.needs] is flag}
     starts = {state.initial for state in rule.states} - set(rule.names)
     options = [name for name in rule.limits if name not in by_states | starts]
-    page = dict(re.findall(r"^        (\w+): (.*(?:\n            .*)*)", str(kind.__doc__), re.MULTILINE))
+    page = arguments_of(str(kind.__doc__))
+    no_default = Parameter.empty
 
-    arguments = {_argument(state): _about(state) for state in rule.states}
-    arguments |= {
-        name: f"a number that the rule keeps, {start} at first; updated in place."
-        for name, start in rule.scalars.items()
-    }
-    defaults = {_argument(state): None for state in rule.states if state.needs is not None}
-    named: dict[str, Any] = {}
+    positional: dict[str, tuple[str, Any]] = {"param": (PARAM, no_default), "grad": (GRAD, no_default)}
+    for state in rule.states:
+        positional[_argument(state)] = _about(state), no_default if state.needs is None else None
+    for name, start in rule.scalars.items():
+        positional[name] = f"state of one number, {start} at first; updated in place.", no_default
+    named: dict[str, tuple[str, Any]] = {}
     if "step" in rule.names or rule.prepare is not None:
-        arguments["step"], named["step"] = STEP, first_step
-    arguments |= {name: page[name] for name in (*options, "maximize")}
-    named |= {name: constructor[name].default for name in (*options, "maximize")}
+        named["step"] = "number of this step, counted from 1.", first_step
+    for name in (*options, "maximize"):
+        named[name] = page.get(name, ""), constructor[name].default
     if rule.markers:
-        arguments["started"], named["started"] = STARTED, None
+        named["started"] = STARTED, None
     unused = {name: constructor[name].default for name in rule.limits if name in starts}
-    positional = [*map(_argument, rule.states), *rule.scalars]
-    signature = inspect.Signature(
-        [
-            Parameter("param", Parameter.POSITIONAL_OR_KEYWORD),
-            Parameter("grad", Parameter.POSITIONAL_OR_KEYWORD),
-            *(
-                Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name, Parameter.empty))
-                for name in positional
-            ),
-            *(Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in named.items()),
-        ]
-    )
+    groups = (Parameter.POSITIONAL_OR_KEYWORD, positional), (Parameter.KEYWORD_ONLY, named)
+    parameters = [
+        Parameter(name, how, default=default) for how, group in groups for name, (_, default) in group.items()
+    ]
+    signature = inspect.Signature(parameters)
 
     def function(*args: Any, **kwargs: Any) -> Tensor:
         bound = signature.bind(*args, **kwargs)
@@ -136,7 +130,7 @@ def functional_form(
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__doc__ = PAGE.format(
         kind=kind.__name__,
-        arguments="\n".join(f"    {name}: {about}" for name, about in arguments.items()),
+        arguments="".join(entry(f"{name}: {about}") for name, (about, _) in {**positional, **named}.items()),
         dense=f"``{dense.__module__}.{dense.__name__.lower()}``" if dense else "none in PyTorch",
         name=name,
         example=example,
@@ -152,12 +146,12 @@ def _argument(state: State) -> str:
 
 def _about(state: State) -> str:
     shape = "shape of ``param``" + (", or (rows, 1, ..., 1) for one per row" if state.statistic else "")
-    needed = f" Needed if there is ``{state.needs}``." if state.needs is not None else ""
+    needed = f" Required with ``{state.needs}``." if state.needs is not None else ""
     return f"{state.about}; {shape}; updated in place.{needed}"
 
 
 def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any], unused: Mapping[str, Any]) -> Tensor:
-    """One step, after a look at everything that is ``given``; ``unused`` are numbers with which states start."""
+    """One step, after all that is ``given`` was checked; ``unused`` are initial values of states."""
     rule = kind._rule
     param, states = given["param"], {state.name: given[_argument(state)] for state in rule.states}
     present = {state.needs: states[state.name] is not None for state in rule.states if state.needs}

@@ -1,8 +1,8 @@
 """An optimizer in a compiled graph: a step, and the removal of gradients, are one opaque operator each.
 
-What a step does depends on the layouts of gradients and on their number of entries, for which torch.compile would make
-graph after graph; a COO ``.grad`` cannot enter one at all. So a graph holds a call: the operator is told which tensors
-it writes, and finds the optimizer, its states and gradients by a number.
+What a step does depends on the layouts of gradients and on their number of entries, for each of which torch.compile
+would compile anew; a COO ``.grad`` cannot enter a graph at all. So a graph contains a call: an operator that gets the
+tensors that it writes, and finds the optimizer, its states and gradients by a number.
 
 The compiler may hand copies of the parameters to an operator that writes them (``aot_eager`` does, Inductor does not),
 and other operations of the same graph may have written those before. So the parameters are made equal to what is handed
@@ -25,6 +25,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo  # imports the compiler only when it is called
+
+from maskgrad.gradients.step_hooks import parameters_of
 
 __all__ = ["EFFECT_TAGS", "GraphOptimizer"]
 
@@ -57,12 +59,11 @@ class GraphOptimizer(torch.optim.Optimizer, abc.ABC):
             _OPTIMIZERS[self._number] = self
 
     def _look_at_parameters(self) -> None:
-        """To be called when there are other parameters or options than before.
+        """Collect the parameters for graphs, after parameters or options have changed.
 
-        A graph takes the parameters from here, for it would be compiled anew whenever an option in ``param_groups``
-        changes, such as a learning rate.
+        A graph that read ``param_groups`` would be compiled anew whenever an option changes, such as a learning rate.
         """
-        self._in_graphs = [param for group in self.param_groups for param in group["params"]]
+        self._in_graphs = list(parameters_of(self))
         # A graph counts a change of the parameter after the step, and rows that are behind are then taken for loaded.
         self._fits_graphs = all(map(_has_memory, self._in_graphs)) and not self._leaves_rows_behind()
 
@@ -70,7 +71,7 @@ class GraphOptimizer(torch.optim.Optimizer, abc.ABC):
         return any(group.get("unspecified") == "zero" for group in self.param_groups)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Remove the gradients, attached ones included (those are removed whatever ``set_to_none`` says)."""
+        """Reset the gradients of all parameters. Attached ones are removed, whatever ``set_to_none`` says."""
         if _in_a_graph() and set_to_none and self._fits_graphs:
             torch.ops.maskgrad.remove_gradients(_ORDER, self._number)
             for param in self._in_graphs:
@@ -103,7 +104,7 @@ def _one_call(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_a_graph() -> bool:
-    """Of torch.compile; a file of torch.export knows no optimizer of this process."""
+    """Of torch.compile; what torch.export writes cannot refer to an optimizer of this process."""
     return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
@@ -119,14 +120,13 @@ def _in_a_graph_with_a_backward_pass() -> bool:
 @_disable_dynamo
 def _step(params: list[Tensor], order: Tensor, number: int) -> None:
     optimizer = _OPTIMIZERS.get(number)
-    if optimizer is None:  # it is gone, and nobody can have called its step
+    if optimizer is None:  # it was deleted, so nobody has called its step
         return
     if _in_a_graph_with_a_backward_pass():
         raise RuntimeError(
-            f"{type(optimizer).__name__}.step() under torch.no_grad() stands in one compiled graph with operations "
-            "that record gradients; the compiler would let their backward pass write over the parameters. Leave "
-            "no_grad() away, then the graph breaks around the step, or call torch._dynamo.graph_break() after it. "
-            "Nothing has changed"
+            f"{type(optimizer).__name__}.step() under torch.no_grad() is in one compiled graph with operations that "
+            "record gradients; the compiler would let their backward pass overwrite the parameters. Remove no_grad(), "
+            "so that the graph breaks around the step, or call torch._dynamo.graph_break() after it"
         )
     copies = [
         (param, given)

@@ -1,37 +1,18 @@
-"""Checks of the numbers and options that optimizers take; every refusal names the argument and the value."""
+"""Checks of the numbers and options that optimizers take; every error names the argument and the value."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from torch import Tensor
 
-__all__ = [
-    "StateOption",
-    "UnspecifiedOption",
-    "betas",
-    "check_options",
-    "finite",
-    "flag",
-    "non_negative",
-    "pair",
-]
-
-UnspecifiedOption: TypeAlias = Literal["skip", "zero"]
-"""What a missing gradient means."""
-StateOption: TypeAlias = Literal["full", "row"]
-"""One state value for each entry, or for each row."""
+__all__ = ["ascending", "betas", "check_options", "finite", "flag", "non_negative", "pair"]
 
 
 def finite(name: str, value: float | Tensor) -> float:
-    """``value`` as a Python number.
-
-    Raises:
-        TypeError: it is not a number or a tensor with one element.
-        ValueError: it is a tensor with more elements, NaN or infinite.
-    """
+    """``value`` as a finite Python number; TypeError or ValueError if it is none."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(f"{name} must be one number, got a tensor of shape {tuple(value.shape)}")
@@ -44,12 +25,7 @@ def finite(name: str, value: float | Tensor) -> float:
 
 
 def non_negative(name: str, value: float | Tensor) -> float:
-    """``value`` as a Python number that is finite and at least 0.
-
-    Raises:
-        TypeError: it is not a number or a tensor with one element.
-        ValueError: it is a tensor with more elements, NaN, infinite or negative.
-    """
+    """``value`` as a Python number that is finite and at least 0."""
     number = finite(name, value)
     if number < 0:
         raise ValueError(f"{name} must be at least 0, got {number}")
@@ -62,12 +38,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def pair(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
-    """``value`` as two finite Python numbers.
-
-    Raises:
-        TypeError: it is no sequence, or a part of it no number.
-        ValueError: it has another length than 2, or a part is NaN or infinite.
-    """
+    """``value`` as two finite Python numbers."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"{name} must be two numbers, got {value!r}")
     if len(value) != 2:
@@ -76,42 +47,42 @@ def pair(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
 
 
 def betas(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
-    """The decays of two moments.
-
-    Raises:
-        TypeError: not a sequence of numbers.
-        ValueError: not two numbers of at least 0 and less than 1.
-    """
+    """Two decay rates, each at least 0 and less than 1."""
     first, second = pair(name, value)
     if not (0 <= first < 1 and 0 <= second < 1):
         raise ValueError(f"{name} must be two numbers of at least 0 and less than 1, got {(first, second)}")
     return first, second
 
 
+def ascending(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
+    """A lower and an upper bound, both at least 0."""
+    least, most = pair(name, value)
+    if not 0 <= least <= most:
+        raise ValueError(f"{name} must be two numbers of at least 0 in ascending order, got {(least, most)}")
+    return least, most
+
+
 def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool) -> None:
-    """The options that all optimizers share.
+    """ValueError if an option that all optimizers share is unknown or not available.
 
     Args:
         group: a parameter group.
         kind: the optimizer's name.
         has_statistics: whether it has a state of which one value per row can do.
-
-    Raises:
-        ValueError: an option is unknown or not available.
     """
     if group["unspecified"] not in ("skip", "zero"):
         raise ValueError(
-            f"unspecified={group['unspecified']!r} is not available; use unspecified='skip', entries without a "
-            "gradient keep their parameter and state, or unspecified='zero', their gradient is zero"
+            f"unspecified={group['unspecified']!r} is not available; use unspecified='skip' (entries without a "
+            "gradient are left alone) or unspecified='zero' (their gradient is zero)"
         )
     if group["state"] not in ("full", "row"):
         raise ValueError(
-            f"state={group['state']!r} is not available; use state='full', one state value for each entry of a "
-            "parameter, or state='row', one for each row"
+            f"state={group['state']!r} is not available; use state='full' (one state value for each entry of a "
+            "parameter) or state='row' (one for each row)"
         )
     if group["state"] == "row" and not has_statistics:
         raise ValueError(
-            f"state='row' is not available: {kind} has no second moment, of which one value per row could do; use "
+            f"state='row' is not available: {kind} has no second moment that could be kept for each row; use "
             "state='full'"
         )
     if group["differentiable"]:

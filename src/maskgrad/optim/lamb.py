@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    betas,
-    flag,
-    non_negative,
-    pair,
-)
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.hyperparameters import ascending
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State
 from maskgrad.optim.specified import EVERY, Specified
 
@@ -38,11 +29,11 @@ def lamb_rule_(
     maximize: bool,
     specified: Specified = EVERY,
 ) -> None:
-    """One LAMB step: Adam's direction, as long as the parameter is; both norms over specified entries."""
+    """One LAMB step: Adam's direction, scaled to the norm of the parameter; both norms over specified entries."""
     beta1, beta2 = betas
     if maximize:
         grad = grad.neg()
-    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
+    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
     first, second = (1 - beta1**step, 1 - beta2**step) if bias_correction else (1.0, 1.0)
     direction = exp_avg.div(first).div_(exp_avg_sq.sqrt().div_(second**0.5).add_(eps))
     if weight_decay != 0:
@@ -54,65 +45,24 @@ def lamb_rule_(
     param.sub_(direction.mul_(ratio * lr))
 
 
-def _bounds(name: str, value: Any) -> tuple[float, float] | None:
-    if value is None:
-        return None
-    bounds = pair(name, value)
-    if not 0 <= bounds[0] <= bounds[1]:
-        raise ValueError(f"{name} must be two numbers of at least 0 that do not descend, got {bounds}")
-    return bounds
-
-
-LAMB_RULE = Rule(
-    lamb_rule_,
-    limits={
-        "lr": non_negative,
-        "betas": betas,
-        "eps": non_negative,
-        "weight_decay": non_negative,
-        "bias_correction": flag,
-        "norm_bounds": _bounds,
-    },
-    states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
-    whole=True,
-)
-
-
 class LAMB(MaskedOptimizer):
-    r"""LAMB, Adam with layerwise adaptation, whose step costs what its gradient specifies.
+    r"""Implements LAMB, Adam with layerwise adaptation, for dense, sparse and masked gradients.
 
     .. math::
         u = \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon} + \lambda p, \qquad
         p \leftarrow p - \mathrm{lr}\; \frac{\phi(\lVert p \rVert)}{\lVert u \rVert}\; u
 
-    with Adam's moments :math:`m` and :math:`v`, for specified entries only: parameter and both moments of the others
-    stay bit for bit. The norms are those of each parameter's **specified entries**: a step on a few rows is as long as
-    these rows are, whatever the size of the table. Where one of the two norms is 0 their ratio counts as 1.
-    :math:`\phi` is the identity, or clips to ``norm_bounds``. Duplicates are merged before the square.
+    :math:`m` and :math:`v` are Adam's moments. The norms are those of the **specified entries** of each parameter: the
+    length of a step on a few rows follows from these rows, whatever the size of the table. If one of the norms is 0,
+    their ratio counts as 1. :math:`\phi` is the identity, or clamps to ``norm_bounds``.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        betas: decay of the two moments, each at least 0 and less than 1.
-        eps: added to the root.
-        weight_decay: decoupled decay of specified entries, which takes part in the direction :math:`u`.
+        weight_decay: decoupled weight decay, which is part of the direction :math:`u`.
         bias_correction: divide the moments by :math:`1 - \beta^t`.
-        norm_bounds: the least and the greatest length that :math:`\phi` gives; None: no bounds.
-        foreach: accepted for PyTorch's sake; no effect.
-        maximize: ascend instead.
-        capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        differentiable: must be False.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero,
-            and a step costs what the whole parameter costs, for its norms are then those of all entries.
-        state: ``"full"``: two state values for each entry; ``"row"``: one second moment for each row of the
-            first dimension, of the mean of squares over the row's specified entries.
-
-    State:
-        ``"step"``, ``"exp_avg"`` and ``"exp_avg_sq"``.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
+        norm_bounds: the smallest and the largest value of :math:`\phi`; None: no bounds.
+        foreach: has no effect; accepted for compatibility.
+        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and a
+            step costs as much as a dense one, for the norms are then those of all entries.
 
     Dense equivalent: none in PyTorch; the authors' algorithm 2 with dense gradients.
 
@@ -129,7 +79,12 @@ class LAMB(MaskedOptimizer):
     defaults of its BERT experiments.
     """
 
-    _rule = LAMB_RULE
+    _rule = Rule(
+        lamb_rule_,
+        states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
+        limits={"norm_bounds": lambda name, value: None if value is None else ascending(name, value)},
+        whole=True,
+    )
 
     def __init__(
         self,

@@ -5,15 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    betas,
-    non_negative,
-)
 from maskgrad.optim.lazy.linear import LinearStep
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State
 
 __all__ = ["Lion"]
@@ -39,7 +32,7 @@ def lion_rule_(
     exp_avg.mul_(beta2).add_(grad, alpha=1 - beta2)
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     beta1, beta2 = n["betas"]
     if beta1 == 0 or beta2 == 0:  # the sign of 0
         return None
@@ -47,46 +40,23 @@ def _idle(n: Numbers, states: int) -> IdleStep | None:
     return LinearStep(((shrink, -n["lr"]), (0.0, 1.0)), factors=(beta2,), buffer=0, sign=True)
 
 
-LION_RULE = Rule(
-    lion_rule_,
-    limits={"lr": non_negative, "betas": betas, "weight_decay": non_negative},
-    states=(State("exp_avg", "momentum"),),
-    counts_steps=False,
-    idle=_idle,
-)
-
-
 class Lion(MaskedOptimizer):
-    r"""Lion, which steps by the sign of a momentum, on what the gradient specifies.
+    r"""Implements Lion, which steps by the sign of a momentum, for dense, sparse and masked gradients.
 
     .. math::
         p \leftarrow p - \mathrm{lr} \left(\mathrm{sign}(\beta_1 m + (1 - \beta_1) g) + \lambda p\right), \qquad
         m \leftarrow \beta_2 m + (1 - \beta_2) g
 
-    for specified entries only: parameter and momentum of the others stay bit for bit. Duplicates are merged before
-    the sign is taken. Of a complex number each part has a sign.
+    The real and the imaginary part of a complex number have a sign each. No steps are counted, as in the authors'
+    implementation.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        betas: weight of the momentum in the step, and its decay, each at least 0 and less than 1.
-        weight_decay: decoupled decay of specified entries.
-        foreach: accepted for PyTorch's sake; no effect.
-        maximize: ascend instead.
-        capturable: accepted for PyTorch's sake; no effect.
-        differentiable: must be False.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: one momentum for each entry; momentum of rows is not to be had.
+        betas: weight of the momentum in the step, and its decay rate, each at least 0 and less than 1.
+        weight_decay: decoupled weight decay, on specified entries.
+        foreach: has no effect; accepted for compatibility.
+        capturable: has no effect; accepted for compatibility.
 
-    State:
-        ``"exp_avg"``, as in the authors' implementation, which also counts no steps.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
-
-    Dense equivalent: none in PyTorch; the authors' program with dense gradients.
+    Dense equivalent: none in PyTorch; the authors' implementation with dense gradients.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -99,7 +69,9 @@ class Lion(MaskedOptimizer):
     Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.
     """
 
-    _rule = LION_RULE
+    _rule = Rule(
+        lion_rule_, states=(State("exp_avg", "momentum"),), counts_steps=False, closed_form=_closed_form
+    )
 
     def __init__(
         self,

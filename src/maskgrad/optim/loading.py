@@ -1,4 +1,4 @@
-"""Does a state fit an optimizer and its parameters? Asked before it replaces the live one, and before a step."""
+"""Checks whether a state fits an optimizer and its parameters, before it is loaded and before a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad.optim.rule import HYPERPARAMETERS, Hyperparameters
 
-__all__ = ["SHARED_OPTIONS", "check_group", "check_names", "check_shapes", "complete_group"]
+__all__ = ["SHARED_OPTIONS", "check_group", "check_names", "check_shapes"]
 
 SHARED_OPTIONS: dict[str, Any] = {
     "unspecified": "skip",
@@ -18,27 +18,14 @@ SHARED_OPTIONS: dict[str, Any] = {
     "foreach": None,
     "differentiable": False,
 }
-"""Options of every optimizer, and what it means that a checkpoint lacks them."""
+"""Options of every optimizer, and their values where a checkpoint lacks them."""
 
-#: Hyperparameters that tell nothing: most optimizers have them. Any other that is out of place tells a foreign group.
+#: Hyperparameters that most optimizers have. Any other that is out of place shows that a group is another optimizer's.
 COMMON = frozenset({"lr", "eps", "weight_decay", "decoupled_weight_decay"})
 
 
-def complete_group(group: dict[str, Any], live: Mapping[str, Any], late: Mapping[str, Any]) -> None:
-    """Give ``group`` the options it lacks: the live group's own of ours, else what the lack of one means."""
-    for name in ("unspecified", "state"):
-        group.setdefault(name, live[name])
-    for name, default in late.items():
-        group.setdefault(name, default)
-
-
 def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:
-    """Whether a loaded group belongs to the optimizer ``kind``, whose hyperparameters are ``own``.
-
-    Raises:
-        ValueError: hyperparameters are missing, or are those of another optimizer; or it keeps state in another
-            form, or takes a missing gradient for something else.
-    """
+    """ValueError unless a loaded group is one of the optimizer ``kind``, whose hyperparameters are ``own``."""
     missing = sorted(own.keys() - group.keys() - {"fused", "capturable"})
     foreign = sorted((group.keys() & HYPERPARAMETERS) - COMMON - own.keys())
     if missing or foreign:
@@ -57,7 +44,7 @@ def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[
         raise ValueError(
             f"the loaded state was made with unspecified={group['unspecified']!r}, but this optimizer has "
             f"unspecified={live['unspecified']!r}; build the optimizer with unspecified={group['unspecified']!r}, or "
-            f'go on differently: write group["unspecified"] = {live["unspecified"]!r} for each group of '
+            f'write group["unspecified"] = {live["unspecified"]!r} for each group of '
             'state["param_groups"] before it is loaded'
         )
 
@@ -65,11 +52,7 @@ def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[
 def check_names(
     state: Mapping[str, Any], required: Set[str], optional: Set[str], name: str, kind: str
 ) -> None:
-    """Whether the state of a parameter is one of the optimizer ``kind``; no state at all is.
-
-    Raises:
-        ValueError: a state is missing or is none of this optimizer's.
-    """
+    """ValueError unless the state of a parameter is one of the optimizer ``kind``; it may be empty."""
     if not state:
         return
     unknown, missing = sorted(state.keys() - required - optional), sorted(required - state.keys())
@@ -82,11 +65,7 @@ def check_names(
 
 
 def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Hyperparameters, name: str) -> None:
-    """Whether each state tensor that is there fits ``param``; changes nothing.
-
-    Raises:
-        ValueError: a state has another shape or device.
-    """
+    """ValueError unless the shape and device of each state tensor fit ``param``."""
     expected = {declared.name: declared.shape(param, numbers.row) for declared in numbers.states()}
     for key, shape in expected.items():
         value = state.get(key)

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    betas,
-    flag,
-    non_negative,
-)
-from maskgrad.optim.lazy.moments import moment_step
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.lazy.moments import MomentStep, moment_step
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State, decayed
 from maskgrad.optim.specified import EVERY, Specified
 
@@ -47,13 +38,13 @@ def nadam_rule_(
     """One NAdam step; ``mu`` is the momentum of this step, ``mu_next`` of the next, ``mu_product`` of all so far."""
     beta2 = betas[1]
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
-    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
+    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
     root = exp_avg_sq.div(1 - beta2**step).sqrt_().add_(eps)
     param.addcdiv_(grad, root, value=-lr * (1.0 - mu) / (1.0 - mu_product))
     param.addcdiv_(exp_avg, root, value=(-lr * mu_next) / (1.0 - mu_product * mu_next))
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     size = n["lr"] * n["mu_next"] / (1 - n["mu_product"] * n["mu_next"])
     return moment_step(n, size=size, root=1 / math.sqrt(1 - n["betas"][1] ** n["step"]))
 
@@ -65,25 +56,8 @@ def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Nu
     return {"mu": mu, "mu_next": mu_next, "mu_product": float(product)}, {"mu_product": product}
 
 
-NADAM_RULE = Rule(
-    nadam_rule_,
-    limits={
-        "lr": non_negative,
-        "betas": betas,
-        "eps": non_negative,
-        "weight_decay": non_negative,
-        "momentum_decay": non_negative,
-        "decoupled_weight_decay": flag,
-    },
-    states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
-    scalars={"mu_product": 1.0},
-    prepare=_prepare,
-    idle=_idle,
-)
-
-
 class NAdam(MaskedOptimizer):
-    r"""Adam with Nesterov momentum, whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements NAdam, Adam with Nesterov momentum, for dense, sparse and masked gradients.
 
     .. math::
         \mu_t = \beta_1 \left(1 - \tfrac{1}{2}\, 0.96^{t \psi}\right), \qquad
@@ -91,36 +65,10 @@ class NAdam(MaskedOptimizer):
         \frac{(1 - \mu_t)\, g}{1 - \prod_{i \le t} \mu_i}, \qquad
         p \leftarrow p - \mathrm{lr}\; \frac{\hat m}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
 
-    with Adam's moments :math:`m` and :math:`v`, for specified entries only: parameter and both moments of the
-    others stay bit for bit. ``t`` and the product of :math:`\mu` count the steps of the parameter. Duplicates are
-    merged before the square.
+    :math:`m` and :math:`v` are Adam's moments; ``t`` and the product of :math:`\mu` count the steps of the parameter.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        betas: decay of the two moments, each at least 0 and less than 1.
-        eps: added to the root.
-        weight_decay: L2 penalty on specified entries.
-        momentum_decay: :math:`\psi`, how fast the momentum reaches :math:`\beta_1`.
-        decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        maximize: ascend instead.
-        capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        differentiable: must be False.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: two state values for each entry; ``"row"``: one second moment for each row of the
-            first dimension, of the mean of squares over the row's specified entries.
-
-    State:
-        ``"step"``, ``"mu_product"``, ``"exp_avg"`` and ``"exp_avg_sq"``, as in ``torch.optim.NAdam``; state dicts
-        can be exchanged in mid-run, both ways.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
-
-    Dense equivalent: ``torch.optim.NAdam``, to float32 rounding.
+        momentum_decay: :math:`\psi`, how fast the momentum approaches :math:`\beta_1`.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -133,9 +81,15 @@ class NAdam(MaskedOptimizer):
     Source: Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016; ``torch.optim.NAdam``.
     """
 
-    _rule = NADAM_RULE
+    _rule = Rule(
+        nadam_rule_,
+        states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
+        scalars={"mu_product": 1.0},
+        prepare=_prepare,
+        closed_form=_closed_form,
+    )
     _torch = torch.optim.NAdam
-    _late_options = MappingProxyType({"decoupled_weight_decay": False})
+    _late_options = ("decoupled_weight_decay",)
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What all optimizers share: read and check every gradient first, then update; all or nothing."""
+"""What all optimizers share: every gradient is read and checked first, then all parameters are updated."""
 
 from __future__ import annotations
 
@@ -6,56 +6,55 @@ import abc
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.attached import keep_attached
+from maskgrad.gradients.attached import current_gradient, keep_attached
 from maskgrad.gradients.gradient import AnyGradient, Gradient, check_fits, read
+from maskgrad.gradients.step_hooks import parameters_of
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.optim.attached import current_gradient
-from maskgrad.optim.batching import Batch
-from maskgrad.optim.dense import DenseGroup, Prepared
+from maskgrad.optim.dense import DenseGroup
+from maskgrad.optim.documentation import documentation_of
+from maskgrad.optim.engine import Batch
 from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
-from maskgrad.optim.lazy.catch_up import bring_up_to_date, settle
+from maskgrad.optim.lazy.rows import bring_up_to_date, prepare_loading
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
-from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes, complete_group
+from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes
 from maskgrad.optim.parameters import check_parameter, name_of, named, with_values
 from maskgrad.optim.rows import RowSteps
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
 from maskgrad.optim.whole_groups import same
+from maskgrad.semantics.entries import HALVES
 
-__all__ = ["MaskedOptimizer", "scalar_state"]
+__all__ = ["MaskedOptimizer", "StateOption", "UnspecifiedOption"]
 
 MOST_NAMES = 20
+UnspecifiedOption: TypeAlias = Literal["skip", "zero"]
+"""What a missing gradient means."""
+StateOption: TypeAlias = Literal["full", "row"]
+"""One state value for each entry, or for each row."""
 
 
-Ready = tuple[Tensor, Gradient, Hyperparameters, DenseGroup | None, int]
+@dataclass(slots=True)
+class Prepared:
+    """A group under options that have been checked, and the ways in which it can be stepped besides the engine."""
+
+    options: list[Any] | None
+    """The group and its options, which are replaced, not changed; None: they may change without a trace."""
+    numbers: Hyperparameters
+    dense: DenseGroup | None
+    ways: list[DenseGroup | RowSteps]
+
+
+Ready = tuple[Tensor, Gradient, Prepared, int]
 """A parameter with its gradient, for the engine unless it is dense, and its place in the group."""
-
-
-class PreparedGroup:
-    """A group of parameters under options that have been checked, and the ways in which it can be stepped."""
-
-    def __init__(
-        self,
-        group: dict[str, Any],
-        options: list[Any],
-        state: Mapping[Tensor, Any],
-        numbers: Hyperparameters,
-        dense: DenseGroup | None,
-    ) -> None:
-        self.group, self.options, self.state, self.numbers, self.dense = group, options, state, numbers, dense
-        self.ways: list[DenseGroup | RowSteps] = [] if dense is None else [dense, RowSteps(dense, numbers)]
-
-    def fits(self, group: dict[str, Any], options: list[Any], state: Mapping[Tensor, Any]) -> bool:
-        """Whether the objects are the same: options are replaced, not changed."""
-        return group is self.group and state is self.state and same(self.options, options)
 
 
 def _is_constant(option: Any) -> bool:
@@ -65,33 +64,37 @@ def _is_constant(option: Any) -> bool:
 
 
 class MaskedOptimizer(GraphOptimizer, abc.ABC):
-    """A ``torch.optim.Optimizer`` that takes dense, sparse and masked gradients, in turns if need be.
-
-    A subclass declares its :class:`~maskgrad.optim.rule.Rule`. Everything else is here or in PyTorch.
-    """
+    """A ``torch.optim.Optimizer`` for dense, sparse and masked gradients; a subclass declares its rule."""
 
     _rule: ClassVar[Rule]
-    """Limits of the hyperparameters, states, and how they and the parameter are updated."""
-    _late_options: ClassVar[Mapping[str, Any]] = {}
-    """Hyperparameters that old checkpoints, or those of a plainer optimizer, lack, and what this means."""
+    _late_options: ClassVar[tuple[str, ...]] = ()
+    """Hyperparameters that checkpoints of older versions or simpler optimizers lack; they have their defaults then."""
     _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
-    """PyTorch's optimizer that makes the same of dense gradients."""
+    """PyTorch's optimizer that does the same with dense gradients."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__doc__ and cls.__module__.startswith(f"{__package__}."):  # no docstring under -OO
+            cls.__doc__ = documentation_of(cls)
 
     @abc.abstractmethod
     def __init__(self, params: Any, options: Mapping[str, Any]) -> None:
-        """``options``: the local variables of a subclass's constructor, which are its options by their names."""
+        """``options``: the local variables of a subclass's constructor."""
         no_options = ("self", "params", "__class__")
         super().__init__(params, {name: value for name, value in options.items() if name not in no_options})
 
     @functools.cached_property
-    def _prepared(self) -> Prepared:
-        return Prepared()
+    def _prepared(self) -> dict[int, Prepared]:
+        """What is known of each group, as long as parameters have the states that ``_states_seen`` lists."""
+        self._state_seen: Any = None
+        self._states_seen: list[Any] = []
+        return {}
 
     knows_trained_entries: ClassVar[bool] = True
-    """Frozen entries (``mg.train_only``) are left out here; nobody needs to put them back after a step."""
+    """Frozen entries (``mg.train_only``) are left out here; they need not be restored after a step."""
 
     def _numbers_now(self, param: Tensor, numbers: Hyperparameters) -> Hyperparameters:
-        """The numbers of a step of ``param``, if its state changes them."""
+        """The numbers of a step of ``param``, where they depend on its state."""
         return numbers
 
     def _prepare_state(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
@@ -99,17 +102,17 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return []
 
     def _finish(self, param: Tensor, gradient: Gradient) -> None:
-        """Tidy the state up after an update."""
+        """Clean the state up after an update."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own hyperparameters, as in PyTorch.
 
-        A leaf MaskedTensor of any layout may stand for a parameter: its values are what is trained, so that the
-        cost of a step follows the number of specified entries.
+        A leaf MaskedTensor of any layout may stand for a parameter: its values are trained, so that the cost of a step
+        is proportional to the number of specified entries.
 
         Raises:
-            TypeError: a parameter is itself sparse, or not of a floating-point or complex dtype.
-            ValueError: a hyperparameter is out of its range, or what PyTorch refuses.
+            TypeError: a parameter is sparse, or neither floating-point nor complex.
+            ValueError: a hyperparameter is out of range. What PyTorch raises is raised, too.
         """
         param_group["params"] = with_values(param_group["params"])
         super().add_param_group(param_group)
@@ -123,19 +126,15 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         self._look_at_parameters()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore, after a look at everything: a state of another optimizer or model changes nothing.
-
-        Options that a state of ``torch.optim`` does not know stay as they are.
-        """
+        """Restore a state, after it was checked; options that a state of ``torch.optim`` lacks stay as they are."""
         self._check_loaded(state, self.__dict__.get("param_groups"))
         for group in state["param_groups"]:
             for param in group["params"]:
-                settle(param)
+                prepare_loading(param)
         super().__setstate__(state)
         self._look_at_parameters()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied is up to date."""
         self.flush()
         return super().__getstate__()
 
@@ -145,23 +144,20 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return super().state_dict()
 
     def flush(self, params: Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor] | None = None) -> None:
-        """Bring rows up to date that got no gradient, and must not be read or written before.
+        """Bring rows up to date that are behind because they got no gradient, before they are read or written.
 
-        With ``unspecified="zero"`` rows without a gradient are moved when they are next stepped, looked up by
-        :class:`maskgrad.nn.Embedding`, saved by ``state_dict()``, or here. Otherwise there is nothing to do.
+        With ``unspecified="zero"`` rows without a gradient are updated when they are next stepped, looked up by
+        :class:`maskgrad.nn.Embedding`, saved by ``state_dict()``, or here. Otherwise this does nothing.
 
         Args:
             params: some of this optimizer's parameters; None: all.
 
         Raises:
-            ValueError: a parameter is not one of this optimizer's. Nothing has been written then.
+            ValueError: a tensor is not a parameter of this optimizer. Nothing has been written then.
         """
-        own = [param for group in self.param_groups for param in group["params"]]
-        chosen = own
+        chosen = own = list(parameters_of(self))
         if params is not None:
-            chosen = list(
-                with_values([params] if isinstance(params, Tensor | MaskedTensor) else list(params))
-            )
+            chosen = with_values([params] if isinstance(params, Tensor | MaskedTensor) else list(params))
             strangers = {id(param) for param in chosen} - {id(param) for param in own}
             if strangers:
                 raise ValueError(
@@ -173,16 +169,15 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
 
     def _remove_gradients(self, set_to_none: bool) -> None:
         super()._remove_gradients(set_to_none)
-        for group in self.param_groups:
-            for param in group["params"]:
-                keep_attached(param, None)
+        for param in parameters_of(self):
+            keep_attached(param, None)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient, on the entries its gradient specifies.
+        """Perform a single optimization step, on the entries that the gradients specify.
 
-        Every gradient, state and hyperparameter is checked before anything is written: when a step refuses,
-        parameters and state are as they were.
+        Every gradient, state and hyperparameter is checked before anything is written: if an error is raised,
+        parameters and state are unchanged.
 
         Args:
             closure: reevaluates the model and returns the loss; called once, with gradients enabled.
@@ -191,101 +186,104 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             What ``closure`` returned, or None.
 
         Raises:
-            TypeError: a gradient of an unknown layout or of a dtype that its parameter cannot take.
-            ValueError: a gradient of another shape or device, a parameter with two gradients, a
-                hyperparameter out of its range.
-            IndexError: a gradient's index outside its parameter.
+            TypeError: a gradient has an unknown layout, or a dtype that its parameter cannot take.
+            ValueError: a gradient has another shape or device than its parameter, a parameter has two gradients, or a
+                hyperparameter is out of range.
+            IndexError: an index of a gradient is outside its parameter.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         ready: list[Ready] = []
-        prepared: list[DenseGroup | RowSteps] = []
-        self._prepared.look(self.state)
+        ways: list[DenseGroup | RowSteps] = []
+        prepared, states = self._prepared, self.state.values()
+        # Others may have been put in their place.
+        if self.state is not self._state_seen or not same(states, self._states_seen):
+            prepared.clear()
+            self._state_seen, self._states_seen = self.state, list(states)
         for position, group in enumerate(self.param_groups):
             kept = self._prepared_group(position, group)
-            numbers, dense, ways = kept.numbers, kept.dense, kept.ways
-            prepared += ways
-            if dense is not None and dense.takes_all():
+            ways += kept.ways
+            if kept.dense is not None and kept.dense.takes_all():
                 continue
             for number, param in enumerate(group["params"]):
                 grad = param.grad
-                if grad is not None and any(way.takes(number, param, grad) for way in ways):
+                if grad is not None and any(way.takes(number, param, grad) for way in kept.ways):
                     continue
                 name = name_of(group, position, number)
                 grad = current_gradient(param, name)
                 if grad is not None:
-                    ready.append((param, self._read(param, grad, numbers, name), numbers, dense, number))
+                    ready.append((param, self._read(param, grad, kept.numbers, name), kept, number))
         # Nothing was written so far.
         self._stepped: list[Tensor] = []
         try:
             if ready:
-                with (
-                    uninterrupted()
-                ):  # Ctrl-C waits for several operations; for one it would cost as much as the step
-                    self._write(ready, prepared)
+                # Ctrl-C waits for several operations; for one it would cost as much as the step.
+                with uninterrupted():
+                    self._write(ready, ways)
             else:
-                for way in prepared:
+                for way in ways:
                     way.step(self._stepped)
         except BaseException as error:
             self._say_who_was_stepped(error)
             raise
         return loss
 
-    def _write(self, ready: list[Ready], prepared: list[DenseGroup | RowSteps]) -> None:
+    def _write(self, ready: list[Ready], ways: list[DenseGroup | RowSteps]) -> None:
         """Update all parameters, those of ``ready`` with what was read."""
         batch = Batch()
-        for param, gradient, numbers, dense, number in ready:
-            if not (gradient.is_full and self._joins(dense, number, param, numbers)):
-                self._update(param, gradient, numbers, batch)
-        for way in prepared:
+        for param, gradient, kept, number in ready:
+            if not (gradient.is_full and self._joins(kept, number, param)):
+                self._update(param, gradient, kept.numbers, batch)
+        for way in ways:
             way.step(self._stepped)
         batch.run()
 
     def _say_who_was_stepped(self, error: BaseException) -> None:
-        """Add to an error in the midst of a step which parameters have had it."""
+        """Add to an error in the middle of a step which parameters have been updated."""
         done = {id(param) for param in self._stepped}
         params = [pair for i, group in enumerate(self.param_groups) for pair in named(group, i)]
         had = [name for name, param in params if id(param) in done]
         text = (
-            f"the step of {type(self).__name__} was cut off: {len(had)} of {len(params)} parameters have had it"
+            f"the step of {type(self).__name__} was interrupted: {len(had)} of {len(params)} parameters were updated"
             f"{': ' + ', '.join(had[:MOST_NAMES]) if had else ''}{', ...' if len(had) > MOST_NAMES else ''}. "
-            "The others have not, but for the one that was being written: load the last checkpoint if a part of a step "
-            "matters"
+            "The others were not, except perhaps the one that was being written; load the last checkpoint if a partial "
+            "step matters"
         )
         if hasattr(error, "add_note"):
             error.add_note(text)
         else:  # Python 3.10
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
-    def _joins(self, dense: DenseGroup | None, number: int, param: Tensor, numbers: Hyperparameters) -> bool:
+    def _joins(self, kept: Prepared, number: int, param: Tensor) -> bool:
         """Whether a dense gradient goes with the others of its group, after states were made or converted."""
-        if dense is None or self._numbers_now(param, numbers) is not numbers:
+        if kept.dense is None or self._numbers_now(param, kept.numbers) is not kept.numbers:
             return False
-        self._states(param, numbers)
-        return dense.takes(number, param, param.grad)
+        self._states(param, kept.numbers)
+        return kept.dense.takes(number, param, param.grad)
 
-    def _prepared_group(self, position: int, group: dict[str, Any]) -> PreparedGroup:
+    def _prepared_group(self, position: int, group: dict[str, Any]) -> Prepared:
         """What is known of a group, checked again if an option has changed."""
-        options = [*group.values()]
-        kept: PreparedGroup | None = self._prepared.groups.get(position)
-        if kept is None or not kept.fits(group, options, self.state):
+        options = [group, *group.values()]
+        kept = self._prepared.get(position)
+        if kept is None or kept.options is None or not same(kept.options, options):
             numbers = self._read_group(group)
-            dense = None
+            dense: DenseGroup | None = None
+            ways: list[DenseGroup | RowSteps] = []
             if self._torch is not None and not numbers.row:  # PyTorch has such a step
-                dense = DenseGroup(
-                    self._torch, position, group, numbers, self.state, self.defaults, self._prepared
-                )
-            kept = PreparedGroup(group, options, self.state, numbers, dense)
-            if all(_is_constant(group[name]) for name in self.defaults if name in group):
-                self._prepared.groups[position] = kept
+                dense = None if kept is None else kept.dense
+                dense = dense or DenseGroup(self._torch, self.state, self.defaults)
+                dense.configure(group, numbers)
+                ways = [dense, RowSteps(dense, numbers)]
+            constant = all(_is_constant(group[name]) for name in self.defaults if name in group)
+            kept = self._prepared[position] = Prepared(options if constant else None, numbers, dense, ways)
         for way in kept.ways:
             way.begin()
         return kept
 
     def _read(self, param: Tensor, grad: AnyGradient, numbers: Hyperparameters, name: str) -> Gradient:
-        """The gradient on the entries that are trained, after a look at it and at the states."""
+        """The gradient on the entries that are trained, after it and the states were checked."""
         check_fits(param, grad, f"gradient of {name}")
         gradient = read(grad, f"gradient of {name}").restricted(trained_entries(param))
         check_shapes(self.state.get(param, {}), param, numbers, name)
@@ -296,7 +294,6 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return Hyperparameters.of(self._rule, group)
 
     def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch) -> None:
-        """Create missing state and update ``param``, now or with the others in ``batch``."""
         numbers = self._numbers_now(param, numbers)
         states = self._states(param, numbers)
         state = self.state.get(param, {})  # no entry for who keeps no state
@@ -308,7 +305,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
             update_with_zeros(update, param, gradient, states, numbers, step, scalars)
             count()
         else:
-            bring_up_to_date(param)  # at no cost, unless the option was changed
+            bring_up_to_date(param)  # does nothing, unless the option was changed
             batch.add(update, param, gradient, states, count)
 
     def _count(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, update: Update) -> None:
@@ -332,11 +329,11 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         for name, start in scalars.items():
             # It is a number in the checkpoints of an old PyTorch.
             # And loading casts some to the parameter's dtype, where a half would drop small changes.
-            value = state.get(name)
-            if not isinstance(value, Tensor) or value.dtype in (torch.float16, torch.bfloat16):
-                state[name] = scalar_state(
-                    state.get(name, start), param.device if numbers.on_device else None
-                )
+            value = state.get(name, start)
+            if not isinstance(value, Tensor) or value.dtype in HALVES:
+                dtype = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
+                device = param.device if numbers.on_device else None
+                state[name] = torch.tensor(float(value), dtype=dtype, device=device)
         beyond = self._prepare_state(param, numbers)
         for declared in wanted:
             if state.get(declared.name) is None:
@@ -344,20 +341,15 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         return [*(state[declared.name] for declared in wanted), *beyond]
 
     def _check_loaded(self, state: dict[str, Any], live: list[dict[str, Any]] | None) -> None:
-        """Complete the groups of a state about to be loaded; an error if it does not fit."""
+        """Complete the groups of a state that is about to be loaded, and check that it fits."""
         defaults = state.get("defaults") or self.defaults
+        late = {**SHARED_OPTIONS, **{name: self._rule.defaults[name] for name in self._late_options}}
         for position, group in enumerate(state["param_groups"]):
             before = live[position] if live else {**SHARED_OPTIONS, **group}
-            complete_group(group, before, {**SHARED_OPTIONS, **self._late_options})
+            group.update({**late, "unspecified": before["unspecified"], "state": before["state"]} | group)
             check_group(group, before, defaults, type(self).__name__)
             numbers = self._read_group(group)
             for name, param in named(group, position):
                 entry = state["state"].get(param) or {}
                 check_names(entry, self._rule.required, self._rule.optional, name, type(self).__name__)
                 check_shapes(entry, param, numbers, name)
-
-
-def scalar_state(value: float, device: torch.device | None) -> Tensor:
-    """A state that is one number, as ``torch.optim`` keeps it."""
-    dtype = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
-    return torch.tensor(float(value), dtype=dtype, device=device)

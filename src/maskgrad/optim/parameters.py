@@ -1,4 +1,4 @@
-"""The parameters of a group: what errors call them, which tensors stand for them, and which can be trained."""
+"""The parameters of an optimizer: their names in errors, and the gradients and masks that are attached to them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.gradients.attached import AnyGradient, current_gradient, keep_attached
+from maskgrad.gradients.gradient import check_fits
+from maskgrad.gradients.train_only import keep_trained_entries
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.optim.lazy.rows import bring_up_to_date
 
-__all__ = ["check_parameter", "name_of", "named", "with_values"]
+__all__ = [
+    "attach_gradient",
+    "attached_gradient",
+    "check_parameter",
+    "name_of",
+    "named",
+    "train_only",
+    "with_values",
+]
 
 
 def name_of(group: dict[str, Any], position: int, number: int) -> str:
@@ -27,12 +39,10 @@ def named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]:
 
 def with_values(params: Any) -> Any:
     """Parameters, in which MaskedTensors (perhaps with a name) are replaced by the values that they train."""
-    if isinstance(params, Tensor):
+    if isinstance(params, Tensor | set):  # PyTorch refuses a set: its order is not defined
         return params
     if isinstance(params, MaskedTensor):
         return [params._values]
-    if isinstance(params, set):  # PyTorch refuses it: the order of a set is nobody's promise
-        return params
 
     def values(param: Any) -> Any:
         if isinstance(param, MaskedTensor):
@@ -48,11 +58,111 @@ def check_parameter(param: Tensor, name: str) -> None:
     """TypeError unless ``param`` can be trained."""
     if param.layout is not torch.strided:
         raise TypeError(
-            f"{name} is itself a sparse tensor ({param.layout}); mg.optim updates dense parameters and MaskedTensors "
-            "of any layout: x = mg.from_sparse(parameter.detach()).requires_grad_(), and mg.optim gets x. Or keep a "
+            f"{name} is a sparse tensor ({param.layout}); mg.optim updates dense parameters and MaskedTensors of any "
+            "layout: write x = mg.from_sparse(parameter.detach()).requires_grad_(), and pass x to mg.optim. Or keep a "
             "dense parameter and use mg.masked(parameter, mask).to_sparse() in the model"
         )
     if not (param.is_floating_point() or param.is_complex()):
         raise TypeError(
             f"{name} has dtype {param.dtype}; only floating-point and complex parameters can be trained"
         )
+
+
+def attached_gradient(param: Tensor) -> AnyGradient | None:
+    """The gradient that a step of ``mg.optim`` uses: the attached one, or ``.grad``; None if there is none.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(3))
+        >>> mg.attach_gradient(p, mg.masked(torch.ones(3), torch.tensor([True, False, False])))
+        >>> mg.optim.attached_gradient(p)
+        masked([1., --, --])
+    """
+    return current_gradient(param, "the parameter")
+
+
+def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
+    """Set the gradient of a parameter to one of any kind, as ``param.grad = ...`` does for dense and COO tensors.
+
+    The optimizers of ``mg.optim`` update the specified entries, and only those. The gradient is assigned to ``.grad``:
+    a dense or COO tensor directly, others as a tensor subclass. ``torch.nn.utils.clip_grad_norm_``,
+    ``torch.amp.GradScaler`` and ``zero_grad()`` of a model work with it; entries without a gradient count as 0. All
+    other functions raise an error for it, and so does a step of ``torch.optim``, before anything has changed.
+    ``param.grad.to_dense()`` is the dense gradient. (PyTorch/XLA has no such tensors: there it is an attribute of the
+    parameter, ``.grad`` is None, and only optimizers of ``mg.optim`` use it.)
+
+    Args:
+        param: the parameter, any shape.
+        masked: a MaskedTensor, a :class:`maskgrad.PaddedRows`, or a strided, COO, CSR, CSC, BSR or BSC tensor, with the
+            parameter's shape and device; it is detached, not copied. None removes the gradient.
+
+    Gradient:
+        None; this is not recorded for autograd.
+
+    Raises:
+        TypeError: ``masked`` is of an unknown kind or layout, or has a dtype that the parameter cannot take.
+        ValueError: its shape or device is not the parameter's. (Indices are checked by the step.)
+
+    Dense equivalent: ``param.grad = gradient``.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(3))
+        >>> mg.attach_gradient(p, mg.masked(torch.tensor([1., 9., 1.]), torch.tensor([True, False, False])))
+        >>> mg.optim.SGD([p], lr=0.5).step()
+        >>> p.data
+        tensor([0.5000, 1.0000, 1.0000])
+
+    Source: PyTorch refuses ``p.grad = csr`` ("data of a different type") for a dense parameter.
+    """
+    if masked is not None:
+        check_fits(param, masked, "gradient of the parameter")
+    if masked is None:
+        param.grad = None
+    keep_attached(param, masked)
+
+
+def train_only(param: Tensor, mask: Tensor | None) -> None:
+    r"""Train only the entries under ``mask``: no optimizer changes any other entry.
+
+    .. math::
+        \theta_i \leftarrow \begin{cases} \text{the optimizer's result} & m_i \\ \theta_i & \text{otherwise} \end{cases}
+
+    Weight decay, momentum from earlier steps, second moments, LAMB's norms, a NaN in the gradient: nothing affects an
+    entry outside the mask, which keeps its value bit for bit. You may assign it (``param.data[1] = 0``), before or
+    after; that value is then kept.
+
+    The gradient outside the mask is unspecified. Optimizers of ``mg.optim`` skip these entries, states included, at
+    a cost proportional to the gradient. Every other optimizer gets gradients with 0 there during its step, and the
+    entries are restored afterwards: two passes over this parameter. ``.grad`` itself is not changed.
+    :func:`maskgrad.grad_norm`, :func:`maskgrad.clip_grad_norm_` and :class:`maskgrad.amp.GradScaler` ignore these
+    entries.
+
+    Args:
+        param: strided parameter, any shape; a leaf, or about to become one.
+        mask: Boolean tensor on the parameter's device, True = trained, of the parameter's shape or broadcastable to
+            it: ``rows.unsqueeze(1)`` for whole rows. It is copied, and replaces an earlier mask. None removes it.
+
+    The mask belongs to this parameter object. Deep copies and pickles of the parameter or its module have it,
+    ``module.to(...)`` keeps it. ``state_dict()`` does not contain it: loading one (without ``assign=True``) keeps the
+    masks and replaces values, frozen ones too.
+
+    Raises:
+        TypeError: ``param`` is not a strided tensor, or ``mask`` is not Boolean.
+        ValueError: the mask does not broadcast to the parameter's shape, or is on another device.
+
+    Dense equivalent: ``param.data[~mask] = before[~mask]`` after every step.
+
+    Example:
+        >>> w = torch.nn.Parameter(torch.ones(2))
+        >>> optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9, weight_decay=0.1)
+        >>> mg.train_only(w, torch.tensor([True, False]))
+        >>> for _ in range(3):
+        ...     w.grad = torch.ones(2)
+        ...     optimizer.step()
+        >>> w.data
+        tensor([0.3882, 1.0000])
+
+    Source: ``torch.nn.utils.prune``, which multiplies by the mask in every forward pass and trains another tensor.
+    """
+    if isinstance(param, Tensor):
+        bring_up_to_date(param)  # with the mask that was in force when the steps were made
+    keep_trained_entries(param, mask)

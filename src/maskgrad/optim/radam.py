@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    betas,
-    flag,
-    non_negative,
-)
-from maskgrad.optim.lazy.moments import moment_step
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.lazy.moments import MomentStep, moment_step
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State, decayed
 from maskgrad.optim.specified import EVERY, Specified
 
@@ -43,7 +34,7 @@ def radam_rule_(
     """One RAdam step: Adam's, rectified, once enough squares have been seen, and plain momentum until then."""
     beta1, beta2 = betas
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
-    specified.move_moments_(grad, exp_avg, exp_avg_sq, betas)
+    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
     change = exp_avg.div(1 - beta1**step).mul_(lr)
     factor = _rectification(step, beta2)
     if factor is not None:
@@ -60,7 +51,7 @@ def _rectification(step: float, beta2: float) -> float | None:
     return float(((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5)
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     (beta1, beta2), step = n["betas"], n["step"]
     factor = _rectification(step, beta2) if beta2 else None
     if factor is None:  # plain momentum, without a root
@@ -68,22 +59,8 @@ def _idle(n: Numbers, states: int) -> IdleStep | None:
     return moment_step(n, size=n["lr"] * factor * math.sqrt(1 - beta2**step) / (1 - beta1**step), root=1.0)
 
 
-RADAM_RULE = Rule(
-    radam_rule_,
-    limits={
-        "lr": non_negative,
-        "betas": betas,
-        "eps": non_negative,
-        "weight_decay": non_negative,
-        "decoupled_weight_decay": flag,
-    },
-    states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
-    idle=_idle,
-)
-
-
 class RAdam(MaskedOptimizer):
-    r"""Rectified Adam whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements RAdam, rectified Adam, for dense, sparse and masked gradients.
 
     .. math::
         p \leftarrow p - \mathrm{lr}\; \frac{m}{1 - \beta_1^t} \cdot
@@ -94,35 +71,7 @@ class RAdam(MaskedOptimizer):
         \rho_t = \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t}, \qquad
         r_t = \sqrt{\frac{(\rho_t - 4)(\rho_t - 2)\,\rho_\infty}{(\rho_\infty - 4)(\rho_\infty - 2)\,\rho_t}}
 
-    with Adam's moments :math:`m` and :math:`v`, where :math:`\rho_t` says how many squares the second has seen and
-    the rectification :math:`r_t` grows from 0 to 1 with it; for specified entries only: parameter and both moments
-    of the others stay bit for bit. ``t`` counts the steps of the parameter. Duplicates are merged before the square.
-
-    Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        betas: decay of the two moments, each at least 0 and less than 1.
-        eps: added to the root.
-        weight_decay: L2 penalty on specified entries.
-        decoupled_weight_decay: decay the parameter itself, as AdamW does.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        maximize: ascend instead.
-        capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        differentiable: must be False.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: two state values for each entry; ``"row"``: one second moment for each row of the
-            first dimension, of the mean of squares over the row's specified entries.
-
-    State:
-        ``"step"``, ``"exp_avg"`` and ``"exp_avg_sq"``, as in ``torch.optim.RAdam``; state dicts can be exchanged in
-        mid-run, both ways.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
-
-    Dense equivalent: ``torch.optim.RAdam``, to float32 rounding.
+    :math:`m` and :math:`v` are Adam's moments; ``t`` counts the steps of the parameter.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -135,9 +84,13 @@ class RAdam(MaskedOptimizer):
     Source: Liu et al., "On the variance of the adaptive learning rate and beyond", ICLR 2020; ``torch.optim.RAdam``.
     """
 
-    _rule = RADAM_RULE
+    _rule = Rule(
+        radam_rule_,
+        states=(State("exp_avg", "first moment"), State("exp_avg_sq", "second moment", statistic=True)),
+        closed_form=_closed_form,
+    )
     _torch = torch.optim.RAdam
-    _late_options = MappingProxyType({"decoupled_weight_decay": False})
+    _late_options = ("decoupled_weight_decay",)
 
     def __init__(
         self,

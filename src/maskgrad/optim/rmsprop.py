@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.fused import fused_rmsprop
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    flag,
-    non_negative,
-)
 from maskgrad.optim.lazy.linear import LinearStep
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Numbers, Rule, State, penalized
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
+from maskgrad.optim.rule import Fused, Numbers, Rule, State, penalized, signed
 from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["RMSprop"]
@@ -55,7 +47,7 @@ def rmsprop_rule_(
         param.addcdiv_(grad, root, value=-lr)
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     if n["weight_decay"] != 0 or n["eps"] == 0:
         return None
     factors, momentum = (n["alpha"],) * states, n["momentum"]
@@ -72,65 +64,32 @@ def _check(n: Numbers, row: bool) -> None:
         )
 
 
-RMSPROP_RULE = Rule(
-    rmsprop_rule_,
-    limits={
-        "lr": non_negative,
-        "alpha": non_negative,
-        "eps": non_negative,
-        "weight_decay": non_negative,
-        "momentum": non_negative,
-        "centered": flag,
-    },
-    states=(
-        State("square_avg", "mean of squares", statistic=True),
-        State("momentum_buffer", "momentum", needs="momentum"),
-        State("grad_avg", "mean gradient: the centered form", needs="centered"),
-    ),
-    check=_check,
-    fused=fused_rmsprop,
-    idle=_idle,
-)
+def _fused(n: Numbers, row: bool) -> Fused | None:
+    if row:
+        return None
+
+    def arranged(states: Sequence[Tensor]) -> list[Tensor | None]:
+        mean, buffer = states[-1] if n["centered"] else None, states[1] if n["momentum"] else None
+        return [states[0], mean, buffer]
+
+    return Fused("rmsprop_rows_", signed(n, "lr", "alpha", "eps", "weight_decay", "momentum"), arranged)
 
 
 class RMSprop(MaskedOptimizer):
-    r"""RMSprop whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements RMSprop for dense, sparse and masked gradients.
 
     .. math::
         g \leftarrow g + \lambda p, \qquad v \leftarrow \alpha v + (1 - \alpha) g^2, \qquad
         p \leftarrow p - \mathrm{lr}\; g / (\sqrt{v} + \epsilon)
 
-    for specified entries only: parameter and state of the others stay bit for bit. Duplicates are merged before the
-    square.
     With ``momentum`` :math:`\mu` the step is :math:`\mathrm{lr}\; b`, where
     :math:`b \leftarrow \mu b + g / (\sqrt{v} + \epsilon)`.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        alpha: decay of the mean of squares, at least 0.
-        eps: added to the root.
-        weight_decay: L2 penalty on specified entries.
-        momentum: factor of the buffer.
-        centered: divide by the standard deviation: the squared mean gradient is taken off the mean of squares.
-        capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        maximize: ascend instead.
-        differentiable: must be False.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: one mean of squares for each entry; ``"row"``: one for each row of the first dimension, over
-            the row's specified entries; not if centered.
-
-    State:
-        ``"step"``, ``"square_avg"``, with momentum ``"momentum_buffer"``, if centered ``"grad_avg"``, as in
-        ``torch.optim.RMSprop``; state dicts can be exchanged in mid-run, both ways.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
-
-    Dense equivalent: ``torch.optim.RMSprop``, to float32 rounding.
+        alpha: smoothing constant of the mean of squares, at least 0.
+        momentum: momentum factor.
+        centered: divide by an estimate of the standard deviation: the square of the mean gradient is subtracted from
+            the mean of squares. Not available with ``state="row"``.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -143,9 +102,19 @@ class RMSprop(MaskedOptimizer):
     Source: Hinton, lecture 6e of "Neural networks for machine learning", 2012; ``torch.optim.RMSprop``.
     """
 
-    _rule = RMSPROP_RULE
+    _rule = Rule(
+        rmsprop_rule_,
+        states=(
+            State("square_avg", "mean of squares", statistic=True),
+            State("momentum_buffer", "momentum", needs="momentum"),
+            State("grad_avg", "mean gradient", needs="centered"),
+        ),
+        check=_check,
+        fused=_fused,
+        closed_form=_closed_form,
+    )
     _torch = torch.optim.RMSprop
-    _late_options = MappingProxyType({"momentum": 0, "centered": False})
+    _late_options = ("momentum", "centered")
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Steps on some rows of a table, the usual kind: a COO gradient of whole rows, straight to the compiled loop.
+"""Fast steps for the usual gradient of a table, COO with whole rows: they call the compiled loop directly.
 
-What does not change between steps (where the tables lie, whether the states fit) is looked at once; what is left for a
-step is to find the rows, which is also the look at the indices. Everything else goes through the engine: other layouts
-and dtypes, frozen entries, ``unspecified="zero"``, one state value per row, many small tables, which it steps in one
-pass, and whatever is wrong, for the engine says what.
+What does not change between steps (addresses of tables, whether the states fit) is checked once; in each step the rows
+are found, which also checks the indices. Everything else goes through the engine: other layouts and dtypes, frozen
+entries, ``unspecified="zero"``, one state value per row, many small tables, which it steps in one pass, and whatever is
+invalid, because the engine raises the errors.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from torch import Tensor
 from maskgrad.kernels.kernel import backend_of
 from maskgrad.kernels.selection import PLAIN, runs_eagerly
 from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
-from maskgrad.optim.fused import Fused
-from maskgrad.optim.rule import Hyperparameters
+from maskgrad.optim.rule import Fused, Hyperparameters
 
 __all__ = ["RowSteps"]
 
-#: Up to so many values for each thread, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
+#: Up to this number of values for each thread, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
 ADDED = 1 << 17
-#: Tables that the engine steps in one pass gain more than each does alone.
+#: For more tables than these, one pass of the engine is faster.
 MANY = 4
 
 
@@ -33,7 +32,7 @@ def _is_of_rows(grad: Any) -> bool:
 
 
 class RowSteps:
-    """The tables of a group whose rows are found, once all gradients have been looked at."""
+    """The tables of a group that are stepped here, once all gradients have been checked."""
 
     def __init__(self, group: DenseGroup, numbers: Hyperparameters) -> None:
         self.group = group
@@ -46,13 +45,13 @@ class RowSteps:
         self.begin()
 
     def begin(self) -> None:
-        """Before a step: no gradient has been seen."""
+        """To be called before a step."""
         self.is_open: bool | None = None  # not asked yet
         self.found: list[tuple[DenseParameter, Any, Tensor]] = []
         self.added: list[tuple[Tensor, Tensor]] = []
 
     def _open(self) -> bool:
-        """When the first gradient of rows is seen: is there a loop for the rule, and are they few tables?"""
+        """Asked at the first gradient of rows: whether there is a loop for the rule, and there are few tables."""
         params = self.group.group["params"]
         few = len(params) <= MANY or sum(_is_of_rows(param.grad) for param in params) <= MANY
         return self.fused is not None and few
@@ -81,13 +80,13 @@ class RowSteps:
             or not runs_eagerly(self.fused.kernel, number_of_values)
         ):
             return False
-        # PyTorch's addition takes a stride of 0, which an expanded gradient may have, at its word, and adds nothing.
+        # PyTorch's addition adds nothing if a stride is 0, as that of an expanded gradient may be.
         few = self.factor is not None and number_of_values <= ADDED * torch.get_num_threads()
         if few and values.stride() == param.stride():
             if backend_of("maskgrad.kernels.cpu.sorting", "are_inside")(indices, height):
                 self.added.append((param, grad))
                 return True
-            return False  # the engine says which index is wrong
+            return False  # the engine raises
         if not backend_of("maskgrad.kernels.cpu.sorting", "fits")(values.shape[0], height):
             return False
         try:
@@ -98,7 +97,7 @@ class RowSteps:
         return True
 
     def step(self, stepped: list[Tensor]) -> None:
-        """Step them all; who has been is appended to ``stepped``."""
+        """Step them all, and append those that were stepped to ``stepped``."""
         for param, grad in self.added:
             param.add_(grad, alpha=self.factor)
             stepped.append(param)
@@ -121,7 +120,7 @@ class RowSteps:
             stepped.append(known.param)
 
     def _tables(self, known: DenseParameter, states: list[Tensor]) -> Any:
-        """Where parameter and states lie; the memory of a state may have moved, with share_memory_() for example."""
+        """Parameter and states for the loop; the memory of a state may change, by share_memory_() for example."""
         assert self.fused is not None
         addresses = [t.data_ptr() for t in states]
         if known.tables is None or known.tables[0] != addresses:
@@ -137,7 +136,7 @@ class RowSteps:
 
 
 def _factor_of_addition(fused: Fused) -> float | None:
-    """By what a plain SGD step multiplies the gradient that it adds; None: there is more to it."""
+    """The factor of the gradient in a plain SGD step; None for all other steps."""
     numbers = fused.numbers
     if fused.kernel != "sgd_rows_" or numbers["momentum"] != 0 or numbers["weight_decay"] != 0:
         return None

@@ -8,13 +8,8 @@ import torch
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    non_negative,
-    pair,
-)
-from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.optim.hyperparameters import ascending, pair
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State
 
 __all__ = ["Rprop"]
@@ -50,53 +45,18 @@ def _etas(name: str, value: Any) -> tuple[float, float]:
     return smaller, larger
 
 
-def _step_sizes(name: str, value: Any) -> tuple[float, float]:
-    least, most = pair(name, value)
-    if not 0 <= least <= most:
-        raise ValueError(f"{name} must be two numbers of at least 0 that do not descend, got {(least, most)}")
-    return least, most
-
-
-RPROP_RULE = Rule(
-    rprop_rule_,
-    limits={"lr": non_negative, "etas": _etas, "step_sizes": _step_sizes},
-    states=(
-        State("prev", "last gradient, 0 at first"),
-        State("step_size", "step size of each entry, the learning rate at first", initial="lr"),
-    ),
-    is_idempotent=True,
-)
-
-
 class Rprop(MaskedOptimizer):
-    r"""Rprop, which steps by the sign of the gradient, on what the gradient specifies.
+    r"""Implements Rprop, which steps by the sign of the gradient, for dense, sparse and masked gradients.
 
     .. math:: p \leftarrow p - s\; \mathrm{sign}(g)
 
-    Each entry has its step size :math:`s`. It grows by the second of ``etas`` while the gradient keeps its sign; when
-    the sign changes it shrinks by the first, and the entry rests for this step. All this for specified entries only:
-    parameter and state of the others stay bit for bit. Duplicates are merged before the sign is taken.
+    Each entry has a step size :math:`s`. While the gradient keeps its sign, it is multiplied by the second of ``etas``.
+    When the sign changes, it is multiplied by the first, and the entry is not moved in this step.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: the first step size, a number or a tensor with one element.
-        etas: the factors by which a step size shrinks and grows, one below and one above 1.
+        lr: the initial step size, a number or a tensor with one element.
+        etas: (eta_minus, eta_plus), the factors of decrease and increase, one below and one above 1.
         step_sizes: the smallest and the largest step size.
-        capturable: keep the step count on the parameter's device, as PyTorch does; graphs are not captured.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        maximize: ascend instead.
-        differentiable: must be False.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: two state values for each entry; signs of rows are not to be had.
-
-    State:
-        ``"step"``, ``"prev"`` (the last gradient) and ``"step_size"``, as in ``torch.optim.Rprop``; state dicts can be
-        exchanged in mid-run, both ways.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is out of its range, NaN or infinite; an option is not available.
 
     Dense equivalent: ``torch.optim.Rprop``.
 
@@ -112,7 +72,15 @@ class Rprop(MaskedOptimizer):
     ICNN 1993; ``torch.optim.Rprop``.
     """
 
-    _rule = RPROP_RULE
+    _rule = Rule(
+        rprop_rule_,
+        states=(
+            State("prev", "last gradient, 0 at first"),
+            State("step_size", "step size of each entry, the learning rate at first", initial="lr"),
+        ),
+        limits={"etas": _etas, "step_sizes": ascending},
+        is_idempotent=True,
+    )
     _torch = torch.optim.Rprop
 
     def __init__(

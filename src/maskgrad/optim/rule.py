@@ -1,10 +1,10 @@
-"""What an optimizer declares: limits of its hyperparameters, states, rule, and what a step with gradient zero does."""
+"""What an optimizer declares: states, limits of its hyperparameters, rule, and what a step with gradient zero does."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -13,12 +13,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from maskgrad.optim.fused import Fused
-from maskgrad.optim.lazy.table import IdleStep
+from maskgrad.optim.hyperparameters import betas, flag, non_negative
+from maskgrad.optim.lazy import ClosedForm
 
 __all__ = [
     "HYPERPARAMETERS",
     "NOTHING",
+    "Fused",
     "Hyperparameters",
     "Numbers",
     "Rule",
@@ -26,6 +27,7 @@ __all__ = [
     "Update",
     "decayed",
     "penalized",
+    "signed",
 ]
 
 Numbers: TypeAlias = Mapping[str, Any]
@@ -34,6 +36,10 @@ Numbers: TypeAlias = Mapping[str, Any]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 HYPERPARAMETERS: set[str] = set()
 """The names of those of all rules."""
+#: What constructors take beside hyperparameters.
+OPTIONS = frozenset(
+    ("params", "maximize", "foreach", "fused", "capturable", "differentiable", "unspecified", "state")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +48,11 @@ class State:
 
     name: str
     about: str
-    """What it is, for the page of the functional form."""
+    """What it is, for the documentation."""
     statistic: bool = False
-    """A second moment or the like, of which one value per row can do."""
+    """A second moment or the like, which can be kept for each row."""
     initial: float | str | None = 0.0
-    """What it starts with everywhere: a value, or a hyperparameter by its name; None: as a copy of the parameter."""
+    """Its initial value, or a hyperparameter by its name; None: a copy of the parameter."""
     needs: str | None = None
     """The hyperparameter without which (False or 0) there is no such state."""
     argument: str | None = None
@@ -59,7 +65,7 @@ class State:
         return param.shape
 
     def create(self, param: Tensor, row: bool) -> Tensor:
-        """A new state; the two parts of a complex number start alike."""
+        """A new state; both parts of a complex number have the initial value."""
         start = param.detach()
         if self.initial is None:
             return start.clone()
@@ -71,24 +77,36 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Fused:
+    """A kernel that does a rule's work on the rows of a table in one pass: merge, scale, decay, update.
+
+    Attributes:
+        kernel: its name.
+        numbers: its keyword arguments.
+        arranged: the states in the order in which the kernel takes them, None for each that is not used.
+    """
+
+    kernel: str
+    numbers: Mapping[str, Any]
+    arranged: Callable[[Sequence[Tensor]], list[Tensor | None]] = list
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """One update, its numbers already bound.
 
-    ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per
-    row; with those, and if ``whole``, it takes ``specified``, an object of :mod:`maskgrad.optim.specified`.
-    ``fused`` names the kernel that does the same on the rows of contiguous tables, merging duplicates, or is None.
-    ``whole`` rules compare all specified entries of a parameter, which must therefore be updated at once.
-    ``scalars`` are the states that are one number, as they are afterwards. ``idle(number of states)`` is what the
-    update does if the gradient is zero, None where there is no closed form; ``is_idempotent``: a second such update
-    changes nothing.
+    ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per row. With
+    those, and if ``whole``, it takes ``specified`` (see :mod:`maskgrad.optim.specified`). ``fused`` is a kernel
+    that does the same on the rows of contiguous tables, merging duplicates. ``whole`` rules compare all specified
+    entries of a parameter, which must therefore be updated at once. ``scalars`` are the states that are one number,
+    after the update. ``closed_form(number of states)`` is what the update does if the gradient is zero.
     """
 
     rule: Callable[..., None]
     fused: Fused | None = None
     whole: bool = False
     scalars: Mapping[str, Tensor] = field(default_factory=dict)
-    idle: Callable[[int], IdleStep | None] = field(default=lambda _: None)
-    is_idempotent: bool = False
+    closed_form: Callable[[int], ClosedForm | None] = field(default=lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -97,23 +115,26 @@ class Rule:
 
     Attributes:
         update_: ``update_(param, grad, *states, **numbers)``, in place; it gets the numbers that its signature names.
-        limits: for each hyperparameter the function that checks it, given its name and value; returns a number.
         states: in the order in which ``update_`` takes them.
+        limits: for each hyperparameter of the constructor the function that checks it, given its name and value, and
+            returns a number. Only unusual ones are declared: by default, what is False or True is a flag, what is a
+            pair are betas, and what is a number is at least 0.
         scalars: states that are one number, and the values, or hyperparameters, with which they start.
         counts_steps: whether there is a state ``"step"``.
-        on_device: whether the numbers among the states always live on the parameter's device.
-        markers: names of states that come and go.
-        check: refuses hyperparameters that do not fit each other; given them, and whether states are per row.
+        on_device: whether the numbers among the states are always on the parameter's device.
+        markers: names of states that exist at times.
+        check: raises if hyperparameters do not fit each other; given them, and whether states are per row.
         prepare: given hyperparameters, number of the step and scalars: the numbers of this step, and the scalars after.
         fused: the kernel for rows, given the numbers, and whether states are per row.
-        idle: a step with gradient zero in closed form, given the numbers of the step and the number of states.
+        closed_form: of a step with gradient zero, given the numbers of the step and the number of states.
         is_idempotent: a second step with gradient zero and the same numbers changes nothing.
         whole: whether the rule compares all entries of a parameter.
+        defaults: of the hyperparameters, as the constructor has them.
     """
 
     update_: Callable[..., None]
-    limits: Mapping[str, Callable[[str, Any], Any]]
     states: tuple[State, ...]
+    limits: Mapping[str, Callable[[str, Any], Any]] = field(default_factory=dict)
     scalars: Mapping[str, float | str] = field(default_factory=dict)
     counts_steps: bool = True
     on_device: bool = False
@@ -123,15 +144,23 @@ class Rule:
         None
     )
     fused: Callable[[Numbers, bool], Fused | None] | None = None
-    idle: Callable[[Numbers, int], IdleStep | None] = lambda *_: None
+    closed_form: Callable[[Numbers, int], ClosedForm | None] = lambda *_: None
     is_idempotent: bool = False
     whole: bool = False
-
-    def __post_init__(self) -> None:
-        HYPERPARAMETERS.update(self.limits)
+    defaults: Mapping[str, Any] = field(init=False, repr=False, default_factory=dict)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.__dict__.setdefault("_home", (owner, name))
+        if "_home" in self.__dict__:  # another class shares it
+            return
+        parameters = inspect.signature(owner).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.name not in OPTIONS}
+        usual: Mapping[type, Any] = {bool: flag, tuple: betas}
+        limits = {
+            key: self.limits.get(key, usual.get(type(default), non_negative))
+            for key, default in defaults.items()
+        }
+        HYPERPARAMETERS.update(limits)
+        self.__dict__.update(limits=limits, defaults=defaults, _home=(owner, name))
 
     def __reduce__(self) -> Any:
         """Pickled by its name: it holds functions."""
@@ -167,20 +196,15 @@ class Hyperparameters:
     rule: Rule
     numbers: Numbers
     row: bool = False
-    """One accumulator per row."""
+    """States that can be kept for each row are."""
     on_device: bool = False
-    """The step count lives on the parameter's device, as PyTorch has it with ``capturable`` or ``fused``."""
+    """The step count is on the parameter's device, as in PyTorch with ``capturable`` or ``fused``."""
     zeros: bool = False
     """An entry without a gradient has gradient zero."""
 
     @classmethod
     def of(cls, rule: Rule, group: Mapping[str, Any], row: bool = False) -> Hyperparameters:
-        """Those of a parameter group, which may lack the options that say nothing about the numbers.
-
-        Raises:
-            TypeError: a hyperparameter is no number.
-            ValueError: one is out of its range, or they do not fit each other.
-        """
+        """Those of a parameter group, which may lack options; TypeError or ValueError if one is out of range."""
         numbers = {name: check(name, group[name]) for name, check in rule.limits.items()}
         numbers["maximize"] = bool(group["maximize"])
         row = row or group.get("state") == "row"
@@ -227,8 +251,7 @@ class Hyperparameters:
             rule.fused(numbers, self.row) if rule.fused is not None else None,
             rule.whole,
             after,
-            partial(rule.idle, numbers),
-            rule.is_idempotent,
+            partial(rule.closed_form, numbers),
         )
 
 
@@ -246,3 +269,8 @@ def decayed(
     if decoupled and weight_decay != 0:
         param.mul_(1 - lr * weight_decay)
     return penalized(param, grad, 0.0 if decoupled else weight_decay, maximize)
+
+
+def signed(numbers: Numbers, *names: str) -> dict[str, Any]:
+    """The named numbers for a kernel, which takes a factor of the gradient instead of ``maximize``."""
+    return {"factor": -1.0 if numbers["maximize"] else 1.0, **{name: numbers[name] for name in names}}

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
 from maskgrad.gradients.gradient import Gradient
-from maskgrad.optim.fused import fused_sgd
-from maskgrad.optim.hyperparameters import (
-    StateOption,
-    UnspecifiedOption,
-    finite,
-    flag,
-    non_negative,
-)
+from maskgrad.optim.hyperparameters import finite
 from maskgrad.optim.lazy.linear import LinearStep
-from maskgrad.optim.lazy.table import IdleStep
-from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Hyperparameters, Numbers, Rule, State, penalized
+from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
+from maskgrad.optim.rule import Fused, Hyperparameters, Numbers, Rule, State, penalized, signed
 
 __all__ = ["SGD"]
 
@@ -50,7 +41,7 @@ def sgd_rule_(
     param.add_(grad, alpha=-lr)
 
 
-def _idle(n: Numbers, states: int) -> IdleStep | None:
+def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     if states > 1:  # the marker of buffers that have started decides entry by entry
         return None
     lr, decay, momentum = n["lr"], n["weight_decay"], n["momentum"]
@@ -72,66 +63,28 @@ def _check(n: Numbers, row: bool) -> None:
         )
 
 
-SGD_RULE = Rule(
-    sgd_rule_,
-    limits={
-        "lr": non_negative,
-        "momentum": non_negative,
-        "dampening": finite,
-        "weight_decay": non_negative,
-        "nesterov": flag,
-    },
-    states=(State("momentum_buffer", "the buffer, zeros at first", needs="momentum"),),
-    counts_steps=False,
-    markers=frozenset({"momentum_started"}),
-    check=_check,
-    fused=fused_sgd,
-    idle=_idle,
-)
+def _fused(n: Numbers, row: bool) -> Fused:
+    numbers = signed(n, "lr", "momentum", "dampening", "weight_decay", "nesterov")
+    return Fused("sgd_rows_", numbers, lambda states: [*states] or [None])
 
 
 class SGD(MaskedOptimizer):
-    r"""SGD whose step costs what its gradient specifies, and which touches nothing else.
+    r"""Implements SGD, optionally with momentum, for dense, sparse and masked gradients.
 
     .. math::
         g \leftarrow g + \lambda p, \qquad b \leftarrow \mu b + (1 - \tau) g, \qquad p \leftarrow p - \mathrm{lr}\; b
 
-    for specified entries only: momentum and ``weight_decay`` never reach another entry, and parameter and
-    state of the others stay bit for bit. Duplicates are merged first. Gradients may be dense, COO (whole rows
-    or single entries, merged or not) or, through :func:`maskgrad.attach_gradient`, CSR, CSC, BSR, BSC or
-    MaskedTensor, and may change from step to step.
-
-    An entry's first buffer is its gradient, without dampening, at whatever step it is first specified.
+    The first buffer of an entry is its gradient, without dampening, at whatever step it is first specified.
 
     Args:
-        params: parameters or groups, as in PyTorch; floating-point or complex, any shape.
-        lr: learning rate, a number or a tensor with one element.
-        momentum: factor of the buffer.
-        dampening: what is taken off the gradient before it enters the buffer.
-        weight_decay: L2 penalty on specified entries.
-        nesterov: look ahead; needs momentum and no dampening.
-        maximize: ascend instead.
-        foreach: of dense gradients, all parameters with each operation, as in PyTorch; None: the faster way.
-        differentiable: must be False.
-        fused: of dense gradients, PyTorch's fused step; None: on a CPU. Row gradients always take a fused kernel.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and
-            they get what a dense step gives them when they are next stepped or read.
-        state: ``"full"``: one buffer value for each entry; momentum of rows is not to be had.
+        momentum: momentum factor.
+        dampening: dampening for momentum.
+        nesterov: use Nesterov momentum; needs momentum and no dampening.
 
     State:
-        ``"momentum_buffer"``, as in ``torch.optim.SGD``; state dicts can be exchanged in mid-run, both ways.
-        It starts with zeros, which without dampening is the same as starting with the gradient. With
-        dampening, ``"momentum_started"`` (Boolean, PyTorch ignores it) marks the entries that have a buffer
-        until a dense gradient has reached all; a state without it, as PyTorch's is, counts as started
-        everywhere. A sparse buffer, which PyTorch keeps after sparse gradients, becomes a dense one at the
-        next step. Halves are computed in float32 and rounded once when stored.
-
-    Raises:
-        TypeError: a parameter is sparse itself or not floating-point, a number is none.
-        ValueError: a number is negative, NaN or infinite; nesterov without momentum or with dampening; an
-            option is not available.
-
-    Dense equivalent: ``torch.optim.SGD``, to float32 rounding.
+        With dampening, ``"momentum_started"`` (Boolean; PyTorch ignores it) marks the entries that have a buffer, until
+        a dense gradient has reached all. In a state without it, such as PyTorch's, all entries have one. A sparse
+        buffer, which PyTorch keeps after sparse gradients, becomes dense at the next step.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))
@@ -145,9 +98,18 @@ class SGD(MaskedOptimizer):
     ``torch.optim.SGD``.
     """
 
-    _rule = SGD_RULE
+    _rule = Rule(
+        sgd_rule_,
+        states=(State("momentum_buffer", "the buffer, zeros at first", needs="momentum"),),
+        limits={"dampening": finite},
+        counts_steps=False,
+        markers=frozenset({"momentum_started"}),
+        check=_check,
+        fused=_fused,
+        closed_form=_closed_form,
+    )
     _torch = torch.optim.SGD
-    _late_options = MappingProxyType({"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False})
+    _late_options = ("momentum", "dampening", "weight_decay", "nesterov")
 
     def __init__(
         self,

@@ -1,38 +1,46 @@
 """Statistics over specified entries, for update rules that look at more than one entry at a time.
 
-Most rules treat every entry by itself. Two kinds do not: those with one accumulator per row
-(``state="row"``), and those that compare norms (LAMB). They ask an object of this file, which knows where the
-specified entries are in the tensors that a rule is given. An accumulator per row has size 1 in the dimensions
-that it sums up.
+Most rules treat every entry by itself. Two kinds do not: those with one state value per row (``state="row"``), and
+those that compare norms (LAMB). They ask an object of this file, which knows where the specified entries are in the
+tensors that a rule is given. A state with one value per row has size 1 in the dimensions that it sums up.
 """
 
 from __future__ import annotations
 
-import abc
-
 import torch
 from torch import Tensor
 
-__all__ = ["EVERY", "Every", "InSlots", "Listed", "Specified", "UnderMask"]
+__all__ = ["EVERY", "Listed", "Specified"]
 
 
-class Specified(abc.ABC):
-    """Which entries of a rule's tensors are specified."""
+class Specified:
+    """The entries of a rule's tensors under ``mask``; None: all. Padded rows count in norms only where ``used``."""
 
     in_pieces = False
-    """Whether several pieces of one row have accumulators of their own, which must stay equal."""
+    """Whether several pieces of one row have state values of their own, which must stay equal."""
 
-    @abc.abstractmethod
+    def __init__(self, mask: Tensor | None = None, used: Tensor | None = None) -> None:
+        self.mask, self.used = mask, used
+
     def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
-        """Mean of ``x`` over the specified entries of each row, in a shape that fits ``like``."""
+        """Mean of ``x`` over the specified entries of each row, in a shape that fits ``like``; 0 if there is none."""
+        dims = _summed(x, like)
+        if not dims:
+            return x
+        if self.mask is None:  # the mean of nothing would be NaN
+            return x.mean(dims, keepdim=True) if x.numel() else x.sum(dims, keepdim=True)
+        count = self.mask.sum(dims, keepdim=True).clamp_(min=1)
+        return self._kept(x).sum(dims, keepdim=True).div_(count)
 
-    @abc.abstractmethod
     def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
         """Largest specified entry of ``x``, none of it negative, in each row, in a shape that fits ``like``."""
+        return _amax(self._kept(x), _summed(x, like))
 
-    @abc.abstractmethod
     def norm(self, x: Tensor) -> Tensor:
         """Euclidean norm of all specified entries of ``x``, shape ()."""
+        x = self._kept(x if self.used is None else torch.where(self.used, x, 0))
+        norm: Tensor = torch.linalg.vector_norm(x)
+        return norm
 
     def add_square_(self, total: Tensor, grad: Tensor, weight: float) -> None:
         """Add ``weight`` times the square of ``grad``, or its mean over each row if ``total`` has one value per row."""
@@ -41,64 +49,27 @@ class Specified(abc.ABC):
         else:
             total.addcmul_(grad, grad, value=weight)
 
-    def move_moments_(self, grad: Tensor, first: Tensor, second: Tensor, betas: tuple[float, float]) -> None:
+    def update_moments_(
+        self, grad: Tensor, first: Tensor, second: Tensor, betas: tuple[float, float]
+    ) -> None:
         """Let Adam's two moments decay, and add the gradient and its square."""
         first.lerp_(grad, 1 - betas[0])
         self.add_square_(second.mul_(betas[1]), grad, 1 - betas[1])
 
-
-class Every(Specified):
-    """All entries are specified."""
-
-    def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
-        """Mean over the dimensions in which ``like`` has size 1."""
-        dims = _summed(x, like)
-        if not dims:
-            return x
-        # The mean of nothing would be NaN.
-        return x.mean(dims, keepdim=True) if x.numel() else x.sum(dims, keepdim=True)
-
-    def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
-        """Maximum over the dimensions in which ``like`` has size 1; 0 if there is nothing."""
-        return _amax(x, _summed(x, like))
-
-    def norm(self, x: Tensor) -> Tensor:
-        """Euclidean norm."""
-        return _norm(x)
-
-
-class UnderMask(Specified):
-    """The entries under a Boolean mask, of the shape of the rule's tensors, are specified."""
-
-    def __init__(self, mask: Tensor) -> None:
-        self.mask = mask
-
-    def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
-        """Mean over specified entries; 0 where a row has none."""
-        dims = _summed(x, like)
-        if not dims:
-            return x
-        count = self.mask.sum(dims, keepdim=True).clamp_(min=1)
-        return torch.where(self.mask, x, 0).sum(dims, keepdim=True).div_(count)
-
-    def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
-        """Maximum over specified entries; 0 where a row has none."""
-        return _amax(torch.where(self.mask, x, 0), _summed(x, like))
-
-    def norm(self, x: Tensor) -> Tensor:
-        """Euclidean norm of the specified entries."""
-        return _norm(torch.where(self.mask, x, 0))
+    def _kept(self, x: Tensor) -> Tensor:
+        return x if self.mask is None else torch.where(self.mask, x, 0)
 
 
 class Listed(Specified):
     """Listed pieces of rows: piece i, ``x[i]``, belongs to row ``rows[i]``; several may belong to one row.
 
-    An accumulator is gathered once for each piece, so that pieces of one row get, and keep, equal values.
+    A state value is gathered once for each piece, so that pieces of one row get, and keep, equal values.
     """
 
     in_pieces = True
 
     def __init__(self, rows: Tensor) -> None:
+        super().__init__()
         _, self.position, self.pieces = torch.unique(rows, return_inverse=True, return_counts=True)
 
     def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
@@ -117,40 +88,12 @@ class Listed(Specified):
         at = self.position.view(-1, *(1 for _ in entries.shape[1:])).expand_as(entries)
         return largest.scatter_reduce_(0, at, entries, "amax").index_select(0, self.position)
 
-    def norm(self, x: Tensor) -> Tensor:
-        """Euclidean norm; only specified entries are listed."""
-        return _norm(x)
 
-
-class InSlots(Specified):
-    """Rows in slots, of which only those with ``used`` hold one; the others repeat the first, and count once."""
-
-    def __init__(self, used: Tensor, in_row: Specified) -> None:
-        self.used, self.in_row = used, in_row
-
-    def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
-        """Mean over the specified entries of each row."""
-        return self.in_row.row_mean(x, like)
-
-    def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
-        """Maximum over the specified entries of each row."""
-        return self.in_row.row_amax(x, like)
-
-    def norm(self, x: Tensor) -> Tensor:
-        """Euclidean norm of the specified entries of the rows that are there."""
-        return self.in_row.norm(torch.where(self.used, x, 0))
-
-
-EVERY = Every()
+EVERY = Specified()
 
 
 def _summed(x: Tensor, like: Tensor) -> list[int]:
     return [d for d, (wide, narrow) in enumerate(zip(x.shape, like.shape, strict=True)) if wide != narrow]
-
-
-def _norm(x: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x)
-    return norm
 
 
 def _amax(x: Tensor, dims: list[int]) -> Tensor:

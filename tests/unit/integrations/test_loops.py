@@ -52,7 +52,7 @@ def test_an_accelerator_says_when_a_step_is_complete() -> None:
     assert accumulator.clip_grad_norm_(1.0).item() == 4.0
     assert w.grad.item() == pytest.approx(1.0)  # type: ignore[union-attr]
     with pytest.raises(
-        ValueError, match=r"gradients of DEEPSPEED are exchanged and divided by it; supported are NO"
+        ValueError, match=r"DEEPSPEED reduces and divides gradients by itself; supported are NO"
     ):
         mg.integrations.AcceleratorAccumulator(Accelerator("DEEPSPEED"), module)
     with pytest.raises(ValueError, match=r"sync_each_batch=True.*leave it out"):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.nn import padded_lookup
-from maskgrad.optim.attached import attached_gradient
+from maskgrad.optim import attached_gradient
 from maskgrad.optim.optimizer import MaskedOptimizer
 
 HEIGHT, WIDTH, LOOKUPS = 11, 3, 8
@@ -202,7 +202,7 @@ def test_too_many_rows() -> None:
 
 def test_arguments_that_are_refused() -> None:
     for capacity in (1.5, True, "8"):
-        with pytest.raises(TypeError, match="capacity must be an integer, the number of slots, found"):
+        with pytest.raises(TypeError, match="capacity must be an integer, the number of rows, found"):
             embedding(capacity=capacity)
     with pytest.raises(ValueError, match="capacity must be at least 1, found 0"):
         embedding(capacity=0)

@@ -356,10 +356,10 @@ def test_what_is_refused() -> None:
     p = nn.Parameter(torch.ones(2))
     for params, decay, error, words in (
         ([], 0.9, ValueError, "params is empty"),
-        ([p, p], 0.9, ValueError, "holds a tensor twice"),
+        ([p, p], 0.9, ValueError, "contains a tensor twice"),
         ([p, 3.0], 0.9, TypeError, "number 1 is float"),
         ([torch.eye(2).to_sparse()], 0.9, TypeError, r"number 0 is torch\.sparse_coo"),
-        ([torch.ones(2).long()], 0.9, TypeError, r"dtype torch\.int64, which has no averages"),
+        ([torch.ones(2).long()], 0.9, TypeError, r"dtype torch\.int64, which cannot be averaged"),
         ([p], 1.1, ValueError, "decay must be between 0 and 1, got 1.1"),
         ([p], -0.1, ValueError, "decay must be between 0 and 1"),
         ([p], nan, ValueError, "decay must be finite"),
@@ -372,11 +372,11 @@ def test_what_is_refused() -> None:
     state = ema.state_dict()
     with pytest.raises(ValueError, match="decay must be between"):
         ema.update(2.0)
-    with pytest.raises(KeyError, match="none of the tensors"):
+    with pytest.raises(KeyError, match="not one of the averaged tensors"):
         ema.average_of(torch.ones(2))
     for spoiled, error, words in (
         ({"averages": [torch.ones(3)]}, ValueError, r"number 0 has shape \(3,\), but \(2,\) is expected"),
-        ({"averages": []}, ValueError, "holds 0 tensors, but 1 are expected"),
+        ({"averages": []}, ValueError, "contains 0 tensors, but 1 are expected"),
         ({"decay": 3.0}, ValueError, "decay must be between"),
     ):
         with pytest.raises(error, match=words):
@@ -384,7 +384,7 @@ def test_what_is_refused() -> None:
         with pytest.raises(error, match=words):
             ema.load_state_dict({**state, "num_updates": 9, **spoiled})
     assert (ema.decay, ema.num_updates) == (0.9, 1)
-    with pytest.raises(ValueError, match="params holds 2 tensors, but 1 are expected"):
+    with pytest.raises(ValueError, match="params contains 2 tensors, but 1 are expected"):
         ema.copy_to([p, p])
     assert math.isclose(ema.averages()[0][0].item(), 1.0)
     assert repr(ema) == "ExponentialMovingAverage(decay=0.9, num_updates=1, parameters=1)"

@@ -6,6 +6,7 @@ import copy
 import io
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -164,10 +165,12 @@ def test_what_has_changed_since_is_noticed(change: Callable[[Any, Tensor], None]
 def test_pytorchs_kernels_are_called_directly_if_they_are_those_that_are_known(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = FUSED[getattr(torch.optim, kind)]
-    assert kernel.is_known
-    assert not kernel._replace(options=(*kernel.options, "new")).is_known
-    assert not kernel._replace(name="_fused_nothing_").is_known
+    theirs, find = getattr(torch.optim, kind), whole_groups._kernel.__wrapped__
+    kernel = FUSED[theirs]
+    assert find(theirs, False) is kernel
+    for changes in ({"options": (*kernel.options, "new")}, {"name": "_fused_nothing_"}):
+        with mock.patch.dict(FUSED, {theirs: kernel._replace(**changes)}):
+            assert find(theirs, False) is None
     options = {"momentum": 0.9, "lr": 0.1} if kind == "SGD" else {}
     monkeypatch.setattr(whole_groups, "_kernel", lambda *_: None)  # as in another PyTorch
     mine, reference = pairs()

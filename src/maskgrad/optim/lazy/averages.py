@@ -1,26 +1,28 @@
-"""Averages of parameters whose rows rest between the steps that move them."""
+"""Averages of parameters whose rows change at some steps only."""
 
 from __future__ import annotations
 
 import math
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from maskgrad.gradients.gradient import widened_dtype
+from maskgrad.gradients.attached import current_gradient
+from maskgrad.gradients.gradient import read, widened_dtype
 from maskgrad.gradients.step_hooks import StepObserver
-from maskgrad.optim.lazy.catch_up import bring_up_to_date
-from maskgrad.optim.lazy.touched_rows import touched_rows
+from maskgrad.optim.lazy.rows import bring_up_to_date
+from maskgrad.optim.optimizer import MaskedOptimizer
 
-__all__ = ["LazyAverage", "LazyAverages"]
+__all__ = ["LazyAverage", "LazyAverages", "touched_rows"]
 
 _PIECE = 1 << 17  # entries at a time: their copies stay in the cache
 
 
 class LazyAverage:
-    """The average of one parameter; each row is as of some update, and the parameter has rested since."""
+    """The average of one parameter; each row is as of some update, since which the parameter has not changed."""
 
     def __init__(self, param: Tensor) -> None:
         self.param = param
@@ -61,7 +63,7 @@ class LazyAverage:
 
 
 class LazyAverages(StepObserver):
-    """Brings averages up to date with the weights that a step is about to overwrite."""
+    """Brings averages up to date with weights that a step is about to overwrite."""
 
     def __init__(self, averages: list[LazyAverage]) -> None:
         self.averages = averages
@@ -107,15 +109,12 @@ class LazyAverages(StepObserver):
                 average.bring_up(self.total)
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Refused while the averages are in the parameters."""
+        """Raise while the parameters hold their averages."""
         if self.applied and any(id(p) in self._by_param for g in optimizer.param_groups for p in g["params"]):
             self.require_weights("a step")
 
-    def before_closure(self, optimizer: Optimizer) -> None:
-        """Nothing moves in a closure."""
-
     def gradients_ready(self, optimizer: Optimizer) -> None:
-        """The rows that are about to move have rested until now."""
+        """Average the rows that are about to change, with their present values."""
         for group in optimizer.param_groups:
             mine = [average for average in map(self.of, group["params"]) if average is not None]
             for average in mine if self.started else ():
@@ -124,5 +123,32 @@ class LazyAverages(StepObserver):
                     bring_up_to_date(average.param)
                 average.bring_up(self.total, rows)
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Nothing to do until the rows move again, or somebody reads."""
+
+def touched_rows(optimizer: Optimizer, group: dict[str, Any], param: Tensor) -> Tensor | None:
+    """Distinct rows (n,) of the first dimension that the coming step may change; None: all of them.
+
+    An entry without a gradient does not change under optimizers of ``mg.optim`` with ``unspecified="skip"``, and under
+    those of ``torch.optim`` that are listed below. Any other optimizer may change every row.
+    """
+    ours = isinstance(optimizer, MaskedOptimizer)
+    gradient = current_gradient(param, "a parameter") if ours else param.grad
+    if gradient is None:
+        return torch.empty(0, dtype=torch.int64, device=param.device)
+    if param.dim() == 0 or not _leaves_the_rest_alone(optimizer, group):
+        return None
+    found = read(gradient, "gradient of a parameter")
+    if not found.lists_rows or found.rows is None or found.leading == 0:
+        return None
+    within = prod(param.shape[1 : found.leading])
+    rows = found.rows if within == 1 else found.rows.div(within, rounding_mode="floor")
+    distinct: Tensor = rows.unique()
+    return distinct
+
+
+def _leaves_the_rest_alone(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    if isinstance(optimizer, MaskedOptimizer):
+        return bool(group["unspecified"] == "skip")
+    if type(optimizer) in (torch.optim.SparseAdam, torch.optim.Adagrad):
+        return True
+    plain = not group.get("momentum") and not group.get("weight_decay")
+    return type(optimizer) is torch.optim.SGD and plain

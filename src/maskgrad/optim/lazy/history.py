@@ -1,20 +1,24 @@
-"""The updates that a parameter has had, run-length encoded, so that idle rows can have them later.
+"""The updates that a parameter has had, run-length encoded, and their replay for rows that missed them.
 
-Hyperparameters seldom change from one step to the next: steps in a row with equal numbers are one entry. Under a
-learning-rate schedule every step is an entry of its own; who keeps a history bounds its length (see
-``rows.py``).
+Hyperparameters seldom change from one step to the next: consecutive steps with equal numbers are one entry. Under a
+learning-rate schedule every step is an entry of its own; ``rows.py`` bounds the length of a history.
+
+Steps with gradient zero are replayed one by one, by the rule itself, where there is no closed form. Rows are sorted by
+the first step that they missed, so that each step works on those that missed it and no others: the work is the sum of
+the gaps, what the dense optimizer would have spent on these rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from maskgrad.optim.rule import Hyperparameters, Update
 
-__all__ = ["History"]
+__all__ = ["History", "replay_"]
 
 
 @dataclass(slots=True)
@@ -30,19 +34,7 @@ class _Run:
 
 
 class History:
-    """Updates in order, the first is number 0. ``len()`` is their number, ``runs`` what is stored for them.
-
-    Example:
-        >>> from maskgrad.optim.lazy.history import History
-        >>> p = torch.nn.Parameter(torch.ones(1))
-        >>> optimizer = mg.optim.SGD([p], lr=0.1, weight_decay=0.5)
-        >>> numbers = optimizer._read_group(optimizer.param_groups[0])
-        >>> history = History()
-        >>> for _ in range(1000):
-        ...     history.append(numbers, 0, {})
-        >>> len(history), history.runs
-        (1000, 1)
-    """
+    """Updates in order, the first is number 0. ``len()`` is their number, ``runs`` that of stored entries."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
@@ -64,15 +56,19 @@ class History:
             kept = {name: value.clone() for name, value in scalars.items()}
             self._runs.append(_Run(len(self), 1, numbers, step, kept))
 
-    def updates(self, first: int) -> Iterator[tuple[int, Update]]:
-        """Number and update, from number ``first`` on."""
+    def updates(self, first: int, last_of_runs: bool = False) -> Iterator[tuple[int, Update]]:
+        """Number and update, from number ``first`` on; or of each run only the last."""
         for run in self._runs:
-            yield from _updates(run, first)
-
-    def last_of_runs(self, first: int) -> Iterator[tuple[int, Update]]:
-        """As :meth:`updates`, but of each run only its last: for rules that a second idle step does not change."""
-        for run in self._runs:
-            yield from _updates(run, max(first, run.start + run.count - 1))
+            start, stop, stride = first, run.start + run.count, _stride(run.numbers)
+            if last_of_runs:
+                start = max(first, stop - 1)
+            scalars = run.scalars
+            # A scalar state follows from the one before, so a run that has any is gone through from its start.
+            for number in range(run.start if scalars and start < stop else max(run.start, start), stop):
+                update = run.numbers.update(run.step + stride * (number - run.start), **scalars)
+                scalars = {name: value.clone().copy_(update.scalars[name]) for name, value in scalars.items()}
+                if number >= start:
+                    yield number, update
 
     @property
     def is_idempotent(self) -> bool:
@@ -84,19 +80,31 @@ class History:
         self._runs.clear()
 
 
-def _updates(run: _Run, first: int) -> Iterator[tuple[int, Update]]:
-    stop = run.start + run.count
-    if stop <= first:
-        return
-    scalars = run.scalars
-    # A scalar state follows from the one before, so a run that has any is gone through from its start.
-    for number in range(run.start if scalars else max(run.start, first), stop):
-        update = run.numbers.update(run.step + _stride(run.numbers) * (number - run.start), **scalars)
-        scalars = {name: value.clone().copy_(update.scalars[name]) for name, value in scalars.items()}
-        if number >= first:
-            yield number, update
-
-
 def _stride(numbers: Hyperparameters) -> int:
     """By how much the step number grows: an optimizer that counts no steps always says 0."""
     return 1 if numbers.rule.counts_steps else 0
+
+
+def replay_(tensors: Sequence[Tensor], since: Tensor, history: History) -> None:
+    """Give rows the updates that they missed, in place.
+
+    Args:
+        tensors: parameter and states (n, *row), of the computing dtype.
+        since: number of the first update that a row missed (n,), int64.
+        history: all updates.
+    """
+    if len(since) == 0:
+        return
+    ordered, order = since.sort()
+    rows = [t[order] for t in tensors]
+    starts = ordered.tolist()
+    zeros = torch.zeros_like(rows[0])
+    late, n = 0, len(starts)
+    # An idempotent rule changes nothing in the second such step.
+    for number, update in history.updates(starts[0], last_of_runs=history.is_idempotent):
+        while late < n and starts[late] <= number:
+            late += 1
+        if late:
+            update.rule(rows[0][:late], zeros[:late], *(state[:late] for state in rows[1:]))
+    for t, row in zip(tensors, rows, strict=True):
+        t[order] = row

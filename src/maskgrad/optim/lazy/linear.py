@@ -1,4 +1,4 @@
-r"""Idle steps that are linear: parameter :math:`p` and buffer :math:`b` by a matrix, other states by a factor.
+r"""Closed form of linear steps: parameter :math:`p` and buffer :math:`b` by a matrix, other states by a factor.
 
 .. math:: \begin{pmatrix} p \\ b \end{pmatrix} \leftarrow A_t \begin{pmatrix} p \\ b \end{pmatrix}, \qquad
           s_i \leftarrow c_{i,t}\, s_i
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.optim.lazy.table import IdleStep, IdleTable, grown, spread
+from maskgrad.optim.lazy import ClosedForm, ClosedFormTable, grown, per_row
 
 __all__ = ["LinearStep", "LinearTable"]
 
@@ -25,7 +25,7 @@ _IDENTITY = ((1.0, 0.0), (0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
-class LinearStep(IdleStep):
+class LinearStep(ClosedForm):
     """A linear step; ``matrix`` is ((p from p, p from b), (b from p, b from b))."""
 
     matrix: tuple[tuple[float, float], tuple[float, float]] = _IDENTITY
@@ -34,7 +34,7 @@ class LinearStep(IdleStep):
     buffer: int | None = None
     """Which state is the buffer, if any."""
     sign: bool = False
-    """The parameter moves by the sign of the buffer (which has a factor, then)."""
+    """The parameter is updated by the sign of the buffer (which has a factor, then)."""
 
     def changes_nothing(self) -> bool:
         """Whether matrix and factors are ones."""
@@ -45,7 +45,7 @@ class LinearStep(IdleStep):
         return LinearTable(number_of_states, self.buffer, self.sign)
 
 
-class LinearTable(IdleTable):
+class LinearTable(ClosedFormTable):
     """Products of matrices and of factors."""
 
     def __init__(self, number_of_states: int, buffer: int | None, sign: bool) -> None:
@@ -55,7 +55,7 @@ class LinearTable(IdleTable):
         self._factors = np.ones((number_of_states, 64))
         self._begin_column()
 
-    def fits(self, step: IdleStep) -> bool:
+    def fits(self, step: ClosedForm) -> bool:
         """Whether it is linear in the same buffer."""
         return (
             isinstance(step, LinearStep)
@@ -63,7 +63,7 @@ class LinearTable(IdleTable):
             and len(step.factors) == len(self._factors)
         )
 
-    def append(self, step: IdleStep) -> None:
+    def append(self, step: ClosedForm) -> None:
         """Multiply every column from the left."""
         assert isinstance(step, LinearStep)
         columns = self.steps + 1
@@ -85,19 +85,19 @@ class LinearTable(IdleTable):
         column = since.cpu().numpy()
         maps: Any = self._maps[..., column]
         if self._buffer is None:
-            param.mul_(spread(maps[0, 0], param))
+            param.mul_(per_row(maps[0, 0], param))
         else:
             buffer = states[self._buffer]
             pushed = buffer.sign() if self._sign else buffer
-            moved = pushed * spread(maps[0, 1], param)
+            moved = pushed * per_row(maps[0, 1], param)
             if not self._sign:
-                pulled = param * spread(maps[1, 0], param)
-                buffer.mul_(spread(maps[1, 1], param)).add_(pulled)
-            param.mul_(spread(maps[0, 0], param)).add_(moved)
+                pulled = param * per_row(maps[1, 0], param)
+                buffer.mul_(per_row(maps[1, 1], param)).add_(pulled)
+            param.mul_(per_row(maps[0, 0], param)).add_(moved)
         for number, state in enumerate(states):
             if number == self._buffer and not self._sign:
                 continue
-            factor = spread(self._factors[number, column], state)
+            factor = per_row(self._factors[number, column], state)
             if self._sign:
                 # Step by step a number never reaches 0, because rounding stops it; here it must not lose its
                 # sign.

@@ -1,4 +1,4 @@
-r"""Idle steps of Adam and its kin: a decaying first moment over a root, the parameter decayed by itself.
+r"""Closed form of Adam and similar rules: a decaying first moment over a root, with decoupled weight decay.
 
 With gradient zero, step t does, with numbers :math:`c_t, r_t, d_t, \beta_{1,t}, \beta_{2,t}` that are the same for
 all entries,
@@ -6,7 +6,7 @@ all entries,
 .. math:: m \leftarrow \beta_{1,t} m, \qquad v \leftarrow \beta_{2,t} v, \qquad
           p \leftarrow d_t\, p - c_t \frac{m}{r_t \sqrt{v} + \epsilon}.
 
-Let a row fall idle with moments m, v, and let :math:`x = \sqrt v`. After n idle steps, with
+Let a row have moments m, v, and let :math:`x = \sqrt v`. After n steps without a gradient, with
 :math:`M_k, V_k, D_k` the products of the first k factors :math:`\beta_1`, the first k :math:`\beta_2`, and the
 factors d after step k,
 
@@ -47,7 +47,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.optim.lazy.table import IdleStep, IdleTable, grown, spread
+from maskgrad.optim.lazy import ClosedForm, ClosedFormTable, grown, per_row
 
 __all__ = ["MomentStep", "MomentTable", "moment_step"]
 
@@ -57,8 +57,8 @@ _FINEST = 1e-13  # what the orders above can reach in the steady state of ordina
 
 
 @dataclass(frozen=True, slots=True)
-class MomentStep(IdleStep):
-    """The numbers of one step; ``maximum``: the root is that of the largest second moment, which stays."""
+class MomentStep(ClosedForm):
+    """The numbers of one step; ``maximum``: the root is that of the largest second moment, which does not decay."""
 
     size: float
     root: float
@@ -80,7 +80,7 @@ class MomentStep(IdleStep):
 def moment_step(
     numbers: Mapping[str, Any], *, size: float, root: float, maximum: bool = False
 ) -> MomentStep | None:
-    """The step of a rule with Adam's numbers; None: its decay goes under the root, or it has no second moment."""
+    """The step of a rule with Adam's numbers; None: its weight decay is coupled, or it has no second moment."""
     (beta1, beta2), decay = numbers["betas"], 1.0
     if numbers["weight_decay"] != 0:
         decay = 1 - numbers["lr"] * numbers["weight_decay"] if numbers["decoupled_weight_decay"] else 0.0
@@ -91,7 +91,7 @@ def moment_step(
     )
 
 
-class MomentTable(IdleTable):
+class MomentTable(ClosedFormTable):
     """Weighted power sums of the step sizes' denominators, and logarithms of the decays."""
 
     def __init__(self, eps: float, maximum: bool, precision: float) -> None:
@@ -108,11 +108,11 @@ class MomentTable(IdleTable):
         self._mean = np.zeros(64)
         self._order = np.zeros(64, np.int64)  # J, or 0: term by term
 
-    def fits(self, step: IdleStep) -> bool:
+    def fits(self, step: ClosedForm) -> bool:
         """Whether it is of this family and has the same eps."""
         return isinstance(step, MomentStep) and (step.eps, step.maximum) == (self.eps, self.maximum)
 
-    def append(self, step: IdleStep) -> None:
+    def append(self, step: ClosedForm) -> None:
         """Add a term to every open column, and freeze those whose terms have become too small."""
         assert isinstance(step, MomentStep)
         now = self.steps
@@ -203,22 +203,22 @@ class MomentTable(IdleTable):
                     part = self._series(root[at], column[which], int(order.max()), late[which])
                 displacement[at] = part
         decays = np.exp(self._logs[:, self.steps, None] - self._logs[:, column])
-        param.mul_(spread(decays[0], param)).addcmul_(displacement, first, value=-1)
-        first.mul_(spread(decays[1], first))
-        tensors[2].mul_(spread(decays[2], tensors[2]))
+        param.mul_(per_row(decays[0], param)).addcmul_(displacement, first, value=-1)
+        first.mul_(per_row(decays[1], first))
+        tensors[2].mul_(per_row(decays[2], tensors[2]))
 
     def _series(self, root: Tensor, column: Any, order: int, late: Any) -> Tensor:
         terms = self._terms[: order + 1, column] * late
-        scaled = root * spread(self._mean[column], root)
+        scaled = root * per_row(self._mean[column], root)
         bottom = scaled + self.eps
         if order == 1:
-            return spread(terms[0], root) / bottom
+            return per_row(terms[0], root) / bottom
         z = scaled.div_(bottom)
-        series = z * spread(terms[order], root)
+        series = z * per_row(terms[order], root)
         for j in range(order - 1, 1, -1):
-            series.add_(spread(terms[j], root)).mul_(z)
+            series.add_(per_row(terms[j], root)).mul_(z)
         # T_1 about the mean is 0
-        return series.mul_(z).add_(spread(terms[0], root)).div_(bottom)
+        return series.mul_(z).add_(per_row(terms[0], root)).div_(bottom)
 
     def _sum(self, root: Tensor, column: Any, late: Any) -> Tensor:
         """Term by term; rows with more terms come first, so that the others drop out at the end."""
@@ -237,7 +237,7 @@ class MomentTable(IdleTable):
             )
             a = stretch * self._roots(self._logs[2, t] - self._logs[2, s])
             x = root[:n]
-            total[:n] += spread(w, x) / (x * spread(a, x)).add_(self.eps)
+            total[:n] += per_row(w, x) / (x * per_row(a, x)).add_(self.eps)
         result = torch.empty_like(total)
-        result[place] = total.mul_(spread(late[descending], total))
+        result[place] = total.mul_(per_row(late[descending], total))
         return result

@@ -1,36 +1,47 @@
 """Rows of a parameter that are behind because a missing gradient counts as zero, and how they are brought up to date.
 
-A dense optimizer moves every row at every step. Here a row is moved when it is next stepped or read: a
-:class:`LazyRows` object, kept by the parameter itself, knows the steps there were and which of them each row has
-had. Its cost:
+A dense optimizer updates every row at every step. Here a row is updated when it is next stepped or read: a
+:class:`LazyRows` object, an attribute of the parameter, records all steps and which of them each row has had. Its cost:
 
-- memory: an int32 per row of the parameter, allocated with the first step that leaves rows behind; a history whose
-  length is bounded, for after ``_MOST_STEPS`` steps (or as many changes of hyperparameters) everything is brought
-  up to date, which costs one pass over the parameter in that many steps;
-- a step: the rows of the gradient, looked up in a table of closed forms (``linear.py``, ``moments.py``) or replayed
-  (``replay.py``), and the composition of the table with this step;
-- steps that would change nothing at all (SGD and Adagrad without decay and momentum) are not even counted.
+- memory: an int32 per row of the parameter, allocated with the first step that leaves rows behind, and a history of
+  bounded length: after ``_MOST_STEPS`` steps (or as many changes of hyperparameters) everything is brought up to date,
+  which costs one pass over the parameter in that many steps;
+- in each step: the rows of the gradient, looked up in a table of closed forms (``linear.py``, ``moments.py``) or
+  replayed (``history.py``), and the composition of the table with this step;
+- steps that would change nothing (SGD and Adagrad without decay and momentum) are not counted.
 
 Rows are those of the gradient: single entries if it lists single entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.gradients.train_only import trained_entries
-from maskgrad.optim.lazy.access import RowAccess, computing_dtype
-from maskgrad.optim.lazy.history import History
-from maskgrad.optim.lazy.replay import replay_
-from maskgrad.optim.lazy.table import IdleTable
+from maskgrad.masked_tensor.torch_patches.modules import before_saving
+from maskgrad.optim.engine import RowAccess, computing_dtype
+from maskgrad.optim.lazy import ClosedFormTable
+from maskgrad.optim.lazy.history import History, replay_
 from maskgrad.optim.rule import Hyperparameters, Update
-from maskgrad.sparse import places, prod
+from maskgrad.sparse import places
 
-__all__ = ["LazyRows", "begin_lazy_rows", "forget_lazy_rows", "lazy_rows_of", "release"]
+__all__ = [
+    "LazyRows",
+    "begin_lazy_rows",
+    "bring_up_to_date",
+    "finer_rows",
+    "flush",
+    "forget_lazy_rows",
+    "lazy_rows_of",
+    "prepare_loading",
+    "release",
+]
 
 _ATTRIBUTE = "_maskgrad_lazy_rows"
 _MOST_STEPS = 1 << 14
@@ -44,12 +55,12 @@ class LazyRows:
         self.leading = leading
         self.states: list[Tensor] = []
         self.version = 0
-        """Version of the parameter after the last step: whether somebody else has written since."""
+        """Version of the parameter after the last step; another one means that others have written since."""
         self.is_read_in_time = False
-        """Whether somebody brings rows up to date before they are read: a table of ``mg.nn``."""
+        """Whether rows are brought up to date before they are read, as a table of ``mg.nn`` does."""
         self._had: Tensor | None = None  # (R,) int32: how many of the recorded steps a row has had
         self._history = History()
-        self._table: IdleTable | None = None
+        self._table: ClosedFormTable | None = None
         self._valid_from = 0  # rows that have had fewer steps cannot use the table
         self._steps = 0
 
@@ -68,9 +79,7 @@ class LazyRows:
 
     def adopt(self, param: Tensor, states: Sequence[Tensor]) -> None:
         """Work on ``states`` from now on; rows that are behind are brought up to date with the ones before."""
-        if len(states) != len(self.states) or any(
-            a is not b for a, b in zip(states, self.states, strict=True)
-        ):
+        if len(states) != len(self.states) or not all(map(operator.is_, states, self.states)):
             self.flush(param)
             self.states = list(states)
 
@@ -81,18 +90,18 @@ class LazyRows:
     def record(
         self, numbers: Hyperparameters, step: float, before: Mapping[str, Tensor], update: Update
     ) -> bool:
-        """Count one step, whose scalar states were ``before``; False if it changes no idle row, and is not counted."""
-        idle = update.idle(len(self.states))
-        if idle is not None and idle.changes_nothing():
+        """Count one step, whose scalar states were ``before``; False if it changes no other row, and is not counted."""
+        closed_form = update.closed_form(len(self.states))
+        if closed_form is not None and closed_form.changes_nothing():
             return False
-        if idle is None:
+        if closed_form is None:
             self._table = None
         else:
-            if self._table is None or not self._table.fits(idle):
+            if self._table is None or not self._table.fits(closed_form):
                 precision = torch.finfo(computing_dtype(self.states[0]) if self.states else torch.float64).eps
-                self._table = idle.new_table(len(self.states), precision)
+                self._table = closed_form.new_table(len(self.states), precision)
                 self._valid_from = self._steps
-            self._table.append(idle)
+            self._table.append(closed_form)
         self._history.append(numbers, step, before)
         self._steps += 1
         return True
@@ -130,10 +139,7 @@ class LazyRows:
         self.forget()
 
     def catch_up(self, param: Tensor, rows: Tensor) -> bool:
-        """Bring distinct ``rows`` (n,) up to date, and say whether some were not.
-
-        The parameter's version does not change, for its value does not.
-        """
+        """Bring distinct ``rows`` (n,) up to date, and return whether some were behind; the version does not change."""
         if self._steps == 0 or len(rows) == 0:
             return False
         assert self._had is not None  # a step was recorded, so its rows were marked
@@ -145,10 +151,13 @@ class LazyRows:
         for piece in access.pieces(rows, _PIECE):
             had = self._had[piece].long()
             tensors = access.gather(piece)
-            frozen = None if mask is None else _frozen(mask, tensors, access, piece)
+            before = [] if mask is None else [t.clone() for t in tensors]
             self._advance(tensors, had)
-            if frozen is not None:
-                tensors = [torch.where(on, t, old) for t, (old, on) in zip(tensors, frozen, strict=True)]
+            if mask is not None:  # entries outside mg.train_only do not change
+                trained = mask[tuple(places(piece, access.sizes))]
+                for t, old in zip(tensors, before, strict=True):
+                    changed = trained.unsqueeze(-1) if t.dim() > trained.dim() else trained
+                    torch.where(changed, t, old, out=t)
             access.scatter(piece, tensors)
         self.mark(param, rows)
         return True
@@ -161,28 +170,16 @@ class LazyRows:
         if self._valid_from == 0 or not bool(old.any()):
             self._table.apply_(tensors, had - self._valid_from)
             return
-        for which, closed in ((old.nonzero().view(-1), False), ((~old).nonzero().view(-1), True)):
-            if len(which) == 0:
+        for which, in_table in ((old, False), (~old, True)):
+            if not bool(which.any()):
                 continue
             part = [t[which] for t in tensors]
-            if closed:
+            if in_table:
                 self._table.apply_(part, had[which] - self._valid_from)
             else:
                 replay_(part, had[which], self._history)
             for t, computed in zip(tensors, part, strict=True):
                 t[which] = computed
-
-
-def _frozen(
-    mask: Tensor, tensors: Sequence[Tensor], access: RowAccess, rows: Tensor
-) -> list[tuple[Tensor, Tensor]]:
-    """Each tensor as it is, and where it may change: entries outside ``mg.train_only`` never do."""
-    trained = mask[tuple(places(rows, access.sizes))]
-    found = []
-    for t in tensors:
-        where = trained.unsqueeze(-1) if t.dim() > trained.dim() else trained
-        found.append((t.clone(), where))
-    return found
 
 
 def lazy_rows_of(param: Tensor) -> LazyRows | None:
@@ -198,7 +195,7 @@ def begin_lazy_rows(param: Tensor, leading: int) -> LazyRows:
 
 
 def forget_lazy_rows(param: Tensor) -> None:
-    """Whatever steps its rows have missed, none is owed."""
+    """Count its rows as up to date, whatever steps they have missed."""
     param.__dict__.pop(_ATTRIBUTE, None)
 
 
@@ -207,3 +204,88 @@ def release(param: Tensor) -> None:
     lazy = lazy_rows_of(param)
     if lazy is not None and len(lazy) == 0:
         forget_lazy_rows(param)
+
+
+def finer_rows(rows: Tensor, param: Tensor, leading: int, finer: int) -> Tensor:
+    """Rows of the first ``leading`` dimensions as rows of the first ``finer`` ones."""
+    if leading == finer:
+        return rows
+    parts = prod(param.shape[leading:finer])
+    return (rows.unsqueeze(1) * parts + torch.arange(parts, device=rows.device)).view(-1)
+
+
+@torch.no_grad()
+def bring_up_to_date(param: Tensor, rows: Tensor | None = None) -> None:
+    """Bring ``rows`` of ``param`` (indices in its first dimension, perhaps twice), or all, up to date."""
+    lazy = lazy_rows_of(param)
+    if lazy is None:
+        return
+    lazy.is_read_in_time |= rows is not None
+    if len(lazy) == 0:
+        return
+    if rows is None:
+        lazy.flush(param)
+        return
+    rows = rows.reshape(-1).long()
+    if len(rows) == 0 or bool((rows.amin() < 0) | (rows.amax() >= param.shape[0])):
+        return  # the look-up raises
+    if lazy.leading == 1:
+        rows = lazy.behind(rows)
+    lazy.catch_up(param, finer_rows(rows.unique(), param, 1, lazy.leading))
+
+
+def prepare_loading(param: Tensor) -> None:
+    """Before other states are loaded: bring rows up to date, or forget that they are behind.
+
+    If others have written into the parameter since the last step (most likely a checkpoint), the values that were
+    behind are gone.
+    """
+    lazy = lazy_rows_of(param)
+    if lazy is None:
+        return
+    if param._version == lazy.version:
+        lazy.flush(param)
+    else:
+        lazy.forget()
+
+
+@torch.no_grad()
+def flush(params: torch.nn.Module | Tensor | Iterable[Tensor]) -> None:
+    r"""Bring parameters up to date that were stepped with ``unspecified="zero"``, without their optimizer.
+
+    .. math:: \theta, s \leftarrow u_n(\cdots u_{k+1}(\theta, s; 0) \cdots; 0)
+
+    for a row whose last update was the k-th of n, :math:`u_i` being the update of step i and s its states.
+
+    Args:
+        params: a module, a parameter or several; those that are up to date are left alone.
+
+    Gradient:
+        None; nothing is recorded for autograd, and the parameters count as unchanged.
+
+    Raises:
+        TypeError: something among ``params`` is not a tensor.
+
+    Dense equivalent: nothing; a dense optimizer is always up to date.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(3, 1))
+        >>> optimizer = mg.optim.SGD([p], lr=1.0, weight_decay=0.5, unspecified="zero")
+        >>> p.grad = torch.sparse_coo_tensor([[0]], torch.zeros(1, 1), (3, 1))
+        >>> optimizer.step()
+        >>> del optimizer
+        >>> mg.optim.flush(p)
+        >>> p.data.view(-1)
+        tensor([0.5000, 0.5000, 0.5000])
+
+    Source: ``apply_l2_reg`` and the like of lazily regularised linear models; here exact, and for every optimizer.
+    """
+    if isinstance(params, torch.nn.Module):
+        params = params.parameters()
+    for param in [params] if isinstance(params, Tensor) else params:
+        if not isinstance(param, Tensor):
+            raise TypeError(f"params must be a module, a parameter or several, got a {type(param).__name__}")
+        bring_up_to_date(param)
+
+
+before_saving(bring_up_to_date)

@@ -1,19 +1,18 @@
-"""A step in which a missing gradient is a zero: rows that have one are caught up and stepped, the others wait."""
+"""A step in which a missing gradient is zero: rows with a gradient are brought up to date and stepped, no others."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from torch import Tensor
 
 from maskgrad.gradients.gradient import Gradient
 from maskgrad.gradients.train_only import trained_entries
-from maskgrad.optim.engine import apply_update
-from maskgrad.optim.lazy.access import computing_dtype, finer_rows
-from maskgrad.optim.lazy.rows import LazyRows, begin_lazy_rows, lazy_rows_of
+from maskgrad.optim.engine import apply_update, computing_dtype
+from maskgrad.optim.lazy.rows import LazyRows, begin_lazy_rows, finer_rows, lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters, Update
-from maskgrad.sparse import prod
 
 __all__ = ["RowsReadLate", "update_with_zeros"]
 
@@ -94,7 +93,7 @@ def _merged(gradient: Gradient, param: Tensor) -> Gradient:
 
 
 def _whole_rows(gradient: Gradient, param: Tensor) -> Gradient:
-    """Pieces of rows completed with zeros: an accumulator per row looks at whole rows."""
+    """Pieces of rows completed with zeros: a state per row needs whole rows."""
     assert gradient.rows is not None
     parts = prod(param.shape[1 : gradient.leading])
     first = gradient.rows.div(parts, rounding_mode="floor")
@@ -110,7 +109,7 @@ def _everywhere(gradient: Gradient, param: Tensor, mask: Tensor | None) -> Gradi
     if gradient.rows is not None:
         merged = gradient if gradient.in_slots else _merged(gradient, param)
         assert merged.rows is not None
-        free = int(gradient.in_slots)  # what stands in unused slots goes to a row behind the last
+        free = int(gradient.in_slots)  # padding is added to a row behind the last
         values = merged.values.new_zeros(merged.number_of_rows + free, *merged.values.shape[1:])
         values = values.index_add(0, merged.rows, merged.values)[: merged.number_of_rows].view(param.shape)
     return Gradient(values, param.shape, mask)

@@ -64,7 +64,7 @@ def bound(name: str, options: dict[str, Any], step: float) -> tuple[Any, list[to
 @pytest.mark.parametrize("step", [7.0, 1000.0])
 def test_one_idle_step(name: str, options: dict[str, Any], step: float) -> None:
     update, tensors = bound(name, options, step)
-    idle = update.idle(len(tensors) - 1)
+    idle = update.closed_form(len(tensors) - 1)
     assert idle is not None
     expected = [t.clone() for t in tensors]
     update.rule(expected[0], torch.zeros(4, 3, dtype=torch.float64), *expected[1:])
@@ -82,7 +82,7 @@ def test_one_idle_step(name: str, options: dict[str, Any], step: float) -> None:
 @pytest.mark.parametrize(("name", "options"), REPLAYED.items())
 def test_no_closed_form_is_claimed_where_there_is_none(name: str, options: dict[str, Any]) -> None:
     update, tensors = bound(name, options, 100.0)
-    assert update.idle(len(tensors) - 1) is None
+    assert update.closed_form(len(tensors) - 1) is None
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_no_closed_form_is_claimed_where_there_is_none(name: str, options: dict[
 )
 def test_numbers_without_a_closed_form(name: str, options: dict[str, Any], step: float) -> None:
     update, tensors = bound(name, options, step)
-    assert update.idle(len(tensors) - 1) is None
+    assert update.closed_form(len(tensors) - 1) is None
 
 
 def test_the_marker_of_started_buffers_has_no_closed_form() -> None:
     update, _ = bound("SGD", {"momentum": 0.9, "dampening": 0.5}, 0.0)
-    assert update.idle(2) is None
+    assert update.closed_form(2) is None
 
 
 def test_rules_that_rest_after_one_step() -> None:

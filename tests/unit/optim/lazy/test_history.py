@@ -44,8 +44,8 @@ def test_a_change_begins_an_entry() -> None:
     assert [(k["lr"], k["step"]) for _, k in keywords(history)] == [
         (0.1, 1.0), (0.1, 2.0), (0.1, 3.0), (0.05, 4.0), (0.1, 5.0), (0.1, 9.0),
     ]  # fmt: skip
-    assert [number for number, _ in history.last_of_runs(0)] == [2, 3, 4, 5]
-    assert [number for number, _ in history.last_of_runs(4)] == [4, 5]
+    assert [number for number, _ in history.updates(0, last_of_runs=True)] == [2, 3, 4, 5]
+    assert [number for number, _ in history.updates(4, last_of_runs=True)] == [4, 5]
 
 
 def test_optimizers_that_count_no_steps() -> None:
@@ -69,7 +69,7 @@ def test_states_that_are_one_number_follow_from_each_other() -> None:
     assert history.runs == 1
     assert [k for _, k in keywords(history)] == expected
     assert [k for _, k in keywords(history, 5)] == expected[5:]
-    assert [update.rule.keywords for _, update in history.last_of_runs(0)] == expected[-1:]  # type: ignore[attr-defined]
+    assert [update.rule.keywords for _, update in history.updates(0, last_of_runs=True)] == expected[-1:]  # type: ignore[attr-defined]
 
 
 def test_it_can_be_cleared_and_pickled() -> None:

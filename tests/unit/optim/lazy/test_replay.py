@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from maskgrad.optim.lazy.history import History
-from maskgrad.optim.lazy.replay import replay_
+from maskgrad.optim.lazy.history import History, replay_
 from maskgrad.optim.rule import Hyperparameters, Rule
 from tests.unit.optim.optimizers import numbers_of
 
@@ -33,7 +32,7 @@ def test_the_work_is_the_sum_of_the_gaps() -> None:
 
     history = History()
     for _ in range(4):
-        history.append(Hyperparameters(Rule(rule_, {}, (), counts_steps=False), {}), 0.0, {})
+        history.append(Hyperparameters(Rule(rule_, (), counts_steps=False), {}), 0.0, {})
     replay_([torch.ones(3, 2)], torch.tensor([3, 1, 3]), history)
     assert seen == [1, 1, 3]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from maskgrad.optim.lazy.touched_rows import touched_rows
+from maskgrad.optim.lazy.averages import touched_rows
 from tests.unit.optim.kinds import coo
 
 

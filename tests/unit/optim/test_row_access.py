@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskgrad.optim.lazy.access import RowAccess
+from maskgrad.optim.engine import RowAccess
 
 SHAPE = (3, 4, 5)
 LAYOUTS = {
