@@ -113,7 +113,7 @@ class ShardedEmbedding(ShardedTable):
         Raises:
             ValueError: ``embeddings`` is not two-dimensional.
         """
-        return cls._pretrained(
+        return cls._own_rows_of(
             embeddings, freeze, device, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
             scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, placement=placement, gradients=gradients,
             process_group=process_group,
@@ -257,7 +257,7 @@ class ShardedEmbeddingBag(ShardedTable):
         Raises:
             ValueError: ``embeddings`` is not two-dimensional.
         """
-        return cls._pretrained(
+        return cls._own_rows_of(
             embeddings, freeze, device, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq,
             mode=mode, sparse=sparse, include_last_offset=include_last_offset, padding_idx=padding_idx,
             placement=placement, gradients=gradients, process_group=process_group,

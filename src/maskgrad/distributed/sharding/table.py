@@ -87,7 +87,7 @@ class ShardedTable(LookupTable):
         return int(exchange_numbers(self.ranks, seeds, self._plan, error, self.ranks.what)[0])
 
     @classmethod
-    def _pretrained(cls, embeddings: Tensor, freeze: bool, device: Any, **options: Any) -> Self:
+    def _own_rows_of(cls, embeddings: Tensor, freeze: bool, device: Any, **options: Any) -> Self:
         """A table of which this rank copies its rows of ``embeddings`` (N, D), to ``device`` or where they are."""
         table = cls(*rows_and_columns(embeddings), device="meta", dtype=embeddings.dtype, **options)
         rows = table.placement.own_rows(embeddings.device)
