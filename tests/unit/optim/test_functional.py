@@ -45,9 +45,9 @@ def test_what_is_unspecified_may_be_anything(kind: Callable[[Tensor], Any]) -> N
     adagrad_(param, kind(GRAD), state_sum, lr=0.1, weight_decay=0.5)
     # A block of the blocked layouts stores zeros next to its entries, which are entries: leave their columns
     # out.
-    idle = torch.tensor([[True, True, False, False], [False, False, False, False]])
-    assert torch.equal(param[idle].view(torch.int32), odd[idle].view(torch.int32))
-    assert torch.equal(state_sum[idle].view(torch.int32), odd[idle].view(torch.int32))
+    others = torch.tensor([[True, True, False, False], [False, False, False, False]])
+    assert torch.equal(param[others].view(torch.int32), odd[others].view(torch.int32))
+    assert torch.equal(state_sum[others].view(torch.int32), odd[others].view(torch.int32))
 
 
 def test_a_stored_zero_is_decayed_and_an_absent_entry_is_not() -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from maskgrad import optim
 from maskgrad.optim.lazy.rows import lazy_rows_of
-from tests.unit.optim.idle_rows import assert_close, assert_states_close, beside_dense, dense, sparse
+from tests.unit.optim.rows_behind import assert_close, assert_states_close, beside_dense, dense, sparse
 
 Optimizers = Callable[..., Any]
 

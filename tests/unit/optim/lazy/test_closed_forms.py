@@ -62,18 +62,18 @@ def bound(name: str, options: dict[str, Any], step: float) -> tuple[Any, list[to
     ("name", "options"), [(name, o) for name, several in CLOSED.items() for o in several]
 )
 @pytest.mark.parametrize("step", [7.0, 1000.0])
-def test_one_idle_step(name: str, options: dict[str, Any], step: float) -> None:
+def test_one_step_with_gradient_zero(name: str, options: dict[str, Any], step: float) -> None:
     update, tensors = bound(name, options, step)
-    idle = update.closed_form(len(tensors) - 1)
-    assert idle is not None
+    closed = update.closed_form(len(tensors) - 1)
+    assert closed is not None
     expected = [t.clone() for t in tensors]
     update.rule(expected[0], torch.zeros(4, 3, dtype=torch.float64), *expected[1:])
-    if idle.changes_nothing():
+    if closed.changes_nothing():
         assert all(torch.equal(a, b) for a, b in zip(tensors, expected, strict=True))
         return
-    table = idle.new_table(len(tensors) - 1, 1e-16)
-    assert table.fits(idle)
-    table.append(idle)
+    table = closed.new_table(len(tensors) - 1, 1e-16)
+    assert table.fits(closed)
+    table.append(closed)
     table.apply_(tensors, torch.zeros(4, dtype=torch.int64))
     for found, wanted in zip(tensors, expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Linear idle steps: a column is the product of the steps since."""
+"""Linear steps with gradient zero: a column is the product of the steps since."""
 
 from __future__ import annotations
 

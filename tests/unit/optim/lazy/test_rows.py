@@ -1,4 +1,4 @@
-"""What a parameter owes its idle rows: bounded in memory, and touched only for the rows that a step needs."""
+"""Rows of a parameter that are behind: bounded in memory, and touched only for the rows that a step needs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 from maskgrad import optim
 from maskgrad.optim.lazy import rows as lazy_module
 from maskgrad.optim.lazy.rows import LazyRows, lazy_rows_of
-from tests.unit.optim.idle_rows import assert_close, beside_dense, sparse
 from tests.unit.optim.optimizers import OPTIONS
+from tests.unit.optim.rows_behind import assert_close, beside_dense, sparse
 
 Optimizers = Callable[..., Any]
 
@@ -46,7 +46,7 @@ def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert longest == 15
 
 
-def test_steps_that_change_no_idle_row_are_not_counted() -> None:
+def test_steps_that_change_no_other_row_are_not_counted() -> None:
     for name, options in (
         ("SGD", {}),
         ("Adagrad", {"lr_decay": 0.1}),
@@ -100,11 +100,11 @@ def test_a_step_creates_and_writes_nothing_in_proportion_to_the_table(
     optimizer = ours([p], unspecified="zero", **options)
     for step in range(8):
         p.grad = sparse(torch.tensor([step, 2, 2]), torch.ones(3, 4), p)
-        idle = p.detach()[100:].clone()
+        others = p.detach()[100:].clone()
         if step < 2:  # the first steps create state
             optimizer.step()
         else:
             with Largest() as largest:
                 optimizer.step()
             assert 0 < largest.numel <= 64
-        assert torch.equal(p.detach()[100:], idle)
+        assert torch.equal(p.detach()[100:], others)

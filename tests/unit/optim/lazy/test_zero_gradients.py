@@ -17,9 +17,9 @@ from maskgrad import attach_gradient, masked, optim, train_only
 from maskgrad.optim.lazy.rows import lazy_rows_of
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.effort import examples, is_light
-from tests.unit.optim.idle_rows import assert_close, assert_states_close, beside_dense, dense, sparse
 from tests.unit.optim.kinds import every_kind
 from tests.unit.optim.optimizers import OPTIONS, PAPERS, every_optimizer
+from tests.unit.optim.rows_behind import assert_close, assert_states_close, beside_dense, dense, sparse
 
 NAN = float("nan")
 Optimizers = Callable[..., Any]
@@ -86,7 +86,7 @@ def test_in_float32_it_is_as_exact_as_the_dense_optimizer(
     ],
     ids=["steps", "warm-up from almost nothing", "cosine, to 0 and back"],
 )
-def test_learning_rates_may_change_while_rows_are_idle(
+def test_learning_rates_may_change_while_rows_are_behind(
     ours: Optimizers, theirs: Optimizers, options: dict[str, Any], schedule: Any
 ) -> None:
     p, q, lazy, eager = beside_dense(ours, theirs, options, schedule=schedule, steps=200)
@@ -113,7 +113,7 @@ def test_learning_rates_may_change_while_rows_are_idle(
         ("ASGD", {"lr": 0.1}, {"lambd": 0.2, "weight_decay": 0.1}),
     ],
 )
-def test_any_hyperparameter_may_change_while_rows_are_idle(
+def test_any_hyperparameter_may_change_while_rows_are_behind(
     name: str, options: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     def change(o: torch.optim.Optimizer) -> Any:
@@ -135,7 +135,7 @@ def test_any_hyperparameter_may_change_while_rows_are_idle(
     assert_states_close(lazy, p, eager, q, 1e-9)
 
 
-def test_momentum_may_come_and_go_while_rows_are_idle() -> None:
+def test_momentum_may_come_and_go_while_rows_are_behind() -> None:
     def change(o: torch.optim.Optimizer) -> Any:
         class Twice:
             steps = 0
