@@ -35,7 +35,7 @@ class DenseOnly(Optimizer):
     """An optimizer that takes dense gradients only, and says why."""
 
     reason: ClassVar[str]
-    #: They are refused here, with the reason of this optimizer, and not by maskgrad.gradients.masked_grad.
+    #: They are refused here, with the reason of this optimizer, and not by maskgrad.gradients.attached.
     takes_masked_gradients = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
