@@ -51,10 +51,8 @@ class Arguments(NamedTuple):
 
     def safe(self, training: bool) -> tuple[Any, ...]:
         """The arguments of ``F.batch_norm`` behind its input, as plain tensors."""
-        plain = (
-            filled(parameter, filler) for parameter, filler in zip(self.parameters, (0, 1, 1, 1), strict=True)
-        )
-        return (*plain, training, self.momentum, self.eps)
+        statistics = (filled(self.running_mean, 0), filled(self.running_var, 1))
+        return (*statistics, filled(self.weight, 1), filled(self.bias, 1), training, self.momentum, self.eps)
 
 
 def _result_dtype(values: Tensor, given: Arguments) -> torch.dtype:

@@ -57,9 +57,9 @@ def _plain_index(index: Any) -> Any:
     return index
 
 
-def getitem(x: Operand, index: Any) -> Any:
+def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x[index]``, basic or advanced."""
-    index = _plain_index(index)
+    x, index = args[0], _plain_index(args[1])
     return Entries(x.values[index], x.mask[index]) if isinstance(x, Entries) else x[index]
 
 
