@@ -21,10 +21,8 @@ from maskgrad.kernels.filling import masked_filling, write_where_
 from maskgrad.kernels.lookup import lookup_rows
 from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
 from maskgrad.kernels.normalization import masked_layer_norm
-from maskgrad.kernels.norms import masked_norm
-from maskgrad.kernels.norms.segments import segment_norm
-from maskgrad.kernels.prod import product
-from maskgrad.kernels.prod.segments import segment_product
+from maskgrad.kernels.norms import masked_norm, segment_norm
+from maskgrad.kernels.prod import product, segment_product
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
 from maskgrad.kernels.segments import (
     segment_expand,
@@ -35,8 +33,7 @@ from maskgrad.kernels.segments import (
     sort_rows,
 )
 from maskgrad.kernels.selection import KERNELS, explain, kernels_in_use, use_kernels
-from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax
-from maskgrad.kernels.softmax.segments import segment_logsumexp
+from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax, segment_logsumexp
 from maskgrad.kernels.updates import (
     adagrad_rows_,
     adam_rows_,
@@ -45,8 +42,7 @@ from maskgrad.kernels.updates import (
     sgd_rows_,
     update_tables_,
 )
-from maskgrad.kernels.variance import masked_variance
-from maskgrad.kernels.variance.segments import segment_mean, segment_variance
+from maskgrad.kernels.variance import masked_variance, segment_mean, segment_variance
 
 __all__ = [
     "KERNELS",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["check_mask", "check_rows"]
-
 
 def check_mask(values: Tensor, mask: Tensor, *_: object) -> None:
     """TypeError or ValueError unless ``mask`` is Boolean and of the shape of ``values``."""

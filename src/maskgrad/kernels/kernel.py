@@ -12,10 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.composite import through
 from maskgrad.kernels.selection import KERNELS, is_stacked, runs_compiled, triton_works, uninterrupted
-
-__all__ = ["FLOATS", "HALVES", "REDUCIBLE", "Kernel", "kernel"]
 
 #: the dtypes whose sums are taken in float32
 HALVES = (torch.float16, torch.bfloat16)
@@ -30,8 +27,7 @@ R = TypeVar("R")
 class Kernel(Generic[P, R]):
     """One operator ``torch.ops.maskgrad.<name>``. Calling it checks the arguments and selects a body, once.
 
-    The compiled bodies are the functions of this name in ``cpu.py`` and ``cuda.py`` beside the reference (of a module
-    ``segments.py``, in ``segments_cpu.py`` and ``segments_cuda.py``).
+    The compiled bodies are the functions of this name in ``cpu.py`` and ``cuda.py`` beside the reference.
 
     Attributes:
         name: of the operator, and of the functions that are its bodies.
@@ -76,18 +72,18 @@ class Kernel(Generic[P, R]):
         self.fake: Callable[..., Any] | None = None
         self.save: Callable[..., None] | None = None
         self.backward: Callable[..., Any] | None = None
-        file = Path(inspect.unwrap(reference).__code__.co_filename)
-        self.backends: dict[str, str] = {}
-        for device in ("cpu", "cuda"):
-            is_folder = file.name == "__init__.py"
-            if (
-                file.with_name(f"{device}.py") if is_folder else file.with_name(f"{file.stem}_{device}.py")
-            ).exists():
-                self.backends[device] = f"{reference.__module__}{'.' if is_folder else '_'}{device}"
+        folder = Path(inspect.unwrap(reference).__code__.co_filename).parent
+        self.backends = {
+            device: f"{reference.__module__}.{device}"
+            for device in ("cpu", "cuda")
+            if (folder / f"{device}.py").exists()
+        }
         parameters = [
             p for p in inspect.signature(reference).parameters.values() if p.kind is not p.KEYWORD_ONLY
         ]
         self._names = tuple(p.name for p in parameters)
+        self._dim = self._names.index("dim") if "dim" in self._names else len(self._names)
+        self._bodies: dict[str, Callable[..., Any]] = {}
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -146,8 +142,22 @@ class Kernel(Generic[P, R]):
         return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
 
     def backend(self, device: str) -> Callable[..., Any]:
-        """The compiled body for a device; imports its compiler."""
-        return backend_of(self.backends[device], self.name)
+        """The compiled body for a device, and the reference where that has nothing to compute; imports its compiler."""
+        if device not in self._bodies:
+            body = backend_of(self.backends[device], self.name)
+
+            @functools.wraps(body)
+            def guarded(*args: Any, **kwargs: Any) -> Any:
+                return (self.reference if self._is_trivial(args) else body)(*args, **kwargs)
+
+            self._bodies[device] = guarded
+        return self._bodies[device]
+
+    def _is_trivial(self, args: tuple[Any, ...]) -> bool:
+        """No value, a single number, or no dimension to reduce."""
+        first = args[self.leading if isinstance(self.leading, int) else 0]
+        dim = args[self._dim] if self._dim < len(args) else None
+        return not first.numel() or not first.ndim or (isinstance(dim, tuple | list) and not dim)
 
     def derive(self, save: Callable[..., None], backward: Callable[..., Any]) -> None:
         """Say what the derivative needs, and what it is."""
@@ -212,6 +222,42 @@ def kernel(
     return made
 
 
+def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """``save`` and ``backward`` of a :class:`Kernel`: the reference runs again, and is differentiated.
+
+    Derivatives of any order exist, because the reference is ordinary PyTorch.
+    """
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.inputs = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+        ctx.save_for_backward(*[inputs[i] for i in ctx.places])
+
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        again = torch.is_grad_enabled()
+        inputs, wanted = list(ctx.inputs), []
+        with torch.enable_grad():
+            for i, x in zip(ctx.places, ctx.saved_tensors, strict=True):
+                inputs[i] = x
+                if ctx.needs_input_grad[i]:
+                    # an alias: what it is made of belongs to the graph outside
+                    inputs[i] = x.view_as(x) if again else x.detach().requires_grad_()
+                    wanted.append(i)
+            results = reference(*inputs)
+            pairs = zip(results if isinstance(results, tuple) else (results,), grads, strict=True)
+            differentiable = [(y, g) for y, g in pairs if y.requires_grad]
+            found = torch.autograd.grad(
+                [y for y, _ in differentiable], [inputs[i] for i in wanted], [g for _, g in differentiable],
+                create_graph=again, allow_unused=True,
+            )  # fmt: skip
+        result: list[Tensor | None] = [None] * len(inputs)
+        for i, part in zip(wanted, found, strict=True):
+            result[i] = part
+        return tuple(result)
+
+    return {"save": save, "backward": backward}
+
+
 @functools.cache
 def backend_of(module: str, name: str) -> Callable[..., Any]:
     """What ``name`` is in a module that holds compiled bodies; imports their compiler."""
@@ -228,6 +274,11 @@ def _without_base(result: Any) -> Any:
         storage = result.untyped_storage()
         return result.new_empty(0).set_(storage, result.storage_offset(), result.shape, result.stride())
     return tuple(map(_without_base, result)) if isinstance(result, tuple) else result
+
+
+def like(argument: int) -> Callable[..., Tensor]:
+    """The body for tensors without data of a kernel whose result lies in memory as one of its arguments."""
+    return lambda *args: torch.empty_like(args[argument])
 
 
 def _writes_only(*_: Any, **__: Any) -> None:

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-__all__ = ["Axis", "Nest", "axes", "nest", "offsets", "unrepeated"]
-
 
 class Axis(NamedTuple):
     """Neighbouring dimensions walked as one: their common ``size``, and a stride for each tensor."""

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from maskgrad.kernels.selection import can_read_values, is_transformed
 
-__all__ = ["all_of", "any_of", "intersected", "is_one", "reduced", "repeats", "smallest"]
-
-
 #: Entries from which the maximum of a mask's bytes is found sooner than torch.any, which starts in half the time.
 SHORT = 2_048
 

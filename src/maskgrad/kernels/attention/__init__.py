@@ -39,15 +39,6 @@ from maskgrad.kernels.attention.varlen import fits_varlen, varlen_attention
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.smallest import smallest
 
-__all__ = [
-    "fits_fused",
-    "ragged_attention",
-    "ragged_attention_backward",
-    "ragged_scaled_dot_product_attention",
-    "served_rows",
-    "wide",
-]
-
 _ROWS = "Tensor query, Tensor key, Tensor value"
 _OPTIONS = (
     "Tensor query_offsets, Tensor key_offsets, SymInt longest_query, SymInt longest_key, "

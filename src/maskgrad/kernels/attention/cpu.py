@@ -21,8 +21,6 @@ from maskgrad.kernels import attention as family
 from maskgrad.kernels.attention.frames import allowed_by
 from maskgrad.kernels.cpu.memory import empty
 
-__all__ = ["ragged_attention", "ragged_attention_backward"]
-
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
@@ -116,7 +114,6 @@ def ragged_attention(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
     longest_key: int, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As in the reference."""
     frame = (query_offsets, key_offsets, longest_query, longest_key, attn_mask, is_causal, scale)
     if not query.numel() or not family.fits_fused(query, key, value, *frame):
         return family.ragged_attention.reference(query, key, value, *frame)
@@ -144,7 +141,6 @@ def ragged_attention_backward(
     query_offsets: Tensor, key_offsets: Tensor, longest_query: int, longest_key: int,
     attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As in the reference."""
     frame = (query_offsets, key_offsets, longest_query, longest_key, attn_mask, is_causal, scale)
     if not query.numel() or not key.numel() or not family.fits_fused(query, key, value, *frame):
         return family.ragged_attention_backward.reference(grad, query, key, value, output, logsumexp, *frame)

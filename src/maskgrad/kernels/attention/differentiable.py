@@ -16,8 +16,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from maskgrad.kernels.selection import is_eager
 
-__all__ = ["differentiable", "differentiable_attention", "is_transformed_by_function"]
-
 
 def differentiable_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, scale: float | None

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from maskgrad.kernels.segments import segment_index
 
-__all__ = ["allowed_by", "framed", "meeting", "places_in_frame", "served_in_frame", "unframed"]
-
 
 def places_in_frame(offsets: Tensor, longest: int, number: int) -> Tensor:
     """The place of each of ``number`` rows (N,) in a frame of ``longest`` rows a sequence."""

@@ -16,8 +16,6 @@ from maskgrad.kernels.attention.differentiable import differentiable, is_transfo
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.selection import is_eager, reference_is_forced
 
-__all__ = ["fits_varlen", "varlen_attention"]
-
 #: what FlashAttention asks of the size of a head: a multiple of the one, at most the other
 _HEAD_MULTIPLE, _LARGEST_HEAD = 8, 256
 

@@ -19,8 +19,6 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
-__all__ = ["masked_batch_norm", "masked_batch_norm_backward", "summed_to"]
-
 
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, "
@@ -42,7 +40,7 @@ def masked_batch_norm(
     A group is what ``dim`` spans; ``weight`` and ``bias`` have as many dimensions as the values. With the result come
     mean, variance (uncorrected), reciprocal deviation (all without a gradient) and number, dimensions kept.
     """
-    deviation, mean, variance, scale, count = _deviation(values, mask, tuple(dim), eps)
+    deviation, mean, variance, scale, count = standardized(values, mask, tuple(dim), eps)
     out = deviation * scale
     if weight is not None:
         out = torch.where(mask, out, 0) * weight
@@ -77,7 +75,7 @@ def masked_batch_norm_backward(
     the compiled body a pass. Here they are computed again: they depend on the values.
     """
     dim = tuple(dim)
-    deviation, _, _, scale, _ = _deviation(values, mask, dim, eps)
+    deviation, _, _, scale, _ = standardized(values, mask, dim, eps)
     grad = torch.where(mask, grad.to(deviation.dtype), 0)
     of_weight = summed_to(grad * torch.where(mask, deviation * scale, 0), level)
     of_bias = summed_to(grad, level)
@@ -97,15 +95,17 @@ def _sum(x: Tensor, dim: tuple[int, ...]) -> Tensor:
     return x.sum(dim, keepdim=True) if dim else x
 
 
-def _deviation(
-    values: Tensor, mask: Tensor, dim: tuple[int, ...], eps: float
+def standardized(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], eps: float, centered: bool = True
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Specified entries less their mean, 0 elsewhere; mean, variance, scale and number."""
-    safe = torch.where(mask, values.float() if values.dtype in HALVES else values, 0)
+    """Specified entries less their mean (0 unless ``centered``), 0 elsewhere; mean, variance, scale and number."""
+    deviation = torch.where(mask, values.float() if values.dtype in HALVES else values, 0)
     count = _sum(mask.to(torch.int64), dim)
     number = count.clamp(min=1)
-    mean = _sum(safe, dim) / number
-    deviation = torch.where(mask, safe - mean, 0)
+    mean = torch.zeros_like(count, dtype=deviation.dtype)
+    if centered:
+        mean = _sum(deviation, dim) / number
+        deviation = torch.where(mask, deviation - mean, 0)
     variance = _sum(deviation * deviation, dim) / number
     # A group of nothing has the variance 0, and eps may be 0.
     return deviation, mean, variance, torch.rsqrt(torch.where(count > 0, variance + eps, 1)), count

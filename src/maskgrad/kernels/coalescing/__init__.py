@@ -17,8 +17,6 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_rows
 from maskgrad.kernels.kernel import FLOATS, kernel
 
-__all__ = ["REDUCTIONS", "merge_backward", "merge_rows", "merge_slots"]
-
 REDUCTIONS = ("sum", "mean", "amax", "amin")
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}

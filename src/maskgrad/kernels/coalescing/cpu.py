@@ -1,7 +1,5 @@
 r"""Merging rows that share an index: sort the indices, then reduce each run of equal ones where its values lie.
 
-.. math:: \text{merged}_k = \operatorname{reduce}\{\, v_i : \text{indices}_i = r_k \,\}
-
 The values are neither permuted nor copied first: each is read once, each result written once. A run of one or
 two is added in the type of the values (exact, or rounded once), a longer one in float64 (integers in int64), in
 the order of the entries: the result is the same for any number of threads.

@@ -1,15 +1,16 @@
 """How loops are compiled, and how tensors reach them.
 
 Compiled functions take flat arrays, scalars and a range of tasks ``[lo, hi)``; they start no threads of their own (see
-``threads.py``) and hold no lock. Their machine code is cached on disk. Numba decides whether a cached file is
-stale by the source file of the function alone: **a compiled function never calls one that lives in another
-file**, except through :func:`decode`, :func:`ask` and :func:`pointer` below and what ``floating.py`` has (after a
-change there, delete the ``__pycache__`` of this folder).
+``threads.py``) and hold no lock. Their machine code is cached on disk, and is stale as soon as any file of compiled
+loops has changed: a loop may call what lives in another file, or be made for a formula that does (``loops.py``).
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -17,13 +18,11 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import caching, cgutils
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
 from maskgrad.kernels.cpu.first_calls import tell_of_compilation
-
-__all__ = ["array", "ask", "compiled", "decode", "flat", "inlined", "pointer", "reordered"]
 
 tell_of_compilation()
 
@@ -33,9 +32,47 @@ F = TypeVar("F", bound=Callable[..., Any])
 _REORDER = {"reassoc", "contract"}
 
 
+@functools.cache
+def _stamp() -> str:
+    """A hash of all files of compiled loops."""
+    found = hashlib.sha256()
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+        if file.name.startswith("cpu") or file.parent.name == "cpu":
+            found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+class _Cache(caching.FunctionCache):
+    """Numba's cache on disk, which looks at the function's own file alone, with :func:`_stamp` besides."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._cache_file = caching.IndexDataCacheFile(  # type: ignore[no-untyped-call]
+            self._cache_path, self._impl.filename_base, (self._impl.locator.get_source_stamp(), _stamp())
+        )
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return sig, codegen.magic_tuple()
+
+
+def _named(function: Any) -> Any:
+    """Functions that are made for others have one line in one file: on disk, these others tell them apart."""
+    others = [getattr(cell.cell_contents, "py_func", None) for cell in function.__closure__ or ()]
+    names = [f"{x.__module__}.{x.__qualname__}" for x in others if x is not None]
+    if names:
+        function.__qualname__ += "_" + hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
+    return function
+
+
+def _cached(function: Any, **options: Any) -> Any:
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **options)(_named(function))
+    dispatcher._cache = _Cache(function)
+    return dispatcher
+
+
 def compiled(function: F) -> F:
     """Compile ``function`` in nopython mode on first call; exact floating-point order."""
-    return numba.njit(nogil=True, cache=True, error_model="numpy")(function)  # type: ignore[return-value]
+    return _cached(function)  # type: ignore[no-any-return]
 
 
 def inlined(function: F) -> F:
@@ -43,9 +80,14 @@ def inlined(function: F) -> F:
     return numba.njit(nogil=True, error_model="numpy", inline="always")(function)  # type: ignore[return-value]
 
 
+def formula(function: F) -> F:
+    """What a loop is made for (``loops.py``): part of it, so that it becomes vector code."""
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(_named(function))  # type: ignore[return-value]
+
+
 def reordered(function: F) -> F:
     """As :func:`compiled`, for sums whose terms may be added in any order fixed at compile time."""
-    return numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=_REORDER)(function)  # type: ignore[return-value]
+    return _cached(function, fastmath=_REORDER)  # type: ignore[no-any-return]
 
 
 def array(x: Tensor) -> Any:

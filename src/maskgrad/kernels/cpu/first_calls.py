@@ -8,8 +8,6 @@ from typing import Any
 
 from numba.core import event
 
-__all__ = ["tell_of_compilation"]
-
 LOGGER = logging.getLogger("maskgrad")
 
 

@@ -10,8 +10,6 @@ Like ``decode``, each is chosen by the type it meets, and is branch-free, so tha
   in two parts, and :math:`(e^r - 1 - r) / r^2` a polynomial (minimax on :math:`|r| \le \ln 2 / 2`, found by
   exchange: relative error 3e-9, 4e-18). Numba would call the C library once for each number, ten times slower.
   Errors stay below 1.1 units in the last place; subnormal results, overflow, inf and NaN are as they should be.
-
-After a change here delete the ``__pycache__`` of this folder: Numba does not see that its callers are stale.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ from typing import Any
 import numpy as np
 from numba import types
 from numba.extending import overload
-
-__all__ = ["encode", "exponential", "ordered", "restored", "unordered"]
 
 # Sums inside an exponential must not be reordered, whatever its caller may do: r is exact only as it is written.
 _EXACT: Any = {"fastmath": {"contract"}}

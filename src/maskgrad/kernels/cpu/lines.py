@@ -1,96 +1,184 @@
-r"""A straight line through the specified entries: one pass that reads values and mask and writes the result.
+r"""Straight lines through the specified entries, and the sums that the derivatives of standardizing ask for.
 
-.. math:: y_i = (x_i - c_i) s_i + o_i \text{ where } m_i, \text{ else exactly } 0
+.. math:: y = (x - c)\,s\,w + b, \qquad \bar x = \bar y\,w\,s + (x - c)\,d + o, \qquad
+          \sum m\,\bar y, \quad \sum m\,\bar y\,(x - c)
 
-Center, slope and offset are broadcast. The derivative of a variance is such a line, and so is that of a norm, and a
-standardized entry with the parameters of its channel.
+All but :math:`x` and :math:`\bar y` are constants of a group or parameters. The derivative of a variance is such a
+line, and so is that of a norm. Blocks are added in the type of the values (halves in float32), sums of blocks in
+float64.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import compiled, decode, flat
-from maskgrad.kernels.cpu.partition import like, walk, walkable
+from maskgrad.kernels.cpu.compiler import decode, flat, formula, reordered
+from maskgrad.kernels.cpu.loops import entrywise, place, scalars, wide, write
+from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.kernel import HALVES
 
-__all__ = ["line"]
+BLOCK = 1024  # entries of a row added in their own type
+ROWS = 16  # rows of a block of columns
+TILE = 1024  # columns reduced together: what is kept of them stays in the first-level cache
+
+
+@formula
+def _line(x: Any, y: Any, center: Any, slope: Any, offset: Any, d: Any, n: Any) -> Any:
+    return (x - center) * slope + offset
+
+
+@formula
+def _blend(x: Any, grad: Any, center: Any, scale: Any, slope: Any, offset: Any, n: Any) -> Any:
+    return grad * scale + (x - center) * slope + offset
+
+
+_LINE, _BLEND = entrywise(_line), entrywise(_blend)
 
 
 def line(
     values: Tensor,
     mask: Tensor,
     center: Tensor | None,
-    slope: Tensor,
-    offset: Tensor | None,
-    dtype: torch.dtype,
+    scale: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """The line above as a tensor of ``dtype``, dense in memory in the order of ``values``."""
-    wide = torch.float32 if values.dtype in HALVES else values.dtype
-    values = walkable(values.detach())
-    out = like(values, wide)
-    if not out.numel():
-        return out.to(dtype)
-    # Alike in shape, all three vary along the inner axis or none does. Constants of a group, they are few.
-    numbers = torch.broadcast_tensors(
-        *(torch.zeros(()) if x is None else x.detach().to(wide) for x in (center, slope, offset))
-    )
-    way = walk(out, values, mask, *(x.to(wide).contiguous() for x in numbers))
-    run(_line, *(flat(t) for t in way.tensors), *way.geometry(), tasks=way.tasks, elements=out.numel())
-    return out.to(dtype)
+    """``(v - c) s w + b`` where the mask holds, else 0, in the type of ``values``."""
+    slope = scale if weight is None else scale * weight.detach().to(scale.dtype)
+    return write(_LINE, values, None, mask, center, slope, bias)
 
 
-@compiled
-def _constant(out: Any, v: Any, m: Any, c: Any, s: Any, o: Any) -> None:
-    for k in range(out.size):
-        y = (decode(v[k]) - c) * s + o
-        out[k] = y if m[k] != 0 else 0
+def blend(
+    grad: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    center: Tensor,
+    scale: Tensor,
+    weight: Tensor | None,
+    slope: Tensor,
+    offset: Tensor,
+) -> Tensor:
+    """``g w s + (v - c) d + o`` where the mask holds, else 0, in the type of ``values``."""
+    scale = scale if weight is None else scale * weight
+    return write(_BLEND, values, grad.to(values.dtype), mask, center, scale, slope, offset)
 
 
-@compiled
-def _varying(out: Any, v: Any, m: Any, c: Any, s: Any, o: Any) -> None:
-    for k in range(out.size):
-        y = (decode(v[k]) - c[k]) * s[k] + o[k]
-        out[k] = y if m[k] != 0 else 0
+def pair_sums(
+    grad: Tensor, values: Tensor, mask: Tensor, center: Tensor, dim: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The sums of ``g`` and of ``g (v - c)`` over ``dim``, which are kept; their type is that of ``center``."""
+    first, second = sums_of_pairs(_PAIRS, values, grad.detach().to(values.dtype), mask, center, dim)
+    return first.to(center.dtype), second.to(center.dtype)
 
 
-@compiled
-def _line(
-    out: Any, v: Any, m: Any, c: Any, s: Any, o: Any, outer: Any, length: int, steps: Any, pieces: int, piece: int,
-    lo: int, hi: int,
-) -> None:  # fmt: skip
-    """Task t writes piece t % pieces of row t // pieces."""
-    m_step, step = steps[2], steps[3]
-    complete = np.ones(piece, np.uint8)
-    for task in range(lo, hi):
-        rest, start = task // pieces, task % pieces * piece
-        stop = min(start + piece, length)
-        out_row, v_row, m_row = start, start, start * m_step
-        c_row, s_row, o_row = start * step, start * step, start * step
-        for axis in range(len(outer) - 1, -1, -1):
-            i = rest % outer[axis, 0]
-            rest //= outer[axis, 0]
-            out_row += i * outer[axis, 1]
-            v_row += i * outer[axis, 2]
-            m_row += i * outer[axis, 3]
-            c_row += i * outer[axis, 4]
-            s_row += i * outer[axis, 5]
-            o_row += i * outer[axis, 6]
-        row = out[out_row : out_row + stop - start]
-        n = row.size
-        if m_step == 0 and m[m_row] == 0:
-            row[:] = 0
-            continue
-        specified = m[m_row : m_row + n] if m_step else complete[:n]
-        entries = v[v_row : v_row + n]
-        if step:
-            _varying(
-                row, entries, specified, c[c_row : c_row + n], s[s_row : s_row + n], o[o_row : o_row + n]
-            )
-        else:
-            _constant(row, entries, specified, c[c_row], s[s_row], o[o_row])
+def sums_of_pairs(
+    loops: tuple[Any, Any],
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    center: Tensor | None,
+    dim: Sequence[int],
+    numbers: Sequence[float] = (),
+) -> tuple[Tensor, Tensor]:
+    """The two sums of a formula of :func:`pair_loops` over ``dim``, which are kept, in float64."""
+    center = torch.zeros((), dtype=wide(x)) if center is None else center.detach().contiguous()
+    part = partition((walkable(x.detach()), y.detach(), mask, center.expand(x.shape)), dim, TILE)
+    sums = [empty(part.results, torch.float64) for _ in range(2)]
+    run(
+        loops[part.inner is not None], *(flat(t) for t in part.tensors), *part.geometry(), scalars(x, numbers),
+        *(s.numpy() for s in sums), tasks=part.tasks, elements=x.numel() * 2,
+    )  # fmt: skip
+    found = [part.placed(parts.sum(extra), True) for parts, extra in map(part.split, sums)]
+    return found[0], found[1]
+
+
+def pair_loops(of: Any) -> tuple[Any, Any]:
+    """Loops over rows and columns that add up both results of ``of(x, y, c, n)``; ``n`` as in ``entrywise``."""
+
+    @reordered
+    def rows(
+        x: Any, y: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
+        inners: Any, n: Any, sums: Any, products: Any, lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        """Task t adds piece t % pieces of row t // pieces. Values lie in steps of 1, others in steps of 0 or 1."""
+        zero = n[0]
+        mask = m if steps[2] else np.ones(BLOCK, np.uint8)
+        others = y if steps[1] else np.full(BLOCK, y[0])
+        for task in range(lo, hi):
+            row, start = task // pieces, task % pieces * piece
+            stop = min(start + piece, length)
+            x0, y0, m0 = place(outer, row, 0), place(outer, row, 1), place(outer, row, 2)
+            center, a, b = c[place(outer, row, 3)], 0.0, 0.0
+            if steps[1] == 0:
+                others[:] = y[y0]
+            if steps[2] == 0 and m[m0] == 0:
+                stop = start
+            for r in range(start, stop, BLOCK):
+                first, second = zero, zero
+                xr, yr = np.uint64(x0 + r), np.uint64(y0 + r if steps[1] else 0)
+                mr = np.uint64(m0 + r if steps[2] else 0)
+                for u in range(np.uint64(min(BLOCK, stop - r))):
+                    p, q = of(decode(x[xr + u]), decode(others[yr + u]), center, n)
+                    first += p if mask[mr + u] != 0 else zero
+                    second += q if mask[mr + u] != 0 else zero
+                a += first
+                b += second
+            sums[task], products[task] = a, b
+
+    @reordered
+    def columns(
+        x: Any, y: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
+        inners: Any, n: Any, sums: Any, products: Any, lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        """Task t adds tile t % tiles of the columns, over one piece of the rows."""
+        tiles = (width + TILE - 1) // TILE
+        zero = n[0]
+        a, b, center = np.full(TILE, zero), np.full(TILE, zero), np.full(TILE, zero)
+        mask = m if inners[2] else np.ones(TILE, np.uint8)
+        others = y if inners[1] else np.full(TILE, y[0])
+        for task in range(lo, hi):
+            first = task % tiles * TILE
+            w = np.uint64(min(TILE, width - first))
+            row, start = task // tiles // pieces, task // tiles % pieces * piece
+            x0, y0 = place(outer, row, 0) + first, place(outer, row, 1) + first * inners[1]
+            m0, c0 = place(outer, row, 2) + first * inners[2], place(outer, row, 3) + first * inners[3]
+            base = np.uint64(task // tiles * width + first)
+            for u in range(w):
+                center[u] = c[c0 + u * inners[3]]
+                sums[base + u], products[base + u] = 0, 0
+            for block in range(start, min(start + piece, length), ROWS):
+                for u in range(w):
+                    a[u], b[u] = zero, zero
+                for r in range(block, min(block + ROWS, start + piece, length)):
+                    m1, y1 = m0 + r * steps[2], y0 + r * steps[1]
+                    if inners[2] == 0 and m[m1] == 0:
+                        continue
+                    if inners[1] == 0:
+                        others[:] = y[y1]
+                    xr, yr = np.uint64(x0 + r * steps[0]), np.uint64(y1 if inners[1] else 0)
+                    mr = np.uint64(m1 if inners[2] else 0)
+                    for u in range(w):  # two loops: LLVM looks at so many pairs of memories, and no more
+                        p, _ = of(decode(x[xr + u]), decode(others[yr + u]), center[u], n)
+                        a[u] += p if mask[mr + u] != 0 else zero
+                    for u in range(w):
+                        _, q = of(decode(x[xr + u]), decode(others[yr + u]), center[u], n)
+                        b[u] += q if mask[mr + u] != 0 else zero
+                for u in range(w):
+                    sums[base + u] += a[u]
+                    products[base + u] += b[u]
+
+    return rows, columns
+
+
+@formula
+def _pair(x: Any, grad: Any, center: Any, n: Any) -> Any:
+    return grad, grad * (x - center)
+
+
+_PAIRS = pair_loops(_pair)

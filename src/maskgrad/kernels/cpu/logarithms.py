@@ -7,7 +7,7 @@ r"""Logarithms for compiled loops: Numba would call the C library once for each 
 
 Chosen by type and branch-free, so that the loop around them vectorises. Positive numbers only, but for 0, whose
 logarithm is -inf; NaN and inf stay. Errors stay below 3 units in the last place (below 1e-7, 2e-16, where the result is
-smaller). After a change here delete the ``__pycache__`` of this folder: Numba does not see that its callers are stale.
+smaller).
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numba import types
 from numba.extending import overload
-
-__all__ = ["logarithm", "logarithm_1p"]
 
 
 def logarithm(x: Any) -> Any:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["empty"]
-
 _LARGE = 1 << 22  # bytes; as in numpy
 
 

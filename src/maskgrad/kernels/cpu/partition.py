@@ -21,8 +21,6 @@ from torch import Tensor
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.layout import Axis, axes, nest
 
-__all__ = ["Partition", "Walk", "like", "partition", "walk", "walkable"]
-
 PIECE = 16384  # entries of a long row that make one task
 MIN_TASKS = 32
 
@@ -86,6 +84,8 @@ class Partition:
         kept = [d for d in self.order if d not in self.dims]
         back = [kept.index(d) for d in sorted(kept)]
         final = [1 if d in self.dims else n for d, n in enumerate(shape) if keepdim or d not in self.dims]
+        if kept == sorted(kept):
+            return merged.view(final)
         return merged.view([shape[d] for d in kept]).permute(back).reshape(final).contiguous()
 
 
@@ -108,6 +108,8 @@ def like(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _beside(x: Tensor, first: Tensor) -> Tensor:
     """``x``, copied into the order of ``first`` unless it can be walked along with it."""
+    if x.stride() == first.stride():
+        return x
     inner = min(
         ((stride, d) for d, stride in enumerate(first.stride()) if first.shape[d] > 1), default=(1, None)
     )[1]

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import compiled
 
-__all__ = ["Runs", "fits", "runs"]
-
 FEW = 64  # entries that are sorted by insertion
 DIGIT = 12  # bits a pass, at most; its 4096 counters stay in the first-level cache
 

@@ -17,11 +17,10 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels import cross_entropy as family
 from maskgrad.kernels.cross_entropy import class_dim
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
+from maskgrad.kernels.cuda.compiler import compiled, precision
 from maskgrad.kernels.cuda.runs import number_of
-from maskgrad.kernels.cuda.tiles import place, table
+from maskgrad.kernels.cuda.tiles import place, reduction, table
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cuda import masked_count
 from maskgrad.kernels.softmax.cuda import largest_and_sum
@@ -30,21 +29,16 @@ from maskgrad.kernels.softmax.cuda import largest_and_sum
 def masked_cross_entropy(
     input: Tensor, mask: Tensor, labels: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference; a label that is no class has the loss NaN."""
-    if not input.numel() or not input.ndim:
-        return family.masked_cross_entropy.reference(input, mask, labels, smoothing)
+    """As in the reference, but that a label that is no class has the loss NaN."""
     dim = class_dim(input)
     wide = torch.float32 if input.dtype in HALVES else input.dtype
     loss, normalizer = (torch.empty(labels.shape, dtype=wide, device=input.device) for _ in range(2))
     tensors = (
         input.detach(), mask.view(torch.int8), *(x.unsqueeze(dim).expand(input.shape) for x in (labels, loss))
     )  # fmt: skip
-    view = table(tensors, (dim,), whole=True)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    launch(
-        _cross_entropy, -(-kept.number // tile.kept), *tensors[:2], labels, loss, normalizer, kept.number, kept.sizes,
-        *kept.strides, reduced.number, reduced.sizes, *reduced.strides[:2], float(smoothing), SMOOTHED=smoothing != 0,
-        ACC=precision(input.dtype), INDEX=index_type(*tensors), KEPT=tile.kept, REDUCED=tile.reduced,
+    reduction(
+        _cross_entropy, table(tensors, (dim,), whole=True), tensors, (normalizer,), float(smoothing), walked=2,
+        SMOOTHED=smoothing != 0, ACC=precision(input.dtype),
     )  # fmt: skip
     return loss, normalizer
 
@@ -52,23 +46,15 @@ def masked_cross_entropy(
 def masked_cross_entropy_gradient(
     grad: Tensor, input: Tensor, mask: Tensor, labels: Tensor, normalizer: Tensor, smoothing: float
 ) -> Tensor:
-    if not input.numel() or not input.ndim:
-        return family.masked_cross_entropy_gradient.reference(
-            grad, input, mask, labels, normalizer, smoothing
-        )
     dim, out = class_dim(input), torch.empty_like(input, requires_grad=False)
     share = normalizer
     if smoothing:
         share = smoothing / masked_count(mask, (dim,), False).clamp(min=1).to(normalizer.dtype)
     few = (x.detach().unsqueeze(dim).expand(input.shape) for x in (labels, grad, normalizer, share))
     tensors = input.detach(), out, mask.view(torch.int8), *few
-    view = table(tensors, (dim,))
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    launch(
-        _gradient, -(-kept.number // tile.kept) * tile.pieces, *tensors, kept.number, kept.sizes, *kept.strides,
-        reduced.number, reduced.sizes, *reduced.strides[:3], tile.piece, tile.pieces, float(smoothing),
-        SMOOTHED=smoothing != 0, ACC=precision(input.dtype), INDEX=index_type(*tensors), KEPT=tile.kept,
-        REDUCED=tile.reduced,
+    reduction(
+        _gradient, table(tensors, (dim,)), tensors, (), float(smoothing), walked=3, SMOOTHED=smoothing != 0,
+        ACC=precision(input.dtype),
     )  # fmt: skip
     return out
 

@@ -17,8 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["compiled", "index_type", "launch", "power_of_two", "precision"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Below, places fit into 32 bits, with room for the ends of blocks that reach past the last entry.

@@ -18,10 +18,8 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
-
-__all__ = ["blend", "line", "pair_sums", "spread_over"]
+from maskgrad.kernels.cuda.compiler import compiled, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, reduction, restored, table, tile, tile_place
 
 
 def spread_over(x: Tensor | None, values: Tensor) -> Tensor:
@@ -67,9 +65,9 @@ def pair_sums(
     values: Tensor,
     mask: Tensor,
     center: Tensor,
-    factor: Tensor | None,
     dim: Sequence[int],
-    both: bool,
+    factor: Tensor | None = None,
+    both: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The sums of ``g`` (times ``f``, for ``both``) and of ``g f (v - c)`` over ``dim``, which are kept.
 
@@ -78,17 +76,15 @@ def pair_sums(
     few = (spread_over(x, values) for x in (center, factor))
     tensors = values.detach(), spread_over(grad, values), mask.view(torch.int8), *few
     view = table(tensors, dim)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
+    pieces = view.tile.pieces
     sums, products = (
-        torch.empty(kept.number * tile.pieces, dtype=torch.float64, device=values.device) for _ in range(2)
+        torch.empty(view.kept.number * pieces, dtype=torch.float64, device=values.device) for _ in range(2)
     )
-    launch(
-        _pair_sums, -(-kept.number // tile.kept) * tile.pieces, *tensors, sums, products, kept.number, kept.sizes,
-        *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece, tile.pieces,
-        FACTORED=factor is not None, BOTH=both and factor is not None, ACC=precision(values.dtype),
-        INDEX=index_type(*tensors), KEPT=tile.kept, REDUCED=tile.reduced,
+    reduction(
+        _pair_sums, view, tensors, (sums, products), FACTORED=factor is not None,
+        BOTH=both and factor is not None, ACC=precision(values.dtype),
     )  # fmt: skip
-    found = (x.view(-1, tile.pieces).sum(1) if tile.pieces > 1 else x for x in (sums, products))
+    found = (x.view(-1, pieces).sum(1) if pieces > 1 else x for x in (sums, products))
     first, second = (restored(x.to(center.dtype), view, True) for x in found)
     return first, second
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
 
-__all__ = ["is_first", "name_outside", "number_of", "refuse_outside", "run_sum"]
-
 
 def refuse_outside(indices: Tensor, num_rows: int) -> None:
     """An error unless all ``indices`` lie in the table: of the device, without waiting for it; else IndexError."""

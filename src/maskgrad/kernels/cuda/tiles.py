@@ -20,8 +20,6 @@ from torch import Tensor
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, power_of_two
 from maskgrad.kernels.layout import Axis, axes
 
-__all__ = ["Table", "Tile", "Walk", "entrywise", "place", "restored", "table", "tile", "tile_place"]
-
 ENTRIES = 2048  # of a tile: 16 for each of the 128 threads of a program
 WIDEST = 1024  # along the counter without gaps
 LINE = 128  # entries side by side that use memory well where the other counter must advance, too
@@ -46,7 +44,7 @@ class Tile(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Kept and reduced entries; ``order`` of the dimensions in memory; ``shape`` and ``dims`` as they were given."""
+    """Kept and reduced entries; ``order`` of the dimensions in memory; the rest as it was given."""
 
     kept: Walk
     reduced: Walk
@@ -54,6 +52,7 @@ class Table(NamedTuple):
     order: list[int]
     shape: torch.Size
     dims: list[int]
+    whole: bool
 
 
 def walk(merged: Sequence[Axis], tensors: int) -> Walk:
@@ -77,7 +76,7 @@ def table(tensors: Sequence[Tensor], dim: Sequence[int], whole: bool = False) ->
     kept = walk([axis for axis in merged if not axis.reduced], len(tensors))
     reduced = walk([axis for axis in merged if axis.reduced], len(tensors))
     along = not merged or merged[-1].reduced
-    return Table(kept, reduced, _tile(kept.number, reduced.number, along, whole), order, shape, dims)
+    return Table(kept, reduced, _tile(kept.number, reduced.number, along, whole), order, shape, dims, whole)
 
 
 def _tile(kept: int, reduced: int, along: bool, whole: bool) -> Tile:
@@ -111,6 +110,25 @@ def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> N
     launch(
         kernel, -(-rows.number // tall) * pieces, *every, rows.number, rows.sizes, *rows.strides, inner.number,
         inner.sizes, *inner.strides, pieces, INDEX=index_type(*every), TALL=tall, WIDE=side, **constants,
+    )  # fmt: skip
+
+
+def reduction(
+    kernel: Any, view: Table, tensors: Sequence[Tensor], results: Sequence[Tensor], *numbers: float,
+    walked: int | None = None, **constants: Any,
+) -> None:  # fmt: skip
+    """Run ``kernel`` on the tiles of ``view``, the table of ``tensors``; ``results`` have no place in it.
+
+    Its arguments are these; number, sizes and, tensor by tensor, strides of the kept counter; the same of the reduced
+    one, but strides of the first ``walked`` tensors alone; the length of a piece and the number of pieces, unless all
+    is ``whole``; and ``numbers``.
+    """
+    kept, reduced, tile = view.kept, view.reduced, view.tile
+    pieces = () if view.whole else (tile.piece, tile.pieces)
+    launch(
+        kernel, -(-kept.number // tile.kept) * tile.pieces, *tensors, *results, kept.number, kept.sizes, *kept.strides,
+        reduced.number, reduced.sizes, *reduced.strides[:walked], *pieces, *numbers, INDEX=index_type(*tensors),
+        KEPT=tile.kept, REDUCED=tile.reduced, **constants,
     )  # fmt: skip
 
 

@@ -19,15 +19,6 @@ from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.smallest import any_of
 
-__all__ = [
-    "extremum",
-    "lowest",
-    "masked_extremum",
-    "masked_extremum_spread",
-    "masked_position",
-    "shared_extremum",
-]
-
 
 def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
     """The value that never wins: the identity of maximum (of minimum if not ``largest``)."""
@@ -178,18 +169,5 @@ def _extremum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None
     return masked_extremum_spread(share, values, best, mask), None, None, None, None
 
 
-def _save_spread(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    share, values, best, mask = inputs
-    ctx.shape, ctx.dtype = share.shape, share.dtype
-    ctx.save_for_backward(values, best, mask)
-
-
-def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    values, best, mask = ctx.saved_tensors
-    hit = mask & ((values == best) | (best != best))
-    wide = torch.where(hit, grad, 0).to(torch.float32 if grad.dtype in HALVES else grad.dtype)
-    return wide.sum_to_size(ctx.shape).to(ctx.dtype), None, None, None
-
-
 masked_extremum.derive(_save_extremum, _extremum_backward)
-masked_extremum_spread.derive(_save_spread, _spread_backward)
+masked_extremum_spread.derive_through_reference()

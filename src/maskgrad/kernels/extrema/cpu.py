@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import extrema as family
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, flat
+from maskgrad.kernels.cpu.compiler import array, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import ordered, restored
+from maskgrad.kernels.cpu.loops import entrywise, place, write
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import Partition, like, partition, walk, walkable
+from maskgrad.kernels.cpu.partition import Partition, partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.layout import unrepeated
 
@@ -31,8 +32,7 @@ NARROW = (torch.int8, torch.int16)  # int16 is how float16 travels
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    # torch's bitmask of dimensions has 64 bits
-    if not values.numel() or not 0 < values.ndim <= 64 or not dim:
+    if values.ndim > 64:  # torch's bitmask of dimensions has 64 bits
         return family.masked_extremum.reference(values, mask, tuple(dim), keepdim, largest)
     best, ties, parts = _reduce(values, mask, dim, largest, False)
     if not parts.whole:
@@ -46,8 +46,6 @@ def masked_extremum(
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    if not values.numel() or not values.ndim:
-        return family.masked_position.reference(values, mask, dim, keepdim, largest)
     best, index, parts = _reduce(values, mask, (dim,), largest, True)
     if not parts.whole:
         split, merge = parts.split(best)
@@ -61,17 +59,15 @@ def masked_position(
 
 
 def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
-    """As in the reference: one pass that writes the result."""
-    if not values.numel():
-        return family.masked_extremum_spread.reference(share, values, best, mask)
-    values = walkable(values)
-    shape = torch.broadcast_shapes(share.shape, best.shape)
-    best, share = (x.to(values.dtype).expand(shape).contiguous() for x in (best, share))
-    spread = walk(like(values, values.dtype), values, mask, best, share)
-    run(
-        _spread, *(flat(x) for x in spread.tensors), *spread.geometry(), tasks=spread.tasks, elements=values.numel()
-    )  # fmt: skip
-    return spread.tensors[0]
+    return write(_SPREAD, values, None, mask, best, share)
+
+
+@formula
+def _attains(x: Any, y: Any, best: Any, share: Any, c: Any, d: Any, n: Any) -> Any:
+    return share if (x == best) | (best != best) else n[0]
+
+
+_SPREAD = entrywise(_attains)
 
 
 def _reduce(
@@ -93,17 +89,6 @@ def _reduce(
         wide(turn), position, array(best), number.numpy(), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
     return best, number if position else number * repeats, parts
-
-
-@compiled
-def _place(outer: Any, row: int, tensor: int) -> int:
-    """Where row ``row`` of a tensor begins."""
-    start = 0
-    for axis in range(outer.shape[0] - 1, -1, -1):
-        size = outer[axis, 0]
-        start += row % size * outer[axis, 1 + tensor]
-        row //= size
-    return start
 
 
 @compiled
@@ -143,7 +128,7 @@ def _rows(
     for task in range(lo, hi):
         row, begin = task // pieces, task % pieces * piece
         stop = min(begin + piece, length)
-        v_row, m_row = _place(outer, row, 0), _place(outer, row, 1)
+        v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         best, ties, where = start, 0, -1
         if steps[1] or m[m_row] != 0:
             for r in range(begin, stop, BLOCK):
@@ -196,7 +181,7 @@ def _columns(
         column = task % tiles * TILE
         w = min(TILE, width - column)
         row, begin = task // tiles // pieces, task // tiles % pieces * piece
-        v_row, m_row = _place(outer, row, 0) + column, _place(outer, row, 1) + column * inners[1]
+        v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
         best, numbers = all_best[:w], all_numbers[:w]
         best[:] = start
         numbers[:] = -1 if position else 0
@@ -212,44 +197,3 @@ def _columns(
         for k in range(w):
             out[base + k] = restored(best[k], turn, out[0])
             number[base + k] = numbers[k]
-
-
-@compiled
-def _select(out: Any, v: Any, m: Any, best: Any, share: Any) -> None:
-    for k in range(out.size):
-        hit = (decode(v[k]) == decode(best)) | (decode(best) != decode(best))
-        out[k] = share if (m[k] != 0) & hit else 0
-
-
-@compiled
-def _select_columns(out: Any, v: Any, m: Any, best: Any, share: Any) -> None:
-    for k in range(out.size):
-        hit = (decode(v[k]) == decode(best[k])) | (decode(best[k]) != decode(best[k]))
-        out[k] = share[k] if (m[k] != 0) & hit else 0
-
-
-@compiled
-def _spread(
-    out: Any, v: Any, m: Any, best: Any, share: Any, outer: Any, length: int, steps: Any, pieces: int, piece: int,
-    lo: int, hi: int,
-) -> None:  # fmt: skip
-    """Write the share of the best where it is attained. ``best`` and ``share`` lie in memory alike."""
-    ones = np.ones(BLOCK, np.uint8)
-    for task in range(lo, hi):
-        row, begin = task // pieces, task % pieces * piece
-        stop = min(begin + piece, length)
-        o_row, v_row, m_row = _place(outer, row, 0), _place(outer, row, 1), _place(outer, row, 2)
-        b_row = _place(outer, row, 3)
-        for r in range(begin, stop, BLOCK):
-            end = min(r + BLOCK, stop)
-            written, m0 = out[o_row + r : o_row + end], m_row + r * steps[2]
-            if steps[2] == 0 and m[m0] == 0:
-                written[:] = 0
-                continue
-            mask = m[m0 : m0 + end - r] if steps[2] else ones[: end - r]
-            values = v[v_row + r : v_row + end]
-            if steps[3] == 0:
-                _select(written, values, mask, best[b_row], share[b_row])
-            else:
-                b0, b1 = b_row + r, b_row + end
-                _select_columns(written, values, mask, best[b0:b1], share[b0:b1])

@@ -12,31 +12,25 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels import extrema as family
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
+from maskgrad.kernels.cuda.compiler import compiled, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, reduction, restored, table, tile, tile_place
 from maskgrad.kernels.extrema import lowest
 
 
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    if not values.numel() or not values.ndim or not dim:
-        return family.masked_extremum.reference(values.detach(), mask, tuple(dim), keepdim, largest)
     source, bits = _readable(values), mask.view(torch.int8)
     view = table((source, bits), dim)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    best = torch.empty(kept.number * tile.pieces, dtype=source.dtype, device=values.device)
+    pieces = view.tile.pieces
+    best = torch.empty(view.kept.number * pieces, dtype=source.dtype, device=values.device)
     count = torch.empty(len(best), dtype=torch.int64, device=values.device)
-    launch(
-        _extremum, -(-kept.number // tile.kept) * tile.pieces, source, bits, best, count, kept.number, kept.sizes,
-        *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece, tile.pieces, LARGEST=largest,
-        NEUTRAL=_neutral(values.dtype, largest),
-        FLOAT=values.is_floating_point(), ACC=precision(source.dtype), INDEX=index_type(source, bits),
-        KEPT=tile.kept, REDUCED=tile.reduced,
+    reduction(
+        _extremum, view, (source, bits), (best, count), LARGEST=largest, NEUTRAL=_neutral(values.dtype, largest),
+        FLOAT=values.is_floating_point(), ACC=precision(source.dtype),
     )  # fmt: skip
-    if tile.pieces > 1:
-        parts, counts = best.view(-1, tile.pieces), count.view(-1, tile.pieces)
+    if pieces > 1:
+        parts, counts = best.view(-1, pieces), count.view(-1, pieces)
         best = parts.amax(1) if largest else parts.amin(1)
         attained = (parts == best[:, None]) | ((parts != parts) & (best != best)[:, None])
         count = torch.where(attained, counts, 0).sum(1)
@@ -53,18 +47,13 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    if not values.numel() or not values.ndim:
-        return family.masked_position.reference(values, mask, dim, keepdim, largest)
     source, bits = _readable(values), mask.view(torch.int8)
     view = table((source, bits), (dim,), whole=True)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    position = torch.empty(kept.number, dtype=torch.int64, device=values.device)
-    present = torch.empty(kept.number, dtype=torch.bool, device=values.device)
-    launch(
-        _position, -(-kept.number // tile.kept), source, bits, position, present.view(torch.int8), kept.number,
-        kept.sizes, *kept.strides, reduced.number, reduced.sizes, *reduced.strides, LARGEST=largest,
-        NEUTRAL=_neutral(values.dtype, largest),
-        ACC=precision(source.dtype), INDEX=index_type(source, bits), KEPT=tile.kept, REDUCED=tile.reduced,
+    position = torch.empty(view.kept.number, dtype=torch.int64, device=values.device)
+    present = torch.empty(view.kept.number, dtype=torch.bool, device=values.device)
+    reduction(
+        _position, view, (source, bits), (position, present.view(torch.int8)), LARGEST=largest,
+        NEUTRAL=_neutral(values.dtype, largest), ACC=precision(source.dtype),
     )  # fmt: skip
     return restored(position, view, keepdim), restored(present, view, keepdim)
 

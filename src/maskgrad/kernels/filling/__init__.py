@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel
-
-__all__ = ["masked_filling", "write_where_"]
+from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel, like
 
 
 @kernel(
@@ -49,11 +47,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     return masked_filling(grad, ctx.saved_tensors[0], 0), None, None
 
 
-def _fake(values: Tensor, mask: Tensor, filler: float) -> Tensor:
-    return torch.empty_like(values)
-
-
 # Measured on 2 cores, in microseconds, reference / compiled: 16,384 values at a random mask 15 / 29, 32,768 64 / 30,
 # with the gradient 120 / 105.
 masked_filling.derive(_save, _backward)
-masked_filling.fake = _fake
+masked_filling.fake = like(0)

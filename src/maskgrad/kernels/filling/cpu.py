@@ -28,13 +28,17 @@ def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     """As in the reference; the result lies in memory as ``torch.empty_like(values)`` would."""
     plan = torch.empty_like(values, device="meta")
     out = empty(values.numel(), values.dtype).as_strided(values.shape, plan.stride())
-    if not out.numel():
-        return out
-    bits = _BITS[out.element_size()]
-    exact = torch.float64 if out.is_floating_point() else torch.int64
-    constant = torch.tensor(filler, dtype=exact).to(out.dtype).view(bits).numpy()[()]
-    _walk(_fill, out, values.detach(), mask, constant)
+    select(out, values, mask, filler)
     return out
+
+
+def select(out: Tensor, values: Tensor, mask: Tensor, filler: float) -> None:
+    """Write ``values`` where ``mask`` holds, else ``filler``, to ``out``, which has no gaps; of one shape."""
+    if out.numel():
+        bits = _BITS[out.element_size()]
+        exact = torch.float64 if out.is_floating_point() else torch.int64
+        constant = torch.tensor(filler, dtype=exact).to(out.dtype).view(bits).numpy()[()]
+        _walk(_fill, out, values.detach(), mask, constant)
 
 
 def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> bool:

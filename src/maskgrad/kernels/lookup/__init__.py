@@ -7,8 +7,6 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, kernel
 
-__all__ = ["lookup_rows"]
-
 
 def _looked_up(table: Tensor, indices: Tensor) -> Tensor:
     return table.detach().new_empty(()).expand(indices.numel(), *table.shape[1:])

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.batch_normalization import standardized
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
-
-__all__ = ["masked_layer_norm", "masked_layer_norm_backward"]
+from maskgrad.kernels.kernel import FLOATS, kernel
 
 
 @kernel(
@@ -45,7 +44,7 @@ def masked_layer_norm(
     The last ``dims`` dimensions, those of ``weight`` and ``bias``, are standardized together. With the result come the
     mean, the reciprocal deviation (both without a gradient) and the number of entries, dimensions kept.
     """
-    deviation, mean, scale, count = _deviation(values, mask, dims, eps, centered)
+    deviation, mean, _, scale, count = standardized(values, mask, tuple(range(-dims, 0)), eps, centered)
     out = deviation * scale
     if weight is not None:
         out = torch.where(mask, out, 0) * weight
@@ -78,8 +77,8 @@ def masked_layer_norm_backward(
 
     ``mean`` and ``scale`` spare the compiled body a pass. Here they are computed again: they depend on the values.
     """
-    deviation, _, scale, _ = _deviation(values, mask, dims, eps, centered)
     row, batch = tuple(range(-dims, 0)), tuple(range(values.ndim - dims))
+    deviation, _, _, scale, _ = standardized(values, mask, row, eps, centered)
     grad = torch.where(mask, grad.to(deviation.dtype), 0)
     of_weight, of_bias = grad * torch.where(mask, deviation * scale, 0), grad
     if batch:
@@ -90,24 +89,6 @@ def masked_layer_norm_backward(
     if centered:
         inner = inner - inner.sum(row, keepdim=True) / number
     return torch.where(mask, result + inner * scale, 0).to(values.dtype), of_weight, of_bias
-
-
-def _deviation(
-    values: Tensor, mask: Tensor, dims: int, eps: float, centered: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Specified entries less their mean, 0 elsewhere; the mean; the scale; and how many there are."""
-    row = tuple(range(-dims, 0))
-    count = mask.sum(row, keepdim=True)
-    number = count.clamp(min=1)
-    deviation = torch.where(mask, values.float() if values.dtype in HALVES else values, 0)
-    if centered:
-        mean = deviation.sum(row, keepdim=True) / number
-        deviation = torch.where(mask, deviation - mean, 0)
-    else:
-        mean = torch.zeros_like(count, dtype=deviation.dtype)
-    variance = (deviation * deviation).sum(row, keepdim=True) / number
-    # A row of nothing has the variance 0, and eps may be 0.
-    return deviation, mean, torch.rsqrt(torch.where(count > 0, variance + eps, 1)), count
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -18,10 +18,10 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels import normalization as family
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
+from maskgrad.kernels.cuda.compiler import compiled, precision
 from maskgrad.kernels.cuda.lines import blend, line, pair_sums, spread_over
 from maskgrad.kernels.cuda.runs import number_of
-from maskgrad.kernels.cuda.tiles import place, table
+from maskgrad.kernels.cuda.tiles import place, reduction, table
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.variance.cuda import central_squares, moments_of
 
@@ -35,7 +35,7 @@ def masked_layer_norm(
     eps: float,
     centered: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if not values.numel() or not dims:
+    if not dims:
         return family.masked_layer_norm.reference(values, mask, dims, weight, bias, eps, centered)
     row = range(values.ndim - dims, values.ndim)
     wide = torch.float32 if values.dtype in HALVES else values.dtype
@@ -55,13 +55,9 @@ def masked_layer_norm(
         mask.view(torch.int8),
         *(spread_over(x, values) for x in (weight, bias, mean)),
     )
-    view = table(tensors, row, whole=True)
-    outer, inner, tile = view.kept, view.reduced, view.tile
-    launch(
-        _standardize, -(-outer.number // tile.kept), *tensors[:5], mean, scale, count, outer.number, outer.sizes,
-        *outer.strides, inner.number, inner.sizes, *inner.strides[:5], float(eps), CENTERED=centered,
-        WEIGHTED=weight is not None, BIASED=bias is not None, ACC=precision(values.dtype),
-        INDEX=index_type(*tensors), KEPT=tile.kept, REDUCED=tile.reduced,
+    reduction(
+        _standardize, table(tensors, row, whole=True), tensors, (scale, count), float(eps), walked=5,
+        CENTERED=centered, WEIGHTED=weight is not None, BIASED=bias is not None, ACC=precision(values.dtype),
     )  # fmt: skip
     return out, mean, scale, count
 
@@ -78,7 +74,7 @@ def masked_layer_norm_backward(
     eps: float,
     centered: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not values.numel() or not dims:
+    if not dims:
         return family.masked_layer_norm_backward.reference(
             grad, values, mask, mean, scale, count, dims, weight, eps, centered
         )
@@ -86,10 +82,10 @@ def masked_layer_norm_backward(
     mean, scale = mean.detach(), scale.detach()
     of_bias, of_weight = (
         x.view(values.shape[values.ndim - dims :])
-        for x in pair_sums(grad, values, mask, mean, scale, range(values.ndim - dims), both=False)
+        for x in pair_sums(grad, values, mask, mean, range(values.ndim - dims), scale)
     )
     if _in_pieces(values, mask, row):
-        sums, products = pair_sums(grad, values, mask, mean, weight, row, both=True)
+        sums, products = pair_sums(grad, values, mask, mean, row, weight, both=True)
         number = count.clamp(min=1)
         offset = -scale * (sums / number) if centered else torch.zeros_like(scale)
         result = blend(grad, values, mask, mean, scale, weight, -(scale**3) * (products / number), offset)
@@ -99,13 +95,9 @@ def masked_layer_norm_backward(
     tensors = (
         values.detach(), out, mask.view(torch.int8), *(spread_over(x, values) for x in (grad, weight, statistics[0]))
     )  # fmt: skip
-    view = table(tensors, row, whole=True)
-    outer, inner, tile = view.kept, view.reduced, view.tile
-    launch(
-        _standardize_backward, -(-outer.number // tile.kept), *tensors[:5], *statistics, outer.number, outer.sizes,
-        *outer.strides, inner.number, inner.sizes, *inner.strides[:5], CENTERED=centered,
-        WEIGHTED=weight is not None, ACC=precision(values.dtype), INDEX=index_type(*tensors), KEPT=tile.kept,
-        REDUCED=tile.reduced,
+    reduction(
+        _standardize_backward, table(tensors, row, whole=True), tensors, statistics[1:], walked=5, CENTERED=centered,
+        WEIGHTED=weight is not None, ACC=precision(values.dtype),
     )  # fmt: skip
     return out, of_weight, of_bias
 

@@ -18,40 +18,40 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels import norms as family
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
+from maskgrad.kernels.cuda.compiler import compiled, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, reduction, restored, table, tile, tile_place
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cuda import masked_count
+from maskgrad.kernels.segments.cuda import places_of, walk_segments
 
 ZERO, ONE, TWO, INFINITE = (tl.constexpr(kind) for kind in range(4))
+POWER, LARGEST, SMALLEST = (tl.constexpr(kind) for kind in range(3, 6))  # of segments
 
 
 def masked_norm(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, ord: float
 ) -> tuple[Tensor, Tensor]:
     values = values.detach()
-    if not values.numel() or not values.ndim or not dim or ord not in (0, 1, 2, math.inf):
+    if ord not in family.ORDERS:
         return family.masked_norm.reference(values, mask, tuple(dim), keepdim, ord)
     bits = mask.view(torch.int8)
     view = table((values, bits), dim)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    out = torch.empty(kept.number * tile.pieces, dtype=torch.float64, device=values.device)
+    pieces = view.tile.pieces
+    out = torch.empty(view.kept.number * pieces, dtype=torch.float64, device=values.device)
     present = torch.empty(len(out), dtype=torch.bool, device=values.device)
-    launch(
-        _norms, -(-kept.number // tile.kept) * tile.pieces, values, bits, out, present.view(torch.int8), kept.number,
-        kept.sizes, *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece, tile.pieces,
-        KIND=_kind(ord), ACC=precision(values.dtype), INDEX=index_type(values, bits), KEPT=tile.kept,
-        REDUCED=tile.reduced,
-    )  # fmt: skip
-    if tile.pieces > 1:
-        parts, present = out.view(-1, tile.pieces), present.view(-1, tile.pieces).any(1)
+    kind = 3 if ord == math.inf else int(ord)
+    reduction(
+        _norms, view, (values, bits), (out, present.view(torch.int8)), KIND=kind, ACC=precision(values.dtype)
+    )
+    if pieces > 1:
+        parts, present = out.view(-1, pieces), present.view(-1, pieces).any(1)
         out = parts.amax(1) if ord == math.inf else parts.sum(1)
     out = out.sqrt() if ord == 2 else out
     return restored(out.to(values.dtype), view, keepdim), restored(present, view, keepdim)
 
 
 def masked_norm_backward(grad: Tensor, values: Tensor, mask: Tensor, norm: Tensor, ord: float) -> Tensor:
-    """As in the reference: one pass that writes the result; for inf two more that find and count who attains it."""
+    """One pass that writes the result; for inf two more that find and count who attains it."""
     values, grad, norm = values.detach(), grad.detach(), norm.detach()
     if ord == 0:
         return torch.zeros_like(values)
@@ -74,10 +74,6 @@ def masked_norm_backward(grad: Tensor, values: Tensor, mask: Tensor, norm: Tenso
         ACC=precision(values.dtype),
     )  # fmt: skip
     return out
-
-
-def _kind(ord: float) -> int:
-    return 3 if ord == math.inf else int(ord)
 
 
 @compiled
@@ -161,3 +157,129 @@ def _backward(
     s = tl.load(share + s_place, mask=inside, other=0).to(ACC)
     result = v * s if SQUARE else tl.where(v > 0, s, tl.where(v < 0, -s, s * 0))
     tl.store(out + o_place, tl.where(m, result, 0).to(out.dtype.element_ty), mask=inside)
+
+
+def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: float) -> Tensor:
+    values = values.detach().contiguous()
+    wide = torch.float32 if values.dtype in HALVES else values.dtype
+    source, kind = values, _kind(ord)
+    if kind == 3:
+        source, kind = values.to(wide).abs().pow_(ord), 1
+    out = values.new_empty((len(pointers) - 1, *values.shape[1:]), dtype=torch.float64)
+    walk_segments(_segment_norms, source, pointers, order, len(values), (source, out), KIND=kind)
+    if ord not in (0, 1, math.inf, -math.inf):
+        out = out.sqrt_() if ord == 2 else out.pow_(1 / ord)
+    if ord < 0:  # the sum of nothing is 0, and 0 ** (1 / ord) inf; the smallest of nothing is inf
+        out.masked_fill_((pointers.diff() == 0).view(-1, *(1,) * (out.ndim - 1)), 0)
+    return out.to(wide)
+
+
+def segment_norm_backward(
+    grad: Tensor, values: Tensor, norm: Tensor, pointers: Tensor, order: Tensor | None, ord: float
+) -> Tensor:
+    """One pass that writes the result; for inf and -inf another that counts who attains it."""
+    values, norm, share = values.detach().contiguous(), norm.detach().contiguous(), grad.detach().double()
+    out, kind = torch.empty_like(values), _kind(ord)
+    if ord == 0:
+        return out.zero_()
+    powers = values
+    if kind in (2, 3):
+        share = torch.where(norm == 0, 0, share * norm.double().pow(1 - ord))
+    if kind == 3:
+        powers = (values.float() if values.dtype in HALVES else values).abs().pow_(ord - 1)
+    walk_segments(
+        _segment_backward, values, pointers, order, len(values), (values, powers, share.contiguous(), norm, out),
+        KIND=kind,
+    )  # fmt: skip
+    return out
+
+
+def _kind(ord: float) -> int:
+    if math.isinf(ord):
+        return 4 if ord > 0 else 5
+    return int(ord) if ord in (0, 1, 2) else 3
+
+
+@compiled
+def _segment_norms(
+    values: tl.tensor, out: tl.tensor, pointers: tl.tensor, order: tl.tensor, number: tl.tensor, width: tl.tensor,
+    KIND: tl.constexpr, ORDERED: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr,
+    STEP: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sums (not yet a root), or an extreme size."""
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
+    acc = tl.zeros((LANES, STEP), tl.float64)
+    missing = tl.zeros((LANES, STEP), tl.int32)
+    if KIND == SMALLEST:
+        acc = acc + float("inf")
+    for done in range(0, tl.max(stop - start, axis=0), STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        size = tl.abs(tl.load(values + place, mask=inside, other=0).to(tl.float64))
+        if KIND == LARGEST:
+            acc = tl.where(size > acc, size, acc)
+        elif KIND == SMALLEST:
+            acc = tl.where(inside & (size < acc), size, acc)
+        elif KIND == TWO:
+            acc += size * size
+        elif KIND == ONE:
+            acc += size
+        else:
+            acc += (size != 0).to(tl.float64)
+        missing = missing | (size != size).to(tl.int32)
+    if KIND >= LARGEST:
+        result = tl.max(acc, axis=1) if KIND == LARGEST else tl.min(acc, axis=1)
+        result = tl.where(tl.max(missing, axis=1) > 0, float("nan"), result)
+    else:
+        result = tl.sum(acc, axis=1)
+    tl.store(out + lane, result, mask=lane < number)
+
+
+@compiled
+def _segment_backward(
+    values: tl.tensor, powers: tl.tensor, share: tl.tensor, norm: tl.tensor, out: tl.tensor, pointers: tl.tensor,
+    order: tl.tensor, number: tl.tensor, width: tl.tensor, KIND: tl.constexpr, ORDERED: tl.constexpr,
+    INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
+) -> None:  # fmt: skip
+    """The entry, its sign, or its sign times its power, times what its segment has; ties share."""
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
+    longest = tl.max(stop - start, axis=0)
+    factor = tl.load(share + lane, mask=lane < number, other=0)
+    best = tl.load(norm + lane, mask=lane < number, other=0)[:, None]
+    if KIND >= LARGEST:
+        ties = tl.zeros((LANES, STEP), tl.int64)
+        for done in range(0, longest, STEP):
+            entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+            inside = entry < stop[:, None]
+            place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+            size = tl.abs(tl.load(values + place, mask=inside, other=0)).to(best.dtype)
+            hit = (size == best) | ((size != size) & (best != best))
+            ties += tl.where(inside & hit, 1, 0)
+        factor = factor / tl.maximum(tl.sum(ties, axis=1), 1).to(tl.float64)
+    each = tl.broadcast_to(factor[:, None], (LANES, STEP))
+    for done in range(0, longest, STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        v = tl.load(values + place, mask=inside, other=0)
+        result = each
+        if KIND == TWO:
+            result = v.to(tl.float64) * each
+        else:
+            if KIND == POWER:
+                power = tl.load(powers + place, mask=inside, other=0).to(tl.float64)
+                result = each * tl.where(v == 0, 0, power)
+            result = tl.where(v > 0, result, tl.where(v < 0, -result, result * 0))
+            if KIND >= LARGEST:
+                size = tl.abs(v).to(best.dtype)
+                result = tl.where((size == best) | ((size != size) & (best != best)), result, 0)
+        if out.dtype.element_ty == tl.float16 or out.dtype.element_ty == tl.bfloat16:
+            result = result.to(tl.float32)
+        tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)

@@ -1,12 +1,14 @@
 """Products of the specified entries, and their gradient: one pass over values and mask each way.
 
-Factors are multiplied in the type of the values (halves in float32, integers in int64), zeros apart. ``dull`` is the
+Factors are multiplied in the type of the values (halves in float32, integers in int64; of segments, floats in
+float64), zeros apart. ``dull`` is the
 sum of 0 * x: NaN if a factor is inf or NaN, else 0, which is the product as soon as one factor is zero. It tells such a
 product from one whose other factors overflow. Names: v values, m mask, p product of the others, z zeros, n factors.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels import prod as family
-from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
-from maskgrad.kernels.cpu.floating import encode
+from maskgrad.kernels.cpu import segments
+from maskgrad.kernels.cpu.compiler import compiled, decode, flat, formula, reordered
+from maskgrad.kernels.cpu.loops import entrywise, place, write
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import like, partition, walk, walkable
+from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
@@ -29,8 +31,6 @@ TILE = 1024  # columns treated together
 def masked_prod(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if not values.numel() or not values.ndim or not dim:
-        return family.masked_prod.reference(values, mask, tuple(dim), keepdim)
     if not values.is_floating_point():
         dtype = wide = torch.int64
         values = values.to(torch.int64)
@@ -54,31 +54,17 @@ def masked_prod(
 
 
 def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, mask: Tensor) -> Tensor:
-    """As in the reference: one pass that writes the result."""
-    if not values.numel() or not values.ndim:
-        return family.masked_prod_backward.reference(grad, values, rest, zeros, mask)
-    values = walkable(values)
-    shape = torch.broadcast_shapes(grad.shape, rest.shape)
     single = torch.where(zeros > 1, 0, rest)  # two zeros and more: nothing is left of any derivative
-    few = [single, grad.to(rest.dtype), zeros.clamp(max=1).to(rest.dtype)]
-    spread = walk(like(values, values.dtype), values, mask, *(x.expand(shape).contiguous() for x in few))
-    zero = np.float64(0) if rest.dtype == torch.float64 else np.float32(0)
-    run(
-        _backward, *(flat(x) for x in spread.tensors), *spread.geometry(), zero,
-        tasks=spread.tasks, elements=values.numel(),
-    )  # fmt: skip
-    return spread.tensors[0]
+    return write(_BACKWARD, values, None, mask, single, grad, zeros.clamp(max=1))
 
 
-@compiled
-def _place(outer: Any, row: int, tensor: int) -> int:
-    """Where row ``row`` of a tensor begins."""
-    start = 0
-    for axis in range(outer.shape[0] - 1, -1, -1):
-        size = outer[axis, 0]
-        start += row % size * outer[axis, 1 + tensor]
-        row //= size
-    return start
+@formula
+def _others(x: Any, y: Any, rest: Any, grad: Any, zeros: Any, d: Any, n: Any) -> Any:
+    others = rest / x if zeros == 0 else (rest if x == 0 else n[0])
+    return grad * others
+
+
+_BACKWARD = entrywise(_others)
 
 
 @reordered
@@ -103,7 +89,7 @@ def _rows(
     for task in range(lo, hi):
         row, begin = task // pieces, task % pieces * piece
         stop = min(begin + piece, length)
-        v_row, m_row = _place(outer, row, 0), _place(outer, row, 1)
+        v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         rest[task], dull[task], zeros[task], count[task] = one, zero, 0, 0
         if steps[1] or m[m_row] != 0:
             for r in range(begin, stop, BLOCK):
@@ -143,7 +129,7 @@ def _columns(
         column = task % tiles * TILE
         w = min(TILE, width - column)
         row, begin = task // tiles // pieces, task // tiles % pieces * piece
-        v_row, m_row = _place(outer, row, 0) + column, _place(outer, row, 1) + column * inners[1]
+        v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
         base = task // tiles * width + column
         p, s, z, n = (
             rest[base : base + w],
@@ -160,43 +146,75 @@ def _columns(
                 _count_columns(v[v0 : v0 + w], mask, z, n)
 
 
-@compiled
-def _write(out: Any, v: Any, m: Any, rest: Any, g: Any, zeros: Any, zero: Any) -> None:
-    for k in range(out.size):
-        x = decode(v[k])
-        others = rest / x if zeros == 0 else (rest if x == 0 else zero)
-        out[k] = encode(g * others if m[k] != 0 else zero, out[k])
+def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    exact = values.is_floating_point()
+    dtype = torch.promote_types(values.dtype, torch.float32) if exact else torch.int64
+    wide, one = (torch.float64, np.float64(1)) if exact else (torch.int64, np.int64(1))
+    shape, width = (pointers.shape[0] - 1, *values.shape[1:]), math.prod(values.shape[1:])
+    rest, dull, zeros = (empty(shape, d) for d in (wide, wide, torch.int64))
+    run(
+        _segments, segments.entries(values.detach().to(dtype)), *segments.bounds(pointers, order), width, one,
+        *(x.view(-1).numpy() for x in (rest, dull, zeros)), tasks=shape[0], elements=values.numel(),
+    )  # fmt: skip
+    product = torch.where(zeros > 0, dull, rest).to(dtype)
+    return product, rest.float() if values.dtype in HALVES else rest, zeros
+
+
+def segment_prod_backward(
+    grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, pointers: Tensor, order: Tensor | None
+) -> Tensor:
+    share = rest.detach().double() * grad.detach()
+    return segments.write(_SEGMENT_BACKWARD, values, values, share, zeros, pointers, order)
+
+
+@formula
+def _shared(x: Any, y: Any, share: Any, zeros: Any) -> Any:
+    if zeros == 0:
+        return share / x
+    return share if (zeros == 1) & (x == 0) else 0.0
+
+
+_SEGMENT_BACKWARD = segments.writing(_shared)
+
+
+@reordered
+def _multiply_segment(v: Any, one: Any) -> Any:
+    p, dull, z = one, one * 0, 0
+    for i in range(v.size):
+        x = v[i]
+        p *= x if x != 0 else one
+        dull += x * 0
+        z += x == 0
+    return p, dull, z
 
 
 @compiled
-def _write_columns(out: Any, v: Any, m: Any, rest: Any, g: Any, zeros: Any, zero: Any) -> None:
-    for k in range(out.size):
-        x = decode(v[k])
-        others = rest[k] / x if zeros[k] == 0 else (rest[k] if x == 0 else zero)
-        out[k] = encode(g[k] * others if m[k] != 0 else zero, out[k])
-
-
-@compiled
-def _backward(
-    out: Any, v: Any, m: Any, rest: Any, g: Any, zeros: Any, outer: Any, length: int, steps: Any, pieces: int,
-    piece: int, zero: Any, lo: int, hi: int,
+def _segments(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, one: Any, rest: Any, dull: Any, zeros: Any,
+    lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t writes piece t % pieces of row t // pieces. ``rest``, ``g`` and ``zeros`` lie in memory alike."""
-    ones = np.ones(BLOCK, np.uint8)
-    for task in range(lo, hi):
-        row, begin = task // pieces, task % pieces * piece
-        stop = min(begin + piece, length)
-        o_row, v_row, m_row = _place(outer, row, 0), _place(outer, row, 1), _place(outer, row, 2)
-        few = _place(outer, row, 3)
-        for r in range(begin, stop, BLOCK):
-            end = min(r + BLOCK, stop)
-            written, m0, f0 = out[o_row + r : o_row + end], m_row + r * steps[2], few + r * steps[3]
-            if steps[2] == 0 and m[m0] == 0:
-                written[:] = 0
-                continue
-            mask = m[m0 : m0 + end - r] if steps[2] else ones[: end - r]
-            values, f1 = v[v_row + r : v_row + end], f0 + end - r
-            if steps[3] == 0:
-                _write(written, values, mask, rest[f0], g[f0], zeros[f0], zero)
-            else:
-                _write_columns(written, values, mask, rest[f0:f1], g[f0:f1], zeros[f0:f1], zero)
+    for k in range(lo, hi):
+        start, stop = pointers[k], pointers[k + 1]
+        if width == 1 and not has_order:
+            rest[k], dull[k], zeros[k] = _multiply_segment(v[start:stop], one)
+            continue
+        if width == 1:
+            product, nothing, few = one, one * 0, 0
+            for at in order[start:stop]:
+                x = v[at]
+                product *= x if x != 0 else one
+                nothing += x * 0
+                few += x == 0
+            rest[k], dull[k], zeros[k] = product, nothing, few
+            continue
+        first, last = k * width, (k + 1) * width
+        p, s, z = rest[first:last], dull[first:last], zeros[first:last]
+        p[:], s[:], z[:] = one, 0, 0
+        for i in range(start, stop):
+            at = (order[i] if has_order else i) * width
+            row = v[at : at + width]
+            for j in range(width):
+                x = row[j]
+                p[j] *= x if x != 0 else one
+                s[j] += x * 0
+                z[j] += x == 0

@@ -15,18 +15,16 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels import prod as family
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
+from maskgrad.kernels.cuda.compiler import compiled, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, reduction, restored, table, tile, tile_place
 from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels.segments.cuda import places_of, walk_segments
 
 
 def masked_prod(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     values = values.detach()
-    if not values.numel() or not values.ndim or not dim:
-        return family.masked_prod.reference(values, mask, tuple(dim), keepdim)
     if not values.is_floating_point():
         dtype = wide = torch.int64
         source = values.view(torch.uint8) if values.dtype == torch.bool else values
@@ -34,24 +32,19 @@ def masked_prod(
         dtype, wide, source = values.dtype, torch.float32 if values.dtype in HALVES else values.dtype, values
     bits = mask.view(torch.int8)
     view = table((source, bits), dim)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    size = kept.number * tile.pieces
+    pieces = view.tile.pieces
+    size = view.kept.number * pieces
     rest, dull = (torch.empty(size, dtype=wide, device=values.device) for _ in range(2))
     zeros, count = (torch.empty(size, dtype=torch.int64, device=values.device) for _ in range(2))
-    launch(
-        _products, -(-kept.number // tile.kept) * tile.pieces, source, bits, rest, dull, zeros, count, kept.number,
-        kept.sizes, *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece, tile.pieces,
-        ACC=precision(values.dtype), INDEX=index_type(source, bits), KEPT=tile.kept, REDUCED=tile.reduced,
-    )  # fmt: skip
-    if tile.pieces > 1:
-        rest = rest.view(-1, tile.pieces).prod(1)
-        dull, zeros, count = (x.view(-1, tile.pieces).sum(1) for x in (dull, zeros, count))
+    reduction(_products, view, (source, bits), (rest, dull, zeros, count), ACC=precision(values.dtype))
+    if pieces > 1:
+        rest = rest.view(-1, pieces).prod(1)
+        dull, zeros, count = (x.view(-1, pieces).sum(1) for x in (dull, zeros, count))
     rest, dull, zeros, count = (restored(x, view, keepdim) for x in (rest, dull, zeros, count))
     return torch.where(zeros > 0, dull, rest).to(dtype), rest, zeros, count
 
 
 def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, mask: Tensor) -> Tensor:
-    """As in the reference: one pass that writes the result."""
     values, rest = values.detach(), rest.detach()
     out = torch.empty_like(values)
     single = torch.where(zeros > 1, 0, rest)  # two zeros and more: nothing is left of any derivative
@@ -124,3 +117,80 @@ def _backward(
     z = tl.load(zeros + z_place, mask=inside, other=0)
     others = tl.where(z == 0, r / tl.where(v == 0, 1, v), tl.where(v == 0, r, 0))
     tl.store(out + o_place, tl.where(m, g * others, 0).to(out.dtype.element_ty), mask=inside)
+
+
+def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    values = values.detach().contiguous()
+    exact = values.is_floating_point()
+    dtype = torch.promote_types(values.dtype, torch.float32) if exact else torch.int64
+    source = values.view(torch.uint8) if values.dtype == torch.bool else values
+    shape, wide = (len(pointers) - 1, *values.shape[1:]), torch.float64 if exact else torch.int64
+    rest, dull, zeros = (values.new_empty(shape, dtype=d) for d in (wide, wide, torch.int64))
+    walk_segments(
+        _segment_products, source, pointers, order, len(values), (source, rest, dull, zeros),
+        ACC=tl.float64 if exact else tl.int64,
+    )  # fmt: skip
+    product = torch.where(zeros > 0, dull, rest).to(dtype)
+    return product, rest.float() if values.dtype in HALVES else rest, zeros
+
+
+def segment_prod_backward(
+    grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, pointers: Tensor, order: Tensor | None
+) -> Tensor:
+    values = values.detach().contiguous()
+    out = torch.empty_like(values)
+    share = (rest.detach().double() * grad.detach()).contiguous()
+    walk_segments(
+        _segment_backward, values, pointers, order, len(values), (values, share, zeros.contiguous(), out)
+    )
+    return out
+
+
+@compiled
+def _segment_products(
+    values: tl.tensor, rest: tl.tensor, dull: tl.tensor, zeros: tl.tensor, pointers: tl.tensor, order: tl.tensor,
+    number: tl.tensor, width: tl.tensor, ACC: tl.constexpr, ORDERED: tl.constexpr, INDEX: tl.constexpr,
+    LANES: tl.constexpr, STEP: tl.constexpr,
+) -> None:  # fmt: skip
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
+    product = tl.full((LANES, STEP), 1, ACC)
+    nothing = tl.zeros((LANES, STEP), ACC)
+    absent = tl.zeros((LANES, STEP), tl.int64)
+    for done in range(0, tl.max(stop - start, axis=0), STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        v = tl.where(inside, tl.load(values + place, mask=inside, other=0).to(ACC), 1)
+        product *= tl.where(v == 0, 1, v)
+        nothing += v * 0
+        absent += (v == 0).to(tl.int64)
+    tl.store(rest + lane, tl.reduce(product, 1, _times), mask=lane < number)
+    tl.store(dull + lane, tl.sum(nothing, axis=1), mask=lane < number)
+    tl.store(zeros + lane, tl.sum(absent, axis=1), mask=lane < number)
+
+
+@compiled
+def _segment_backward(
+    values: tl.tensor, share: tl.tensor, zeros: tl.tensor, out: tl.tensor, pointers: tl.tensor, order: tl.tensor,
+    number: tl.tensor, width: tl.tensor, ORDERED: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr,
+    STEP: tl.constexpr,
+) -> None:  # fmt: skip
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
+    every = tl.load(share + lane, mask=lane < number, other=0)[:, None]
+    few = tl.load(zeros + lane, mask=lane < number, other=0)[:, None]
+    for done in range(0, tl.max(stop - start, axis=0), STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        v = tl.load(values + place, mask=inside, other=0).to(tl.float64)
+        others = every / tl.where(v == 0, 1, v)
+        result = tl.where(few == 0, others, tl.where((few == 1) & (v == 0), every, 0))
+        if out.dtype.element_ty == tl.float16 or out.dtype.element_ty == tl.bfloat16:
+            result = result.to(tl.float32)
+        tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)

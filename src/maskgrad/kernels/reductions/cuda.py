@@ -19,65 +19,46 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels import reductions as family
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import place, restored, table
+from maskgrad.kernels.cuda.compiler import compiled, precision
+from maskgrad.kernels.cuda.tiles import place, reduction, restored, table
 from maskgrad.kernels.filling.cuda import select
-from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.reductions import mean_dtype, sum_dtype
+from maskgrad.kernels.reductions import mean_dtype, storable, sum_dtype
 
 # Results that a kernel writes; any other dtype is converted to afterwards.
 _WRITABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
 
 
 def masked_count(mask: Tensor, dim: Sequence[int], keepdim: bool) -> Tensor:
-    """As in the reference."""
-    if not mask.numel() or not mask.ndim or not dim:
-        return family.masked_count.reference(mask, tuple(dim), keepdim)
     return _reduce(None, mask, dim, keepdim, torch.int64, mean=False)[1]
 
 
 def masked_sum(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     result = sum_dtype(values.dtype, dtype)
-    if _is_trivial(values, dim) or result.is_complex:
+    if result.is_complex:
         return family.masked_sum.reference(values, mask, tuple(dim), keepdim, dtype)
-    return _reduce(storable(values, result), mask, dim, keepdim, result, mean=False)
+    return _reduce(_readable(values, result), mask, dim, keepdim, result, mean=False)
 
 
 def masked_mean(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference."""
     result = mean_dtype(values.dtype, dtype)
-    if _is_trivial(values, dim) or result.is_complex:
+    if result.is_complex:
         return family.masked_mean.reference(values, mask, tuple(dim), keepdim, dtype)
-    return _reduce(storable(values, result), mask, dim, keepdim, result, mean=True)
+    return _reduce(_readable(values, result), mask, dim, keepdim, result, mean=True)
 
 
 def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """As in the reference: one pass that writes the result."""
     out = torch.empty(mask.shape, dtype=dtype, device=mask.device)
     select(out, grad.detach().to(dtype).expand(mask.shape), mask, 0)
     return out
 
 
-def _is_trivial(values: Tensor, dim: Sequence[int]) -> bool:
-    """Nothing to add up: the reference costs nothing."""
-    return not values.numel() or not values.ndim or not dim
-
-
-def storable(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """``values``, cast to ``dtype`` first unless the kernel's own widening to it is exact; Booleans as integers."""
-    values = values.detach()
-    exact = (
-        values.dtype == dtype
-        or (values.dtype in HALVES and dtype in (torch.float32, torch.float64))
-        or (values.dtype, dtype) == (torch.float32, torch.float64)
-        or not (values.is_floating_point() or dtype.is_floating_point)
-    )
-    values = values if exact else values.to(dtype)
+def _readable(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """As :func:`storable`, Booleans as integers."""
+    values = storable(values.detach(), dtype)
     return values.view(torch.uint8) if values.dtype == torch.bool else values
 
 
@@ -88,23 +69,20 @@ def _reduce(
     bits = mask.view(torch.int8)
     source = bits if values is None else values
     view = table((source, bits), dim)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
+    pieces = view.tile.pieces
     exact = source.dtype == torch.float64 or dtype == torch.float64
     wide = tl.float64 if source.is_floating_point() else tl.int64
     stored = dtype if dtype in _WRITABLE else torch.int64
-    if tile.pieces > 1:
+    if pieces > 1:
         stored = torch.float64 if source.is_floating_point() else torch.int64
-    count = torch.empty(kept.number * tile.pieces, dtype=torch.int64, device=mask.device)
+    count = torch.empty(view.kept.number * pieces, dtype=torch.int64, device=mask.device)
     out = count if values is None else torch.empty(len(count), dtype=stored, device=mask.device)
-    launch(
-        _sums, -(-kept.number // tile.kept) * tile.pieces, source, bits, out, count, kept.number, kept.sizes,
-        *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece, tile.pieces,
-        MEAN=mean and tile.pieces == 1, COUNT_ONLY=values is None,
-        NARROW=tl.float64 if exact else precision(source.dtype), WIDE=wide, INDEX=index_type(source, bits),
-        KEPT=tile.kept, REDUCED=tile.reduced,
+    reduction(
+        _sums, view, (source, bits), (out, count), MEAN=mean and pieces == 1, COUNT_ONLY=values is None,
+        NARROW=tl.float64 if exact else precision(source.dtype), WIDE=wide,
     )  # fmt: skip
-    if tile.pieces > 1:
-        out, count = (x.view(-1, tile.pieces).sum(1) for x in (out, count))
+    if pieces > 1:
+        out, count = (x.view(-1, pieces).sum(1) for x in (out, count))
         if mean:
             out = out / count.clamp(min=1)
     return restored(out.to(dtype), view, keepdim), restored(count, view, keepdim)

@@ -13,25 +13,14 @@ every entry once. Each segment has at least one entry. Halves are added in float
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.kernels.coalescing import merge_slots
-from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
-
-__all__ = [
-    "per_segment",
-    "segment_expand",
-    "segment_extremum",
-    "segment_index",
-    "segment_softmax",
-    "segment_softmax_backward",
-    "segment_sum",
-    "sort_rows",
-    "widened",
-]
+from maskgrad.kernels.kernel import FLOATS, HALVES, Kernel, kernel
 
 _MERGEABLE = FLOATS | {torch.int32, torch.int64}
 
@@ -140,6 +129,22 @@ def _merged(values: Tensor, pointers: Tensor, order: Tensor | None, reduce: str)
     return merge_slots(index, values, pointers.shape[0] - 1, pointers.diff(), reduce)
 
 
+def derive_segments(of: Kernel[..., Any], backward: Callable[..., Tensor | None]) -> None:
+    """Let ``backward(grad, values, last result, pointers, order, *numbers)`` be the derivative of the first result."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        values, pointers, order, *ctx.numbers = inputs
+        results = output if isinstance(output, tuple) else (output,)
+        if results[1:]:
+            ctx.mark_non_differentiable(*results[1:])
+        ctx.save_for_backward(values, results[-1], pointers, order)
+
+    def derivative(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return backward(grad, *ctx.saved_tensors, *ctx.numbers), None, None, *(None for _ in ctx.numbers)
+
+    of.derive(save, derivative)
+
+
 def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     values, pointers, order, _ = inputs
     ctx.number, ctx.dtype = values.shape[0], values.dtype
@@ -186,29 +191,8 @@ def _softmax_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]
     return segment_softmax_backward(grad, output, pointers, order, ctx.logarithm), None, None, None
 
 
-def _save_softmax_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    grad, soft, pointers, order, ctx.logarithm = inputs
-    ctx.save_for_backward(grad, soft, pointers, order)
-
-
-def _softmax_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-    """With the sum S of a segment: of y (g - S(y g)), or of g - exp(y) S(g), in g and in y."""
-    grad, soft, pointers, order = ctx.saved_tensors
-
-    def total(x: Tensor) -> Tensor:
-        return segment_expand(segment_sum(x, pointers, order), pointers, order, x.shape[0])
-
-    if ctx.logarithm:
-        powers = soft.exp()
-        of_grad, of_soft = again - total(powers * again), -again * powers * total(grad)
-    else:
-        of_grad = soft * (again - total(soft * again))
-        of_soft = again * (grad - total(soft * grad)) - grad * total(soft * again)
-    return of_grad.to(grad.dtype), of_soft.to(soft.dtype), None, None, None
-
-
 segment_sum.derive(_save_sum, _sum_backward)
 segment_expand.derive(_save_spread, _spread_backward)
 segment_extremum.derive(_save_extremum, _extremum_backward)
 segment_softmax.derive(_save_softmax, _softmax_backward)
-segment_softmax_backward.derive(_save_softmax_backward, _softmax_backward_twice)
+segment_softmax_backward.derive_through_reference()

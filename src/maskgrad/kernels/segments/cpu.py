@@ -1,8 +1,5 @@
 r"""Reductions and softmax over segments of stored entries: each segment is read where it lies.
 
-.. math:: s_k = \sum_{i \in k} x_i, \qquad y_i = \frac{e^{x_i}}{\sum_{j \in k(i)} e^{x_j}}, \qquad
-          \bar x_i = y_i \Bigl(\bar y_i - \sum_{j \in k(i)} y_j \bar y_j\Bigr)
-
 Nothing is sorted or searched: the caller knows the segments (``pointers``, and ``order`` where the entries of one do
 not lie together). One task is one segment, added in float64 (integers in int64). The exponentials of the
 softmax are PyTorch's own, so that they round as everywhere else; two loops before and after shift and divide.
@@ -18,14 +15,13 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import segments as family
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, reordered
+from maskgrad.kernels.cpu.compiler import compiled, decode, reordered
+from maskgrad.kernels.cpu.floating import unordered
 from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.segments import SHORT, bounds, entries, extreme, extremes, itself, summed, summing
 from maskgrad.kernels.cpu.sorting import fits, runs
 from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.kernel import HALVES
-
-SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
-_NO_ORDER = np.empty(0, np.int64)
 
 
 def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,16 +44,9 @@ def segment_sum(
     if dtype is None:
         dtype = torch.float32 if values.dtype in HALVES else values.dtype
     exact = values.dtype == dtype or (values.is_floating_point() and dtype in (torch.float32, torch.float64))
-    if not values.numel() or not exact:
+    if not exact:
         return family.segment_sum.reference(values, pointers, order, dtype)
-    rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
-    out = empty((rows, *values.shape[1:]), dtype)
-    wide = np.float64(0) if values.is_floating_point() else np.int64(0)
-    run(
-        _sum, entries(values), *bounds(pointers, order), width, wide, out.view(-1).numpy(),
-        tasks=rows, elements=values.numel() // LIGHT,
-    )  # fmt: skip
-    return out
+    return summed(SUM, values, pointers, order, dtype)
 
 
 def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
@@ -72,15 +61,7 @@ def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, numbe
 
 
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
-    if not values.numel():
-        return family.segment_extremum.reference(values, pointers, order, largest)
-    rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
-    out = empty((rows, *values.shape[1:]), torch.float32 if values.dtype in HALVES else values.dtype)
-    run(
-        _extremum, entries(values), *bounds(pointers, order), width, largest, out.view(-1).numpy(),
-        tasks=rows, elements=values.numel(),
-    )  # fmt: skip
-    return out.to(values.dtype)
+    return extreme(_EXTREMES, values, pointers, order, largest).to(values.dtype)
 
 
 def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool) -> Tensor:
@@ -117,59 +98,14 @@ def _scalar_floats(values: Tensor) -> bool:
     return values.ndim == 1 and values.numel() > 0 and values.is_floating_point()
 
 
-def entries(x: Tensor) -> Any:
-    """The numbers of ``x`` one behind the other."""
-    return array(x.detach().contiguous().view(-1))
-
-
-def bounds(pointers: Tensor, order: Tensor | None) -> tuple[Any, Any, bool]:
-    """Arrays of one type in every case, so that one version is compiled."""
-    has_order = order is not None
-    return entries(pointers.long()), (entries(order) if order is not None else _NO_ORDER), has_order
-
-
 @compiled
 def _places(keys: Any, places: Any, order: Any) -> None:
     for i in range(keys.size):
         order[i] = keys[i] & places
 
 
-@reordered
-def _add(v: Any, wide: Any) -> Any:
-    s = wide
-    for i in range(v.size):
-        s += decode(v[i])
-    return s
-
-
-@compiled
-def _sum(
-    v: Any, pointers: Any, order: Any, has_order: bool, width: int, wide: Any, out: Any, lo: int, hi: int
-) -> None:
-    if width == 1:
-        for k in range(lo, hi):
-            start, stop, s = pointers[k], pointers[k + 1], wide
-            if has_order:
-                for i in range(start, stop):
-                    s += decode(v[order[i]])
-            elif stop - start < SHORT:
-                for i in range(start, stop):
-                    s += decode(v[i])
-            else:
-                s = _add(v[start:stop], wide)
-            out[k] = s
-        return
-    acc = np.full(width, wide)
-    for k in range(lo, hi):
-        acc[:] = wide
-        for i in range(pointers[k], pointers[k + 1]):
-            at = (order[i] if has_order else i) * width
-            a = v[at : at + width]
-            for j in range(width):
-                acc[j] += decode(a[j])
-        result = out[k * width : (k + 1) * width]
-        for j in range(width):
-            result[j] = acc[j]
+SUM = summing(itself)
+best, _EXTREMES = extremes(itself)
 
 
 @compiled
@@ -191,94 +127,18 @@ def _spread(
 
 
 @compiled
-def _best(a: Any, largest: bool) -> Any:
-    """The extremum of what is not NaN (or of nothing but NaN), by four chains of comparisons that do not wait."""
-    p, q, r, s = decode(a[0]), decode(a[0]), decode(a[0]), decode(a[0])
-    whole = a.size - a.size % 4
-    for i in range(0, whole, 4):
-        w, x, y, z = decode(a[i]), decode(a[i + 1]), decode(a[i + 2]), decode(a[i + 3])
-        if largest:
-            p, q, r, s = w if w > p else p, x if x > q else q, y if y > r else r, z if z > s else s
-        else:
-            p, q, r, s = w if w < p else p, x if x < q else q, y if y < r else r, z if z < s else s
-    for i in range(whole, a.size):
-        w = decode(a[i])
-        p = (w if w > p else p) if largest else (w if w < p else p)
-    if largest:
-        p, r = q if q > p else p, s if s > r else r
-        return r if r > p else p
-    p, r = q if q < p else p, s if s < r else r
-    return r if r < p else p
-
-
-@compiled
-def _extreme(a: Any, largest: bool) -> Any:
-    best, missing = _best(a, largest), 0
-    for i in range(a.size):
-        value = decode(a[i])
-        missing += value != value
-    if missing:
-        for i in range(a.size):
-            value = decode(a[i])
-            if value != value:
-                best = value
-    return best
-
-
-@compiled
-def _extremum(
-    v: Any, pointers: Any, order: Any, has_order: bool, width: int, largest: bool, out: Any, lo: int, hi: int
-) -> None:
-    """NaN wins, as in torch.amax."""
-    if width == 1:
-        for k in range(lo, hi):
-            start, stop = pointers[k], pointers[k + 1]
-            if not has_order and stop - start >= SHORT:
-                out[k] = _extreme(v[start:stop], largest)
-                continue
-            best = decode(v[order[start] if has_order else start])
-            for i in range(start + 1, stop):
-                value = decode(v[order[i] if has_order else i])
-                if value != value or (value > best if largest else value < best):
-                    best = value
-            out[k] = best
-        return
-    for k in range(lo, hi):
-        result = out[k * width : (k + 1) * width]
-        for i in range(pointers[k], pointers[k + 1]):
-            at = (order[i] if has_order else i) * width
-            a = v[at : at + width]
-            for j in range(width):
-                value = decode(a[j])
-                if (
-                    i == pointers[k]
-                    or value != value
-                    or (value > result[j] if largest else value < result[j])
-                ):
-                    result[j] = value
-
-
-@compiled
 def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo: int, hi: int) -> None:
-    """Entries, segment by segment, less the largest of theirs. A NaN need not win: it remains, and spoils the sum."""
+    """Entries, segment by segment, less the largest of theirs, which a NaN need not be: it spoils the sum anyway."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
-        if stop - start < SHORT and not has_order:
-            best = decode(v[start])
-            for i in range(start + 1, stop):
-                value = decode(v[i])
-                best = value if value > best else best
-            for i in range(start, stop):
-                shifted[i] = decode(v[i]) - best
-            continue
         if stop - start < SHORT:
-            best = decode(v[order[start]])
+            top = decode(v[order[start] if has_order else start])
             for i in range(start, stop):
-                value = decode(v[order[i]])
-                best = value if value > best else best
+                value = decode(v[order[i] if has_order else i])
+                top = value if value > top else top
                 shifted[i] = value
             for i in range(start, stop):
-                shifted[i] -= best
+                shifted[i] -= top
             continue
         result = shifted[start:stop]
         if has_order:
@@ -289,9 +149,17 @@ def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo:
             a = v[start:stop]
             for i in range(result.size):
                 result[i] = decode(a[i])
-        best = _best(result, True)
+        top = unordered(best(result, 0, result.size, 0))
         for i in range(result.size):
-            result[i] -= best
+            result[i] -= top
+
+
+@reordered
+def _add(v: Any) -> float:
+    s = 0.0
+    for i in range(v.size):
+        s += v[i]
+    return s
 
 
 @compiled
@@ -306,17 +174,10 @@ def _normalise(
             for i in range(start, stop):
                 s += powers[i]
             share = out.dtype.type(np.log(s) if logarithm else s)
-            if logarithm:
-                for i in range(start, stop):
-                    out[order[i] if has_order else i] = shifted[i] - share
-            elif has_order:
-                for i in range(start, stop):
-                    out[order[i]] = powers[i] / share
-            else:
-                for i in range(start, stop):
-                    out[i] = powers[i] / share
+            for i in range(start, stop):
+                out[order[i] if has_order else i] = shifted[i] - share if logarithm else powers[i] / share
             continue
-        s = _add(powers[start:stop], s)
+        s = _add(powers[start:stop])
         share = out.dtype.type(np.log(s) if logarithm else s)
         a = shifted[start:stop] if logarithm else powers[start:stop]
         if has_order:
@@ -325,12 +186,8 @@ def _normalise(
                 out[places[i]] = a[i] - share if logarithm else a[i] / share
         else:
             result = out[start:stop]
-            if logarithm:
-                for i in range(a.size):
-                    result[i] = a[i] - share
-            else:
-                for i in range(a.size):
-                    result[i] = a[i] / share
+            for i in range(a.size):
+                result[i] = a[i] - share if logarithm else a[i] / share
 
 
 @compiled

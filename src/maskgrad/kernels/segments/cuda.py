@@ -46,14 +46,12 @@ def segment_sum(
     if dtype is None:
         dtype = torch.float32 if values.dtype in HALVES else values.dtype
     exact = values.dtype == dtype or (values.is_floating_point() and dtype in (torch.float32, torch.float64))
-    if not values.numel() or not exact:
+    if not exact:
         return family.segment_sum.reference(values, pointers, order, dtype)
     return merged(values, pointers, order, "sum", dtype)
 
 
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
-    if not values.numel():
-        return family.segment_extremum.reference(values, pointers, order, largest)
     return merged(values, pointers, order, "amax" if largest else "amin", values.dtype)
 
 

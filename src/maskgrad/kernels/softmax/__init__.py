@@ -1,4 +1,4 @@
-r"""Softmax and logsumexp of the specified entries, in ordinary PyTorch.
+r"""Softmax and logsumexp of the specified entries, and logsumexp of segments, in ordinary PyTorch.
 
 .. math:: y_i = \frac{e^{x_i}}{\sum_j m_j e^{x_j}}, \qquad \ell = \log \sum_j m_j e^{x_j}, \qquad
           \bar x_i = y_i \Bigl(\bar y_i - \sum_j m_j y_j \bar y_j\Bigr), \qquad \bar x_i = e^{x_i - \ell}\, \bar\ell
@@ -6,7 +6,8 @@ r"""Softmax and logsumexp of the specified entries, in ordinary PyTorch.
 An unspecified entry is replaced by -inf, the logit of probability 0, which no kernel of PyTorch can tell from an absent
 one: exp(-inf) is exactly 0, in the sum and in every derivative. A slice without entries is replaced by zeros, where all
 derivatives are finite. In the results, unspecified entries are 0 (the logarithm: -inf), and the logsumexp of
-nothing is -inf; all gradients are selected by the mask.
+nothing is -inf; all gradients are selected by the mask. Segments, which may be empty here, and shapes are those of
+:mod:`maskgrad.kernels.segments`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,9 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
-from maskgrad.kernels.reductions import kept, masked_sum
+from maskgrad.kernels.reductions import kept
+from maskgrad.kernels.segments import derive_segments, segment_expand, segment_extremum, segment_sum
 from maskgrad.kernels.smallest import any_of
-
-__all__ = [
-    "absent",
-    "masked_logsumexp",
-    "masked_logsumexp_backward",
-    "masked_softmax",
-    "masked_softmax_backward",
-]
 
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
@@ -111,34 +105,6 @@ def _softmax_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]
     return masked_softmax_backward(grad, output, mask, ctx.dim, ctx.logarithm), None, None, None
 
 
-def _save_softmax_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    grad, soft, mask, ctx.dim, ctx.logarithm = inputs
-    ctx.save_for_backward(grad, soft, mask)
-
-
-def _softmax_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-    """With the sum S of a slice: of y (g - S(y g)), or of g - exp(y) S(g), in g and in y."""
-    grad, soft, mask = ctx.saved_tensors
-
-    def total(x: Tensor) -> Tensor:
-        return masked_sum(x, mask, (ctx.dim,), True)[0]
-
-    # Selected first: a product with what lies under the mask may be NaN, and so may its own derivative.
-    g, y, a = (torch.where(mask, x, 0) for x in (grad, soft, again))
-    if ctx.logarithm:
-        powers = torch.where(mask, y.exp(), 0)
-        of_grad, of_soft = a - total(powers * a), -a * powers * total(g)
-    else:
-        of_grad, of_soft = y * (a - total(y * a)), a * (g - total(y * g)) - g * total(y * a)
-    return (
-        torch.where(mask, of_grad, 0).to(grad.dtype),
-        torch.where(mask, of_soft, 0).to(soft.dtype),
-        None,
-        None,
-        None,
-    )
-
-
 def _save_logsumexp(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     values, mask, ctx.dim, ctx.keepdim = inputs
     ctx.save_for_backward(values, mask, output[0])
@@ -156,22 +122,39 @@ def _logsumexp_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None
     return masked_logsumexp_backward(grad, wide, result, mask).to(values.dtype), None, None, None
 
 
-def _save_logsumexp_backward(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _logsumexp_backward_twice(ctx: Any, again: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-    grad, values, result, mask = ctx.saved_tensors
-    weights = masked_logsumexp_backward(torch.ones_like(result), values, result, mask)
-    of_weights = torch.where(mask, again, 0) * weights
-    of_values = torch.where(mask, of_weights * grad, 0)
-    of_grad = of_weights.sum_to_size(grad.shape).to(grad.dtype)
-    return of_grad, of_values, -of_values.sum_to_size(result.shape).to(result.dtype), None
-
-
 # Measured on one core, in microseconds, reference / compiled: softmax of 16,384 values 64 / 53, with its gradient
 # 129 / 165; of 65,536 values 587 / 86 and 976 / 227.
 masked_softmax.derive(_save_softmax, _softmax_backward)
-masked_softmax_backward.derive(_save_softmax_backward, _softmax_backward_twice)
+masked_softmax_backward.derive_through_reference()
 masked_logsumexp.derive(_save_logsumexp, _logsumexp_backward)
-masked_logsumexp_backward.derive(_save_logsumexp_backward, _logsumexp_backward_twice)
+masked_logsumexp_backward.derive_through_reference()
+
+
+@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, min_numel=8_192)
+def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
+    """``torch.logsumexp`` of each segment, (n, *dense) -> (g, *dense), float32 for halves; -inf where it is empty."""
+    wide = values.float() if values.dtype in HALVES else values
+    real = wide.real if wide.is_complex() else wide
+    best = segment_extremum.reference(real.detach(), pointers, order, True)
+    shift = torch.where(best.isfinite(), best, 0)
+    powers = (wide - segment_expand.reference(shift, pointers, order, len(values))).exp()
+    return segment_sum.reference(powers, pointers, order).log() + shift
+
+
+@kernel(
+    "(Tensor grad, Tensor values, Tensor result, Tensor pointers, Tensor? order) -> Tensor",
+    FLOATS,
+    min_numel=8_192,
+    leading=1,
+)
+def segment_logsumexp_backward(
+    grad: Tensor, values: Tensor, result: Tensor, pointers: Tensor, order: Tensor | None
+) -> Tensor:
+    """The gradient of the entries from that of their ``result``, (n, *dense)."""
+    number, wide = len(values), values.float() if values.dtype in HALVES else values
+    powers = (wide - segment_expand.reference(result, pointers, order, number)).exp().conj()
+    return (powers * segment_expand.reference(grad, pointers, order, number)).to(values.dtype)
+
+
+derive_segments(segment_logsumexp, segment_logsumexp_backward)
+segment_logsumexp_backward.derive_through_reference()

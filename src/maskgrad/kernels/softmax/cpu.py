@@ -1,10 +1,11 @@
 """Softmax, its logarithm, logsumexp, and their gradients: one pass over rows, two over columns and very long rows.
 
-Halves are computed in float32 and rounded once. The loops, and how they avoid overflow, are in ``softmax_loops.py``.
+Halves are computed in float32 and rounded once. The loops, and how they avoid overflow, are in ``cpu_loops.py``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,18 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels import softmax as family
-from maskgrad.kernels.cpu.compiler import array, flat
+from maskgrad.kernels.cpu import segments
+from maskgrad.kernels.cpu.compiler import array, compiled, flat, formula
+from maskgrad.kernels.cpu.floating import exponential, unordered
+from maskgrad.kernels.cpu.lines import sums_of_pairs
+from maskgrad.kernels.cpu.loops import number, wide, write
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import Partition, like, partition, walk, walkable
+from maskgrad.kernels.cpu.partition import Partition, like, partition, walkable
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels.segments.cpu import best
 from maskgrad.kernels.softmax import cpu_loops as loops
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-    if not values.numel() or not values.ndim:
-        return family.masked_softmax.reference(values, mask, dim, logarithm)
     values = walkable(values)
     out = like(values, values.dtype)
     mode = loops.LOGARITHM if logarithm else loops.SOFTMAX
@@ -31,71 +33,35 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> T
     if parts.inner is None and parts.whole:
         _rows(parts, mode, out)
         return out
-    first, second, _ = _statistics(partition((values, mask), (dim,), loops.TILE), mode, True)
-    _write(out, values, mask, first, second, logarithm, -torch.inf if logarithm else 0.0)
-    return out
+    first, second, _ = statistics(partition((values, mask), (dim,), loops.TILE), mode, True)
+    nothing = -torch.inf if logarithm else 0.0
+    return write(loops.WRITE[logarithm], values, None, mask, first, second, nothing=nothing)
 
 
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    if not values.numel() or not values.ndim or not dim:
-        return family.masked_logsumexp.reference(values, mask, tuple(dim), keepdim)
     parts = partition((walkable(values), mask), dim, loops.TILE)
-    result, _, seen = _statistics(parts, loops.LOGSUMEXP, keepdim)
+    result, _, seen = statistics(parts, loops.LOGSUMEXP, keepdim)
     return result.to(values.dtype), seen
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-    if not output.numel() or not output.ndim:
-        return family.masked_softmax_backward.reference(grad, output, mask, dim, logarithm)
     output = walkable(output)
     out, grad = like(output, output.dtype), _alike(grad.to(output.dtype), output)
-    zero = _number(output, 0)
     parts = partition((output, mask, grad, out), (dim,), loops.TILE)
-    dots = empty(parts.results, _wide(output))
-    whole = parts.inner is None and parts.whole
-    tensors = [flat(x) for x in parts.tensors]
-    if parts.inner is None:
+    if parts.inner is None and parts.whole:
         run(
-            loops.backward_rows, *tensors, *parts.geometry(), logarithm, whole, zero, dots.numpy(),
+            loops.backward_rows, *(flat(x) for x in parts.tensors), *parts.geometry(), logarithm, number(output, 0),
             tasks=parts.tasks, elements=output.numel(),
         )  # fmt: skip
-        if whole:
-            return out
-    else:
-        parts = partition((output, mask, grad), (dim,), loops.TILE)
-        run(
-            loops.backward_columns, *tensors[:3], *parts.geometry(), logarithm, zero, dots.numpy(),
-            tasks=parts.tasks, elements=output.numel(),
-        )  # fmt: skip
-    split, merge = parts.split(dots)
-    spread = walk(out, grad, output, mask, parts.placed(split.sum(merge), True))
-    run(
-        loops.backward_write, *(flat(x) for x in spread.tensors), *spread.geometry(), logarithm, zero,
-        tasks=spread.tasks, elements=output.numel(),
-    )  # fmt: skip
-    return out
+        return out
+    dots, _ = sums_of_pairs(loops.DOTS[logarithm], output, grad, mask, None, (dim,))
+    return write(loops.GRADIENTS[logarithm], output, grad, mask, dots)
 
 
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
-    if not values.numel() or not values.ndim:
-        return family.masked_logsumexp_backward.reference(grad, values, result, mask)
-    values = walkable(values)
-    out, wide = like(values, values.dtype), _wide(values)
-    shape = torch.broadcast_shapes(grad.shape, result.shape)
-    first, second = (x.to(wide).expand(shape).contiguous() for x in (result, grad))
-    _write(out, values, mask, first, second, False, 0.0)
-    return out
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.dtype in HALVES else x.dtype
-
-
-def _number(x: Tensor, number: float) -> Any:
-    """``number`` in the type that entries of ``x`` are computed in."""
-    return np.float64(number) if x.dtype == torch.float64 else np.float32(number)
+    return write(loops.WRITE[False], values, None, mask, result, grad)
 
 
 def _least(x: Tensor) -> Any:
@@ -110,17 +76,17 @@ def _alike(grad: Tensor, output: Tensor) -> Tensor:
 
 def _rows(parts: Partition, mode: int, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     values, mask, *_ = parts.tensors
-    first, second = (empty(parts.results, _wide(values)) for _ in range(2))
+    first, second = (empty(parts.results, wide(values)) for _ in range(2))
     seen = empty(parts.results, torch.bool)
-    nothing = _number(values, -np.inf if mode == loops.LOGARITHM else 0)
+    nothing = number(values, -np.inf if mode == loops.LOGARITHM else 0)
     run(
-        loops.rows, flat(values), flat(mask), flat(out), *parts.geometry(), mode, _number(values, 0), _least(values),
+        loops.rows, flat(values), flat(mask), flat(out), *parts.geometry(), mode, number(values, 0), _least(values),
         nothing, first.numpy(), second.numpy(), array(seen), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
     return first, second, seen
 
 
-def _statistics(parts: Partition, mode: int, keepdim: bool) -> tuple[Tensor, Tensor, Tensor]:
+def statistics(parts: Partition, mode: int, keepdim: bool) -> tuple[Tensor, Tensor, Tensor]:
     """What ``mode`` makes of the two statistics, and whether there was an entry, for each result of the reduction."""
     values, mask = parts.tensors
     wanted = mode if parts.whole else loops.PARTS
@@ -129,10 +95,10 @@ def _statistics(parts: Partition, mode: int, keepdim: bool) -> tuple[Tensor, Ten
         parts = partition((values, mask, values), parts.dims, parts.tile)
         first, second, seen = _rows(parts, loops.PARTS if wanted < loops.LOGSUMEXP else wanted, values)
     else:
-        first, second = (empty(parts.results, _wide(values)) for _ in range(2))
+        first, second = (empty(parts.results, wide(values)) for _ in range(2))
         seen = empty(parts.results, torch.bool)
         run(
-            loops.columns, flat(values), flat(mask), *parts.geometry(), wanted, _number(values, 0), _least(values),
+            loops.columns, flat(values), flat(mask), *parts.geometry(), wanted, number(values, 0), _least(values),
             first.numpy(), second.numpy(), array(seen), tasks=parts.tasks, elements=values.numel(),
         )  # fmt: skip
     if not parts.whole:
@@ -158,11 +124,57 @@ def _merge(
     return shift.to(top.dtype), second.to(top.dtype), seen
 
 
-def _write(
-    out: Tensor, values: Tensor, mask: Tensor, first: Tensor, second: Tensor, logarithm: bool, nothing: float
-) -> None:
-    spread = walk(out, values, mask, first, second)
+def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    v = values.detach().to(wide(values))
+    out = empty((pointers.shape[0] - 1, *values.shape[1:]), v.dtype)
     run(
-        loops.write, *(flat(x) for x in spread.tensors), *spread.geometry(), logarithm, _number(values, nothing),
-        tasks=spread.tasks, elements=values.numel(),
+        _segments, segments.entries(v), *segments.bounds(pointers, order), math.prod(values.shape[1:]),
+        out.view(-1).numpy(), tasks=len(out), elements=values.numel(),
     )  # fmt: skip
+    return out
+
+
+def segment_logsumexp_backward(
+    grad: Tensor, values: Tensor, result: Tensor, pointers: Tensor, order: Tensor | None
+) -> Tensor:
+    grad, result = (x.detach().to(wide(values)) for x in (grad, result))
+    return segments.write(_SEGMENT_BACKWARD, values, values, grad, result, pointers, order)
+
+
+@formula
+def _share(x: Any, y: Any, grad: Any, total: Any) -> Any:
+    return exponential(x - total) * grad
+
+
+@formula
+def _power(x: Any, shift: Any) -> Any:
+    return exponential(x - shift)
+
+
+_SEGMENT_BACKWARD = segments.writing(_share, together=True)
+_add_powers, _, _ = segments.adding(_power)
+
+
+@compiled
+def _segments(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
+) -> None:
+    """What does not lie together is brought together first: exponentials are vector code, added in float64."""
+    plain = width == 1 and not has_order
+    together = np.empty(0 if plain else segments.longest(pointers, lo, hi), v.dtype)
+    for k in range(lo, hi):
+        start, stop = pointers[k], pointers[k + 1]
+        for j in range(width):
+            if start == stop:
+                out[k * width + j] = -np.inf
+                continue
+            segment = v[start:stop] if plain else together[: stop - start]
+            if has_order:
+                segments.gather(v, order[start:stop], width, j, segment)
+            elif not plain:
+                for i in range(segment.size):
+                    segment[i] = v[(start + i) * width + j]
+            shift = unordered(best(segment, 0, segment.size, 0))
+            if not np.isfinite(shift):
+                shift = v.dtype.type(0)
+            out[k * width + j] = np.log(_add_powers(segment, shift, 0.0)) + shift

@@ -1,4 +1,4 @@
-r"""The loops of ``softmax.py``.
+r"""The loops of ``cpu.py``.
 
 Rows are read in blocks that stay in the first-level cache: the largest entry of a block, then its exponentials
 relative to the largest entry so far; when that grows from M to M', the sum so far is multiplied by exp(M - M'). So one
@@ -16,22 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from maskgrad.kernels.cpu.compiler import compiled, decode, reordered
+from maskgrad.kernels.cpu.compiler import compiled, decode, formula, reordered
 from maskgrad.kernels.cpu.floating import encode, exponential, ordered, unordered
-
-__all__ = [
-    "LOGARITHM",
-    "LOGSUMEXP",
-    "PARTS",
-    "SOFTMAX",
-    "TILE",
-    "backward_columns",
-    "backward_rows",
-    "backward_write",
-    "columns",
-    "rows",
-    "write",
-]
+from maskgrad.kernels.cpu.lines import pair_loops
+from maskgrad.kernels.cpu.loops import entrywise, place
 
 BLOCK = 1024  # entries of a row treated together
 TILE = 512  # columns treated together
@@ -73,15 +61,40 @@ def _finish(mode: int, top: float, total: float) -> Any:
     return top, (1 / total if mode == SOFTMAX else math.log(total))
 
 
-@compiled
-def _place(outer: Any, row: int, tensor: int) -> int:
-    """Where row ``row`` of a tensor begins."""
-    start = 0
-    for axis in range(outer.shape[0] - 1, -1, -1):
-        size = outer[axis, 0]
-        start += row % size * outer[axis, 1 + tensor]
-        row //= size
-    return start
+@formula
+def _power(x: Any, y: Any, first: Any, second: Any, c: Any, d: Any, n: Any) -> Any:
+    return exponential(x - first) * second
+
+
+@formula
+def _difference(x: Any, y: Any, first: Any, second: Any, c: Any, d: Any, n: Any) -> Any:
+    return x - first - second
+
+
+@formula
+def _gradient(soft: Any, grad: Any, dot: Any, b: Any, c: Any, d: Any, n: Any) -> Any:
+    return soft * (grad - dot)
+
+
+@formula
+def _log_gradient(soft: Any, grad: Any, dot: Any, b: Any, c: Any, d: Any, n: Any) -> Any:
+    return grad - exponential(soft) * dot
+
+
+@formula
+def _product(soft: Any, grad: Any, c: Any, n: Any) -> Any:
+    return grad * soft, n[0]
+
+
+@formula
+def _alone(soft: Any, grad: Any, c: Any, n: Any) -> Any:
+    return grad, n[0]
+
+
+#: For the softmax and its logarithm: loops that write the result, that write the gradient, that sum what it asks for.
+WRITE = (entrywise(_power), entrywise(_difference))
+GRADIENTS = (entrywise(_gradient), entrywise(_log_gradient))
+DOTS = (pair_loops(_product), pair_loops(_alone))
 
 
 @compiled
@@ -94,18 +107,6 @@ def _write(out: Any, v: Any, m: Any, first: Any, second: Any, logarithm: bool, n
             out[k] = encode(exponential(decode(v[k]) - first) * second if m[k] != 0 else nothing, out[k])
 
 
-@compiled
-def _write_columns(out: Any, v: Any, m: Any, first: Any, second: Any, logarithm: bool, nothing: Any) -> None:
-    if logarithm:
-        for k in range(out.size):
-            out[k] = encode(decode(v[k]) - first[k] - second[k] if m[k] != 0 else nothing, out[k])
-    else:
-        for k in range(out.size):
-            out[k] = encode(
-                exponential(decode(v[k]) - first[k]) * second[k] if m[k] != 0 else nothing, out[k]
-            )
-
-
 @reordered
 def rows(
     v: Any, m: Any, out: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
@@ -116,7 +117,7 @@ def rows(
     for task in range(lo, hi):
         row, start = task // pieces, task % pieces * piece
         stop = min(start + piece, length)
-        v_row, m_row = _place(outer, row, 0), _place(outer, row, 1)
+        v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         best, shift, total = least, zero, 0.0
         if steps[1] or m[m_row] != 0:
             for r in range(start, stop, BLOCK):
@@ -136,7 +137,7 @@ def rows(
         top = unordered(best) if best > least else np.float64(-np.inf)
         first[task], second[task] = _finish(mode, top, total)
         if mode in (SOFTMAX, LOGARITHM):
-            o_row, a, b = _place(outer, row, 2), first[task], second[task]
+            o_row, a, b = place(outer, row, 2), first[task], second[task]
             for r in range(start, stop, BLOCK):
                 end = min(r + BLOCK, stop)
                 written = out[o_row + r : o_row + end]
@@ -186,7 +187,7 @@ def columns(
         w = min(TILE, width - column)
         row, start = task // tiles // pieces, task // tiles % pieces * piece
         stop = min(start + piece, length)
-        v_row, m_row = _place(outer, row, 0) + column, _place(outer, row, 1) + column * inners[1]
+        v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
         keys, shift, sums, total = all_keys[:w], all_shift[:w], all_sums[:w], all_total[:w]
         keys[:], shift[:], total[:] = least, zero, 0
         for block in range(start, stop, ROWS):
@@ -208,36 +209,6 @@ def columns(
             seen[base + k] = keys[k] > least
             top = unordered(keys[k]) if keys[k] > least else np.float64(-np.inf)
             first[base + k], second[base + k] = _finish(mode, top, total[k])
-
-
-@compiled
-def write(
-    out: Any, v: Any, m: Any, first: Any, second: Any, outer: Any, length: int, steps: Any, pieces: int, piece: int,
-    logarithm: bool, nothing: Any, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """Write exp(v - first) * second, or v - first - second, where m holds. Task t: one piece of one row.
-
-    ``first`` and ``second`` lie in memory alike, and so share a stride; that of ``v`` is 1.
-    """
-    ones = np.ones(BLOCK, np.uint8)
-    for task in range(lo, hi):
-        row, start = task // pieces, task % pieces * piece
-        stop = min(start + piece, length)
-        o_row, v_row, m_row = _place(outer, row, 0), _place(outer, row, 1), _place(outer, row, 2)
-        a_row = _place(outer, row, 3)
-        for r in range(start, stop, BLOCK):
-            end = min(r + BLOCK, stop)
-            written, m0 = out[o_row + r : o_row + end], m_row + r * steps[2]
-            if steps[2] == 0 and m[m0] == 0:
-                written[:] = encode(nothing, out[0])
-                continue
-            mask = m[m0 : m0 + end - r] if steps[2] else ones[: end - r]
-            values = v[v_row + r : v_row + end]
-            if steps[3] == 0:
-                _write(written, values, mask, first[a_row], second[a_row], logarithm, nothing)
-            else:
-                a, b = first[a_row + r : a_row + end], second[a_row + r : a_row + end]
-                _write_columns(written, values, mask, a, b, logarithm, nothing)
 
 
 @reordered
@@ -265,112 +236,26 @@ def _write_gradient(out: Any, g: Any, y: Any, m: Any, dot: Any, logarithm: bool,
 
 
 @compiled
-def _write_gradient_columns(out: Any, g: Any, y: Any, m: Any, dot: Any, logarithm: bool, zero: Any) -> None:
-    if logarithm:
-        for k in range(out.size):
-            x = decode(g[k]) - exponential(decode(y[k])) * dot[k]
-            out[k] = encode(x if m[k] != 0 else zero, out[k])
-    else:
-        for k in range(out.size):
-            x = decode(y[k]) * (decode(g[k]) - dot[k])
-            out[k] = encode(x if m[k] != 0 else zero, out[k])
-
-
-@compiled
 def backward_rows(
     y: Any, m: Any, g: Any, out: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
-    inners: Any, logarithm: bool, whole: bool, zero: Any, dots: Any, lo: int, hi: int,
+    inners: Any, logarithm: bool, zero: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t: piece t % pieces of row t // pieces; a ``whole`` row is written at once."""
-    ones = np.ones(BLOCK, np.uint8)
-    for task in range(lo, hi):
-        row, start = task // pieces, task % pieces * piece
-        stop = min(start + piece, length)
-        y_row, m_row, g_row = _place(outer, row, 0), _place(outer, row, 1), _place(outer, row, 2)
-        o_row, total, present = _place(outer, row, 3), 0.0, steps[1] != 0 or m[m_row] != 0
-        if present:
-            for r in range(start, stop, BLOCK):
-                end = min(r + BLOCK, stop)
-                mask = m[m_row + r : m_row + end] if steps[1] else ones[: end - r]
-                total += _dot(g[g_row + r : g_row + end], y[y_row + r : y_row + end], mask, logarithm, zero)
-        dots[task] = total
-        if whole:
-            dot = dots[task]
-            for r in range(start, stop, BLOCK):
-                end = min(r + BLOCK, stop)
-                written = out[o_row + r : o_row + end]
-                if not present:
-                    written[:] = 0
-                    continue
-                mask = m[m_row + r : m_row + end] if steps[1] else ones[: end - r]
-                gradient, soft = g[g_row + r : g_row + end], y[y_row + r : y_row + end]
-                _write_gradient(written, gradient, soft, mask, dot, logarithm, zero)
-
-
-@compiled
-def _add_dots(g: Any, y: Any, m: Any, sums: Any, logarithm: bool, zero: Any) -> None:
-    if logarithm:
-        for k in range(g.size):
-            sums[k] += decode(g[k]) if m[k] != 0 else zero
-    else:
-        for k in range(g.size):
-            sums[k] += decode(g[k]) * decode(y[k]) if m[k] != 0 else zero
-
-
-@compiled
-def backward_columns(
-    y: Any, m: Any, g: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
-    logarithm: bool, zero: Any, dots: Any, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """Task t: tile t % tiles of the columns, over one piece of the rows."""
-    tiles = (width + TILE - 1) // TILE
-    ones = np.ones(TILE, np.uint8)
-    all_sums, all_total = np.full(TILE, zero), np.zeros(TILE)
-    for task in range(lo, hi):
-        column = task % tiles * TILE
-        w = min(TILE, width - column)
-        row, start = task // tiles // pieces, task // tiles % pieces * piece
-        stop = min(start + piece, length)
-        y_row, g_row = _place(outer, row, 0) + column, _place(outer, row, 2) + column
-        m_row = _place(outer, row, 1) + column * inners[1]
-        sums, total = all_sums[:w], all_total[:w]
-        total[:] = 0
-        for block in range(start, stop, ROWS):
-            sums[:] = zero
-            for r in range(block, min(block + ROWS, stop)):
-                y0, m0, g0 = y_row + r * steps[0], m_row + r * steps[1], g_row + r * steps[2]
-                if inners[1] or m[m0] != 0:
-                    mask = m[m0 : m0 + w] if inners[1] else ones[:w]
-                    _add_dots(g[g0 : g0 + w], y[y0 : y0 + w], mask, sums, logarithm, zero)
-            for k in range(w):
-                total[k] += sums[k]
-        base = task // tiles * width + column
-        for k in range(w):
-            dots[base + k] = total[k]
-
-
-@compiled
-def backward_write(
-    out: Any, g: Any, y: Any, m: Any, dots: Any, outer: Any, length: int, steps: Any, pieces: int, piece: int,
-    logarithm: bool, zero: Any, lo: int, hi: int,
-) -> None:  # fmt: skip
-    """Write the gradient when the dots of its columns, or of long rows, are known. Steps of g and y are 1."""
-    ones = np.ones(BLOCK, np.uint8)
-    for task in range(lo, hi):
-        row, start = task // pieces, task % pieces * piece
-        stop = min(start + piece, length)
-        o_row, g_row, y_row = _place(outer, row, 0), _place(outer, row, 1), _place(outer, row, 2)
-        m_row, d_row = _place(outer, row, 3), _place(outer, row, 4)
-        for r in range(start, stop, BLOCK):
-            end = min(r + BLOCK, stop)
-            written, m0 = out[o_row + r : o_row + end], m_row + r * steps[3]
-            if steps[3] == 0 and m[m0] == 0:
-                written[:] = 0
-                continue
-            mask = m[m0 : m0 + end - r] if steps[3] else ones[: end - r]
+    """Task t writes row t, which is whole."""
+    ones, cast = np.ones(BLOCK, np.uint8), np.full(1, zero)
+    for row in range(lo, hi):
+        y_row, m_row, g_row = place(outer, row, 0), place(outer, row, 1), place(outer, row, 2)
+        o_row = place(outer, row, 3)
+        if steps[1] == 0 and m[m_row] == 0:
+            out[o_row : o_row + length] = 0
+            continue
+        total = 0.0
+        for r in range(0, length, BLOCK):
+            end = min(r + BLOCK, length)
+            mask = m[m_row + r : m_row + end] if steps[1] else ones[: end - r]
+            total += _dot(g[g_row + r : g_row + end], y[y_row + r : y_row + end], mask, logarithm, zero)
+        cast[0] = total
+        for r in range(0, length, BLOCK):
+            end = min(r + BLOCK, length)
+            mask = m[m_row + r : m_row + end] if steps[1] else ones[: end - r]
             gradient, soft = g[g_row + r : g_row + end], y[y_row + r : y_row + end]
-            if steps[4] == 0:
-                _write_gradient(written, gradient, soft, mask, dots[d_row], logarithm, zero)
-            else:
-                dot = dots[d_row + r : d_row + end]
-                _write_gradient_columns(written, gradient, soft, mask, dot, logarithm, zero)
+            _write_gradient(out[o_row + r : o_row + end], gradient, soft, mask, cast[0], logarithm, zero)

@@ -10,27 +10,25 @@ walk. What PyTorch gives on the specified entries stands, NaN included.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from maskgrad.kernels import softmax as family
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
+from maskgrad.kernels.cuda.compiler import compiled, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, reduction, restored, table, tile, tile_place
+from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels.segments.cuda import places_of, walk_segments
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-    if not values.numel() or not values.ndim:
-        return family.masked_softmax.reference(values, mask, dim, logarithm)
     out = torch.empty_like(values, requires_grad=False)
     _walk(_softmax, (values.detach(), out), mask, (dim,), LOGARITHM=logarithm)
     return out
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-    if not output.numel() or not output.ndim:
-        return family.masked_softmax_backward.reference(grad, output, mask, dim, logarithm)
     out = torch.empty_like(output, requires_grad=False)
     _walk(_softmax_backward, (output.detach(), grad.detach(), out), mask, (dim,), LOGARITHM=logarithm)
     return out
@@ -39,17 +37,12 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    if not values.numel() or not values.ndim or not dim:
-        return family.masked_logsumexp.reference(values, mask, tuple(dim), keepdim)
     view = table((values, mask), dim, whole=True)
     out = torch.empty(view.kept.number, dtype=values.dtype, device=values.device)
     present = torch.empty(view.kept.number, dtype=torch.bool, device=values.device)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    launch(
-        _logsumexp, -(-kept.number // tile.kept), values.detach(), mask.view(torch.int8), out,
-        present.view(torch.int8), kept.number, kept.sizes, *kept.strides, reduced.number, reduced.sizes,
-        *reduced.strides, ACC=precision(values.dtype), INDEX=index_type(values, mask), KEPT=tile.kept,
-        REDUCED=tile.reduced,
+    reduction(
+        _logsumexp, view, (values.detach(), mask.view(torch.int8)), (out, present.view(torch.int8)),
+        ACC=precision(values.dtype),
     )  # fmt: skip
     return restored(out, view, keepdim), restored(present, view, keepdim)
 
@@ -64,16 +57,11 @@ def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask
 
 
 def _walk(
-    kernel: object, tensors: tuple[Tensor, ...], mask: Tensor, dim: tuple[int], **constants: object
+    kernel: object, tensors: tuple[Tensor, ...], mask: Tensor, dim: tuple[int], **constants: Any
 ) -> None:
     """Run ``kernel`` on the slices of ``tensors`` (all of one shape; the last is written) along ``dim``."""
-    view = table((*tensors, mask), dim, whole=True)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    launch(
-        kernel, -(-kept.number // tile.kept), *tensors, mask.view(torch.int8), kept.number, kept.sizes, *kept.strides,
-        reduced.number, reduced.sizes, *reduced.strides, ACC=precision(tensors[0].dtype),
-        INDEX=index_type(*tensors, mask), KEPT=tile.kept, REDUCED=tile.reduced, **constants,
-    )  # fmt: skip
+    every = (*tensors, mask.view(torch.int8))
+    reduction(kernel, table(every, dim, whole=True), every, (), ACC=precision(tensors[0].dtype), **constants)
 
 
 @compiled
@@ -215,3 +203,77 @@ def _logsumexp_backward(
     g = tl.load(grad + g_place, mask=inside, other=0).to(ACC)
     r = tl.load(result + r_place, mask=inside, other=0).to(ACC)
     tl.store(out + o_place, tl.where(m, tl.exp(v - r) * g, 0).to(out.dtype.element_ty), mask=inside)
+
+
+def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    values = values.detach().contiguous()
+    dtype = torch.float32 if values.dtype in HALVES else values.dtype
+    out = values.new_empty((len(pointers) - 1, *values.shape[1:]), dtype=dtype)
+    walk_segments(
+        _segment_logsumexp, values, pointers, order, len(values), (values, out), ACC=precision(values.dtype)
+    )
+    return out
+
+
+def segment_logsumexp_backward(
+    grad: Tensor, values: Tensor, result: Tensor, pointers: Tensor, order: Tensor | None
+) -> Tensor:
+    values = values.detach().contiguous()
+    out = torch.empty_like(values)
+    walk_segments(
+        _segment_logsumexp_backward, values, pointers, order, len(values),
+        (values, grad.detach().contiguous(), result.detach().contiguous(), out), ACC=precision(values.dtype),
+    )  # fmt: skip
+    return out
+
+
+@compiled
+def _segment_logsumexp(
+    values: tl.tensor, out: tl.tensor, pointers: tl.tensor, order: tl.tensor, number: tl.tensor, width: tl.tensor,
+    ACC: tl.constexpr, ORDERED: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
+) -> None:  # fmt: skip
+    """Two walks over a segment: the largest entry, and the sum of the powers, which a NaN spoils."""
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
+    longest = tl.max(stop - start, axis=0)
+    best = tl.full((LANES, STEP), float("-inf"), ACC)
+    for done in range(0, longest, STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        v = tl.load(values + place, mask=inside, other=float("-inf")).to(ACC)
+        best = tl.where(v > best, v, best)
+    shift = tl.max(best, axis=1)
+    shift = tl.where(tl.abs(shift) == float("inf"), 0, shift)
+    total = tl.zeros((LANES, STEP), tl.float64)
+    for done in range(0, longest, STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        v = tl.load(values + place, mask=inside, other=0).to(ACC)
+        total += tl.where(inside, tl.exp(v - shift[:, None]).to(tl.float64), 0)
+    result = tl.log(tl.sum(total, axis=1).to(ACC)) + shift
+    tl.store(out + lane, result.to(out.dtype.element_ty), mask=lane < number)
+
+
+@compiled
+def _segment_logsumexp_backward(
+    values: tl.tensor, grad: tl.tensor, total: tl.tensor, out: tl.tensor, pointers: tl.tensor, order: tl.tensor,
+    number: tl.tensor, width: tl.tensor, ACC: tl.constexpr, ORDERED: tl.constexpr, INDEX: tl.constexpr,
+    LANES: tl.constexpr, STEP: tl.constexpr,
+) -> None:  # fmt: skip
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
+    factor = tl.load(grad + lane, mask=lane < number, other=0)[:, None].to(ACC)
+    whole = tl.load(total + lane, mask=lane < number, other=0)[:, None].to(ACC)
+    for done in range(0, tl.max(stop - start, axis=0), STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        v = tl.load(values + place, mask=inside, other=0).to(ACC)
+        result = tl.exp(v - whole) * factor
+        tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)

@@ -31,15 +31,6 @@ from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.kernel import FLOATS, HALVES, backend_of, kernel
 from maskgrad.kernels.selection import KERNELS
 
-__all__ = [
-    "adagrad_rows_",
-    "adam_rows_",
-    "rmsprop_rows_",
-    "rowwise_adagrad_rows_",
-    "sgd_rows_",
-    "update_tables_",
-]
-
 _ADAGRAD = (
     "(Tensor(a!) param, Tensor(b!) state_sum, Tensor indices, Tensor values, *, float lr, float weight_decay, "
     "float eps, float factor=1.) -> ()"
@@ -232,6 +223,26 @@ def _put(table: Tensor, rows: Tensor, values: Tensor) -> None:
 
 def _widened(x: Tensor) -> Tensor:
     return x.to(torch.float32) if x.dtype in HALVES else x
+
+
+def scalars(name: str, numbers: dict[str, Any]) -> tuple[float, ...]:
+    """The numbers of a rule as the compiled bodies take them, ``factor`` and the decay of the gradient first."""
+
+    def of(*names: str) -> tuple[float, ...]:
+        return tuple(float(numbers.get(x, 1.0 if x == "factor" else 0.0)) for x in names)
+
+    if name == "sgd_rows_":
+        return *of("factor", "weight_decay", "lr", "momentum"), 1 - of("dampening")[0]
+    if name == "adam_rows_":
+        factor, decay, lr, beta1, beta2, eps, step = of(
+            "factor", "weight_decay", "lr", "beta1", "beta2", "eps", "step"
+        )
+        coupled, shrink = (0.0, 1 - lr * decay) if numbers.get("decoupled") else (decay, 1.0)
+        root = math.sqrt(1 - beta2**step)
+        return factor, coupled, lr / (1 - beta1**step), 1 - beta1, beta2, 1 - beta2, root, eps, shrink
+    if name == "rmsprop_rows_":
+        return *of("factor", "weight_decay", "lr", "alpha"), 1 - of("alpha")[0], *of("eps", "momentum")
+    return of("factor", "weight_decay", "lr", "eps")
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ gaps are left to the reference.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -26,48 +27,25 @@ from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.updates import cpu_loops as loops
 
 
-def sgd_rows_(
-    param: Tensor, momentum_buffer: Tensor | None, indices: Tensor, values: Tensor, *, first_step: Tensor | None = None,
-    **numbers: Any,
-) -> None:  # fmt: skip
-    if first_step is None or first_step.is_contiguous():
-        buffer = momentum_buffer if numbers.get("momentum") else None
-        marks = first_step if buffer is not None else None
-        if update_tables("sgd_rows_", [[param], [buffer]], [indices], [values], marks=marks, **numbers):
-            return
-    family.sgd_rows_.reference(param, momentum_buffer, indices, values, first_step=first_step, **numbers)
+def _update(name: str, *tensors: Tensor | None, first_step: Tensor | None = None, **numbers: Any) -> None:
+    """The body of a kernel: ``tensors`` are parameter, states, indices and values."""
+    *tables, indices, values = tensors
+    if name in ("sgd_rows_", "rmsprop_rows_") and not numbers.get("momentum"):
+        tables[-1] = None  # the buffer
+    marks = None if tables[-1] is None else first_step
+    kinds = [[table] for table in tables]
+    fits = first_step is None or first_step.is_contiguous()
+    if fits and update_tables(name, kinds, [indices], [values], marks=marks, **numbers):  # type: ignore[list-item]
+        return
+    if first_step is not None:
+        numbers["first_step"] = first_step
+    getattr(family, name).reference(*tensors, **numbers)
 
 
-def adagrad_rows_(param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any) -> None:
-    if not update_tables("adagrad_rows_", [[param], [state_sum]], [indices], [values], **numbers):
-        family.adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
-
-
-def rowwise_adagrad_rows_(
-    param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any
-) -> None:
-    if not update_tables("rowwise_adagrad_rows_", [[param], [state_sum]], [indices], [values], **numbers):
-        family.rowwise_adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
-
-
-def adam_rows_(
-    param: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None, indices: Tensor, values: Tensor,
-    **numbers: Any,
-) -> None:  # fmt: skip
-    states = [exp_avg, exp_avg_sq, max_exp_avg_sq]
-    if not update_tables("adam_rows_", [[t] for t in (param, *states)], [indices], [values], **numbers):
-        family.adam_rows_.reference(param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, **numbers)
-
-
-def rmsprop_rows_(
-    param: Tensor, square_avg: Tensor, grad_avg: Tensor | None, momentum_buffer: Tensor | None, indices: Tensor,
-    values: Tensor, **numbers: Any,
-) -> None:  # fmt: skip
-    tables = [param, square_avg, grad_avg, momentum_buffer if numbers.get("momentum") else None]
-    if not update_tables("rmsprop_rows_", [[t] for t in tables], [indices], [values], **numbers):
-        family.rmsprop_rows_.reference(
-            param, square_avg, grad_avg, momentum_buffer, indices, values, **numbers
-        )
+sgd_rows_, adagrad_rows_, rowwise_adagrad_rows_, adam_rows_, rmsprop_rows_ = (
+    functools.partial(_update, name)
+    for name in ("sgd_rows_", "adagrad_rows_", "rowwise_adagrad_rows_", "adam_rows_", "rmsprop_rows_")
+)
 
 
 def update_tables(
@@ -125,10 +103,12 @@ def bound(
     name: str, tables: Tables, marks: Tensor | None = None, **numbers: Any
 ) -> tuple[Any, tuple[Any, ...]]:
     """The loop of a kernel, and its last arguments: the numbers in the type of the tables."""
-    loop, arguments = _RULES[name](_Numbers(tables.dtype, numbers), *tables.present)
+    number: Any = np.float32 if tables.dtype == torch.float32 else np.float64
+    arguments = (*map(number, family.scalars(name, numbers)), *tables.present[_REQUIRED.get(name, 1) :])
     if name == "sgd_rows_":
-        arguments = (_NO_MARKS if marks is None else array(marks), *arguments)
-    return loop, arguments
+        fresh = _NO_MARKS if marks is None else array(marks)
+        arguments = (fresh, *arguments, bool(numbers.get("nesterov")))
+    return getattr(loops, name.removesuffix("_rows_")), arguments
 
 
 def update_prepared(
@@ -143,6 +123,8 @@ def update_prepared(
 
 
 _NO_MARKS = np.empty(0, np.uint8)
+#: How many states a rule cannot do without; whether the others are there, its loop is told.
+_REQUIRED = {"sgd_rows_": 0, "adam_rows_": 2}
 
 
 def _fusable(
@@ -171,64 +153,3 @@ def _runs(sizes: list[int], indices: Sequence[Tensor]) -> Runs:
         for i, size in zip(indices, sizes, strict=True):
             runs(i, size)  # raises for the table that it concerns
     return runs(through, sum(sizes))
-
-
-class _Numbers:
-    """Scalars in the type of the parameter: a float64 among them would widen every row."""
-
-    def __init__(self, dtype: torch.dtype, numbers: dict[str, Any]) -> None:
-        self.scalar: Any = np.float32 if dtype == torch.float32 else np.float64
-        self.numbers = numbers
-
-    def __call__(self, name: str, default: float = 0.0) -> Any:
-        return self.scalar(self.numbers.get(name, default))
-
-    def __getitem__(self, name: str) -> Any:
-        return self.numbers.get(name, 0.0)
-
-
-Arguments = tuple[Any, tuple[Any, ...]]
-
-
-def _sgd_arguments(of: _Numbers, buffered: bool) -> Arguments:
-    undamped = of.scalar(1 - of["dampening"])
-    momentum = of("momentum")
-    return loops.sgd, (
-        of("factor", 1), of("lr"), momentum, undamped, of("weight_decay"), buffered, bool(of["nesterov"]),
-    )  # fmt: skip
-
-
-def _adagrad_arguments(of: _Numbers, _: bool) -> Arguments:
-    return loops.adagrad, (of("factor", 1), of("lr"), of("weight_decay"), of("eps"))
-
-
-def _rowwise_adagrad_arguments(of: _Numbers, _: bool) -> Arguments:
-    return loops.rowwise_adagrad, (of("factor", 1), of("lr"), of("weight_decay"), of("eps"))
-
-
-def _adam_arguments(of: _Numbers, _: bool, __: bool, amsgrad: bool) -> Arguments:
-    beta1, beta2, step = of["beta1"], of["beta2"], of["step"]
-    coupled, decoupled = (0.0, of["weight_decay"]) if of["decoupled"] else (of["weight_decay"], 0.0)
-    return loops.adam, (
-        of("factor", 1), of.scalar(of["lr"] / (1 - beta1**step)), of.scalar(1 - beta1), of.scalar(beta2),
-        of.scalar(1 - beta2), of.scalar(math.sqrt(1 - beta2**step)), of("eps"), of.scalar(coupled),
-        of.scalar(1 - of["lr"] * decoupled), amsgrad,
-    )  # fmt: skip
-
-
-def _rmsprop_arguments(of: _Numbers, _: bool, centered: bool, buffered: bool) -> Arguments:
-    alpha = of["alpha"]
-    return loops.rmsprop, (
-        of("factor", 1), of("lr"), of.scalar(alpha), of.scalar(1 - alpha), of("eps"), of("weight_decay"),
-        of("momentum"), centered, buffered,
-    )  # fmt: skip
-
-
-#: For each kernel, given its numbers and which states are there: the loop and its last arguments.
-_RULES: dict[str, Any] = {
-    "sgd_rows_": _sgd_arguments,
-    "adagrad_rows_": _adagrad_arguments,
-    "rowwise_adagrad_rows_": _rowwise_adagrad_arguments,
-    "adam_rows_": _adam_arguments,
-    "rmsprop_rows_": _rmsprop_arguments,
-}

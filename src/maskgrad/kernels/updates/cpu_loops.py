@@ -14,8 +14,6 @@ from numba import carray  # type: ignore[attr-defined]
 
 from maskgrad.kernels.cpu.compiler import ask, compiled, inlined, pointer
 
-__all__ = ["adagrad", "adam", "number_through", "rmsprop", "rowwise_adagrad", "sgd"]
-
 AHEAD = 8  # rows between asking for one and reading it
 
 
@@ -65,9 +63,9 @@ def _ask_ahead(
 @inlined
 def _merge_run(
     memory: Any, size: Any, dtype: Any, keys: Any, places: Any, start: int, stop: int, width: int, factor: Any,
-    wide: Any, g: Any,
+    decay: Any, p: Any, wide: Any, g: Any,
 ) -> None:  # fmt: skip
-    """Let g = factor * the sum of the run: rounded once, whatever its length."""
+    """Let g = factor * the sum of the run, rounded once, whatever its length, + decay * the row."""
     a = _row(memory + np.int64(keys[start] & places) * size, width, dtype)
     if stop - start == 1:
         for j in range(width):
@@ -85,12 +83,15 @@ def _merge_run(
                 wide[j] += b[j]
         for j in range(width):
             g[j] = factor * dtype.type(wide[j])
+    if decay != 0:
+        for j in range(width):
+            g[j] += decay * p[j]
 
 
 @compiled
 def sgd(
     bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, fresh: Any,
-    factor: Any, lr: Any, momentum: Any, undamped: Any, decay: Any, buffered: bool, nesterov: bool, lo: int, hi: int,
+    factor: Any, decay: Any, lr: Any, momentum: Any, undamped: Any, buffered: bool, nesterov: bool, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """SGD; ``fresh`` marks the rows of an only table whose buffer has not been started."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
@@ -102,11 +103,10 @@ def sgd(
         )
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
         p = _row(bases[0, table] + row * size, width, dtype)
-        if decay != 0:
-            for j in range(width):
-                g[j] += decay * p[j]
+        _merge_run(
+            memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
+        )
         if buffered:
             b = _row(bases[1, table] + row * size, width, dtype)
             if fresh.size and fresh[row] != 0:
@@ -124,8 +124,8 @@ def sgd(
 
 @compiled
 def adagrad(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any, lr: Any,
-    decay: Any, eps: Any, lo: int, hi: int,
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
+    decay: Any, lr: Any, eps: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Adagrad, one state for each entry."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
@@ -135,12 +135,11 @@ def adagrad(
         later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 2, k, hi, later)
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
         p = _row(bases[0, table] + row * size, width, dtype)
+        _merge_run(
+            memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
+        )
         s = _row(bases[1, table] + row * size, width, dtype)
-        if decay != 0:
-            for j in range(width):
-                g[j] += decay * p[j]
         for j in range(width):
             s[j] += g[j] * g[j]
             p[j] -= lr * g[j] / (np.sqrt(s[j]) + eps)
@@ -148,8 +147,8 @@ def adagrad(
 
 @compiled
 def rowwise_adagrad(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any, lr: Any,
-    decay: Any, eps: Any, lo: int, hi: int,
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
+    decay: Any, lr: Any, eps: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Adagrad, one state for each row: the mean of its squares."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
@@ -159,11 +158,12 @@ def rowwise_adagrad(
         later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 1, k, hi, later)
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
         p = _row(bases[0, table] + row * size, width, dtype)
+        _merge_run(
+            memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
+        )
         squares = np.float64(0)
         for j in range(width):
-            g[j] += decay * p[j] if decay != 0 else 0
             squares += np.float64(g[j]) * np.float64(g[j])
         state = _row(bases[1, table] + row * v.itemsize, 1, dtype)
         state[0] += v.dtype.type(squares / width)
@@ -175,7 +175,7 @@ def rowwise_adagrad(
 @compiled
 def adam(
     bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
-    rate: Any, new1: Any, beta2: Any, new2: Any, root2: Any, eps: Any, decay: Any, shrink: Any, amsgrad: bool,
+    decay: Any, rate: Any, new1: Any, beta2: Any, new2: Any, root2: Any, eps: Any, shrink: Any, amsgrad: bool,
     lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Adam; ``new1`` is 1 - beta1, ``root2`` the root of the second bias correction, ``shrink`` AdamW's decay."""
@@ -188,13 +188,12 @@ def adam(
         )
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
         p = _row(bases[0, table] + row * size, width, dtype)
+        _merge_run(
+            memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
+        )
         m = _row(bases[1, table] + row * size, width, dtype)
         s = _row(bases[2, table] + row * size, width, dtype)
-        if decay != 0:
-            for j in range(width):
-                g[j] += decay * p[j]
         for j in range(width):
             m[j] += new1 * (g[j] - m[j])
             s[j] = beta2 * s[j] + new2 * g[j] * g[j]
@@ -210,8 +209,9 @@ def adam(
 
 @compiled
 def rmsprop(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any, lr: Any,
-    alpha: Any, new: Any, eps: Any, decay: Any, momentum: Any, centered: bool, buffered: bool, lo: int, hi: int,
+    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
+    decay: Any, lr: Any, alpha: Any, new: Any, eps: Any, momentum: Any, centered: bool, buffered: bool, lo: int,
+    hi: int,
 ) -> None:  # fmt: skip
     """RMSprop; where it is not centered or has no buffer, the parameter stands in (and is fetched once more)."""
     g, wide, spread = np.full(width, lr), np.empty(width, np.float64), np.full(width, lr)
@@ -221,12 +221,11 @@ def rmsprop(
         later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 4, k, hi, later)
         table = _table_of(rows[k], firsts, table)
         row = rows[k] - firsts[table]
-        _merge_run(memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, wide, g)
         p = _row(bases[0, table] + row * size, width, dtype)
+        _merge_run(
+            memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
+        )
         s = _row(bases[1, table] + row * size, width, dtype)
-        if decay != 0:
-            for j in range(width):
-                g[j] += decay * p[j]
         for j in range(width):
             s[j] = alpha * s[j] + new * g[j] * g[j]
             spread[j] = s[j]

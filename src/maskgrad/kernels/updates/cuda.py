@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -27,141 +28,71 @@ STEP = 8  # entries of a run added at a time; most runs are shorter
 
 
 def sgd_rows_(
-    param: Tensor,
-    momentum_buffer: Tensor | None,
-    indices: Tensor,
-    values: Tensor,
-    *,
-    lr: float,
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-    factor: float = 1.0,
-    first_step: Tensor | None = None,
-) -> None:
-    buffered = momentum_buffer is not None and momentum != 0
+    param: Tensor, momentum_buffer: Tensor | None, indices: Tensor, values: Tensor, *, first_step: Tensor | None = None,
+    **numbers: Any,
+) -> None:  # fmt: skip
+    buffered = momentum_buffer is not None and numbers.get("momentum", 0) != 0
     buffer = momentum_buffer if momentum_buffer is not None and buffered else param
     fresh = first_step if first_step is not None and buffered else None
     if not _fusable(param, buffer) or (fresh is not None and not fresh.is_contiguous()):
-        family.sgd_rows_.reference(
-            param, momentum_buffer, indices, values, lr=lr, momentum=momentum, dampening=dampening,
-            weight_decay=weight_decay, nesterov=nesterov, factor=factor, first_step=first_step,
-        )  # fmt: skip
+        family.sgd_rows_.reference(param, momentum_buffer, indices, values, first_step=first_step, **numbers)
         return
+    marks = indices if fresh is None else fresh.view(torch.int8)
     _start(
-        _sgd, param, (buffer, indices if fresh is None else fresh.view(torch.int8)), indices, values,
-        (factor, weight_decay, lr, momentum, 1 - dampening),
-        BUFFERED=buffered, NESTEROV=nesterov, MARKED=fresh is not None,
+        _sgd, param, (buffer, marks), indices, values, family.scalars("sgd_rows_", numbers), BUFFERED=buffered,
+        NESTEROV=bool(numbers.get("nesterov")), MARKED=fresh is not None,
     )  # fmt: skip
     if fresh is not None:  # only now: programs that share a row all ask for its mark
         fresh.index_fill_(0, indices, False)
 
 
-def adagrad_rows_(
-    param: Tensor,
-    state_sum: Tensor,
-    indices: Tensor,
-    values: Tensor,
-    *,
-    lr: float,
-    weight_decay: float,
-    eps: float,
-    factor: float = 1.0,
-) -> None:
+def adagrad_rows_(param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any) -> None:
     if not _fusable(param, state_sum):
-        family.adagrad_rows_.reference(
-            param, state_sum, indices, values, lr=lr, weight_decay=weight_decay, eps=eps, factor=factor
-        )
+        family.adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
         return
-    _start(_adagrad, param, (state_sum,), indices, values, (factor, weight_decay, lr, eps))
+    _start(_adagrad, param, (state_sum,), indices, values, family.scalars("adagrad_rows_", numbers))
 
 
 def rowwise_adagrad_rows_(
-    param: Tensor,
-    state_sum: Tensor,
-    indices: Tensor,
-    values: Tensor,
-    *,
-    lr: float,
-    weight_decay: float,
-    eps: float,
-    factor: float = 1.0,
+    param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any
 ) -> None:
     """As in the reference; one program is one row, and merges it twice if it is wider than a program."""
     if not _fusable(param, state_sum):
-        family.rowwise_adagrad_rows_.reference(
-            param, state_sum, indices, values, lr=lr, weight_decay=weight_decay, eps=eps, factor=factor
-        )
+        family.rowwise_adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
         return
-    _start(
-        _rowwise_adagrad, param, (state_sum,), indices, values, (factor, weight_decay, lr, eps), whole_rows=True
-    )  # fmt: skip
+    scalars = family.scalars("rowwise_adagrad_rows_", numbers)
+    _start(_rowwise_adagrad, param, (state_sum,), indices, values, scalars, whole_rows=True)
 
 
 def adam_rows_(
-    param: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    max_exp_avg_sq: Tensor | None,
-    indices: Tensor,
-    values: Tensor,
-    *,
-    step: float,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float = 0.0,
-    decoupled: bool = False,
-    factor: float = 1.0,
-) -> None:
+    param: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, max_exp_avg_sq: Tensor | None, indices: Tensor, values: Tensor,
+    **numbers: Any,
+) -> None:  # fmt: skip
     if not _fusable(param, exp_avg, exp_avg_sq, max_exp_avg_sq):
-        family.adam_rows_.reference(
-            param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, step=step, lr=lr, beta1=beta1, beta2=beta2,
-            eps=eps, weight_decay=weight_decay, decoupled=decoupled, factor=factor,
-        )  # fmt: skip
+        family.adam_rows_.reference(param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, **numbers)
         return
-    scalars = (
-        factor, 0.0 if decoupled else weight_decay, 1 - lr * weight_decay if decoupled else 1.0, 1 - beta1, beta2,
-        1 - beta2, 1 / math.sqrt(1 - beta2**step), eps, lr / (1 - beta1**step),
-    )  # fmt: skip
+    factor, decay, rate, *betas, root, eps, shrink = family.scalars("adam_rows_", numbers)
     largest = exp_avg_sq if max_exp_avg_sq is None else max_exp_avg_sq
     _start(
-        _adam, param, (exp_avg, exp_avg_sq, largest), indices, values, scalars, AMSGRAD=max_exp_avg_sq is not None
+        _adam, param, (exp_avg, exp_avg_sq, largest), indices, values,
+        (factor, decay, shrink, *betas, 1 / root, eps, rate), AMSGRAD=max_exp_avg_sq is not None,
     )  # fmt: skip
 
 
 def rmsprop_rows_(
-    param: Tensor,
-    square_avg: Tensor,
-    grad_avg: Tensor | None,
-    momentum_buffer: Tensor | None,
-    indices: Tensor,
-    values: Tensor,
-    *,
-    lr: float,
-    alpha: float,
-    eps: float,
-    weight_decay: float = 0.0,
-    momentum: float = 0.0,
-    factor: float = 1.0,
-) -> None:
-    buffered = momentum_buffer is not None and momentum != 0
-    if not _fusable(param, square_avg, grad_avg, momentum_buffer if buffered else None):
+    param: Tensor, square_avg: Tensor, grad_avg: Tensor | None, momentum_buffer: Tensor | None, indices: Tensor,
+    values: Tensor, **numbers: Any,
+) -> None:  # fmt: skip
+    buffer = momentum_buffer if numbers.get("momentum", 0) != 0 else None
+    if not _fusable(param, square_avg, grad_avg, buffer):
         family.rmsprop_rows_.reference(
-            param, square_avg, grad_avg, momentum_buffer, indices, values, lr=lr, alpha=alpha, eps=eps,
-            weight_decay=weight_decay, momentum=momentum, factor=factor,
-        )  # fmt: skip
+            param, square_avg, grad_avg, momentum_buffer, indices, values, **numbers
+        )
         return
-    states = (
-        square_avg,
-        square_avg if grad_avg is None else grad_avg,
-        momentum_buffer if momentum_buffer is not None and buffered else square_avg,
-    )
+    states = (square_avg, *(square_avg if x is None else x for x in (grad_avg, buffer)))
     _start(
-        _rmsprop, param, states, indices, values, (factor, weight_decay, lr, alpha, 1 - alpha, eps, momentum),
-        CENTERED=grad_avg is not None, BUFFERED=buffered,
+        _rmsprop, param, states, indices, values, family.scalars("rmsprop_rows_", numbers),
+        CENTERED=grad_avg is not None, BUFFERED=buffer is not None,
     )  # fmt: skip
 
 

@@ -1,10 +1,13 @@
-r"""Variance of the specified entries, in ordinary PyTorch.
+r"""Variance of the specified entries, and mean and variance of segments, in ordinary PyTorch.
 
 .. math:: v = \frac{\sum_{i: m_i} (x_i - \bar x)^2}{\max(0, n - c)}, \qquad
           \frac{\partial v}{\partial x_i} = m_i \frac{2 (x_i - \bar x)}{n - c}
 
 The derivative is written down, as PyTorch's is, and not left to the chain rule: next to an infinite entry the chain
 rule turns every gradient into NaN, while the formula gives the finite entries what PyTorch gives them.
+
+Two passes, so that a large mean costs no digits. Segments, which may be empty here, and shapes are those of
+:mod:`maskgrad.kernels.segments`.
 """
 
 from __future__ import annotations
@@ -18,9 +21,8 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
+from maskgrad.kernels.segments import derive_segments, per_segment, segment_expand, segment_sum, widened
 from maskgrad.kernels.selection import can_read_values
-
-__all__ = ["masked_variance", "masked_variance_backward", "without_estimates_of_few"]
 
 
 @kernel(
@@ -164,3 +166,97 @@ def _variance_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | Non
 # 61 / 53, with its gradient 139 / 257, of 65,536 776 / 480.
 masked_variance.derive(_save_variance, _variance_backward)
 masked_variance_backward.derive_through_reference()
+
+
+@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, min_numel=8_192)
+def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
+    """The mean of each segment, (n, *dense) -> (g, *dense), float32 for halves; 0 where it is empty."""
+    wide = widened(values)
+    mean = segment_sum.reference(wide, pointers, order) / per_segment(pointers, wide).clamp(min=1)
+    return mean.to(torch.promote_types(values.dtype, torch.float32))
+
+
+@kernel(
+    "(Tensor values, Tensor pointers, Tensor? order, float correction) -> (Tensor, Tensor)",
+    FLOATS,
+    min_numel=8_192,
+)
+def segment_variance(
+    values: Tensor, pointers: Tensor, order: Tensor | None = None, correction: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Variance and mean (without a gradient) of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
+
+    The variance of halves is float32; the mean is as exact as it was calculated.
+    """
+    wide = widened(values)
+    deviation, mean = _segment_deviation(wide, pointers, order)
+    squares = (deviation * deviation.conj()).real if wide.is_complex() else deviation * deviation
+    number = per_segment(pointers, squares)
+    divisor = torch.where(number > max(correction, 0), number - correction, 1)
+    variance = segment_sum.reference(squares, pointers, order) / divisor
+    dtype = values.dtype.to_real() if values.is_complex() else values.dtype
+    return variance.to(torch.promote_types(dtype, torch.float32)), mean.detach()
+
+
+@kernel(
+    "(Tensor grad, Tensor values, Tensor mean, Tensor pointers, Tensor? order, float correction) -> Tensor",
+    FLOATS,
+    min_numel=8_192,
+    leading=1,
+)
+def segment_variance_backward(
+    grad: Tensor, values: Tensor, mean: Tensor, pointers: Tensor, order: Tensor | None, correction: float
+) -> Tensor:
+    """The gradient of the entries from that of their variance, (n, *dense)."""
+    wide = widened(values)
+    if torch.is_grad_enabled():  # to be differentiated again: the mean depends on the entries
+        deviation, _ = _segment_deviation(wide, pointers, order)
+    else:
+        deviation = wide - segment_expand.reference(mean, pointers, order, len(values))
+    number = per_segment(pointers, grad)
+    enough = number > max(correction, 0)
+    share = widened(grad) * 2 / torch.where(enough, number - correction, 1)
+    found = (deviation * segment_expand.reference(share, pointers, order, len(values))).to(values.dtype)
+    return without_estimates_of_short(found, enough, pointers, order)
+
+
+def without_estimates_of_short(out: Tensor, enough: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    """A gradient in which the entries of a segment without an estimate have none, infinities included."""
+    if can_read_values(enough) and bool(enough.all()):
+        return out
+    spread = segment_expand.reference(
+        enough.to(out.dtype).expand(-1, *out.shape[1:]), pointers, order, len(out)
+    )
+    return torch.where(spread != 0, out, 0)
+
+
+def _segment_deviation(wide: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Entries less the mean of their segment, and the means."""
+    number = per_segment(pointers, wide).clamp(min=1)
+    mean = segment_sum.reference(wide, pointers, order) / number
+    # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0.
+    rest = (
+        segment_sum.reference(
+            wide - segment_expand.reference(mean, pointers, order, len(wide)), pointers, order
+        )
+        / number
+    )
+    mean = mean + torch.where(rest.isfinite(), rest, 0)
+    return wide - segment_expand.reference(mean, pointers, order, len(wide)), mean
+
+
+def _save_mean(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    values, pointers, order = inputs
+    ctx.number, ctx.dtype = values.shape[0], values.dtype
+    ctx.save_for_backward(pointers, order)
+
+
+def _mean_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    pointers, order = ctx.saved_tensors
+    share = grad / per_segment(pointers, grad).clamp(min=1)
+    return segment_expand(share.to(ctx.dtype), pointers, order, ctx.number), None, None
+
+
+segment_mean.derive(_save_mean, _mean_backward)
+derive_segments(segment_variance, segment_variance_backward)
+segment_variance_backward.derive_through_reference()

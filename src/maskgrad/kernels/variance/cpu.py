@@ -1,12 +1,12 @@
-r"""Variances of the specified entries: one pass over values and mask.
+r"""Variances of the specified entries: one pass over values and mask. Of segments, two, added in float64.
 
 .. math:: Q = \sum_i m_i (x_i - c)^2, \quad S = \sum_i m_i (x_i - c), \qquad
           \sum_i m_i (x_i - \bar x)^2 = Q - S^2 / n, \quad \bar x = c + S / n
 
 A block of entries is added in the type of the values (halves in float32) as differences from a center c, the mean of
 what was read before; two parts are then merged in float64 (Chan, Golub, LeVeque: Updating formulae and a pairwise
-algorithm for computing sample variances, 1979). The difference of two near numbers is exact, so a large mean costs
-no digits. The first center is the mean of a few entries. Where :math:`Q - S^2 / n` cancels, overflows or underflows
+algorithm for computing sample variances, 1979). The difference of two near numbers is exact, so a large mean costs no
+digits. The first center is the mean of a few entries. Where :math:`Q - S^2 / n` cancels, overflows or underflows
 nevertheless (a jump after few entries), the block, which is still in the cache, is read again in float64.
 
 Legend: v values, m mask; s, q, n sums of a block; *_all what has been merged so far.
@@ -14,6 +14,7 @@ Legend: v values, m mask; s, q, n sums of a block; *_all what has been merged so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,14 +23,18 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import variance as family
-from maskgrad.kernels.cpu.compiler import compiled, decode, flat, reordered
+from maskgrad.kernels.cpu import segments
+from maskgrad.kernels.cpu.compiler import compiled, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.lines import line
+from maskgrad.kernels.cpu.loops import place, scalars, wide
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels.segments.cpu import SUM
 
 BLOCK = 1024  # entries of a row added in their own type
-TILE = 1024  # columns reduced together: what is kept of them stays in the first-level cache
+TILE = 1024  # columns reduced together
 FEW = 64  # entries of a row that give a first center
 ROWS = 64  # rows of a block of columns (their number must fit into uint8)
 #: Squares outside these bounds are near the ends of what a type can represent: they are added in float64.
@@ -40,18 +45,16 @@ def masked_variance(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, correction: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     values = values.detach()
-    if not values.numel() or not values.ndim or not dim:  # nothing to add up: the reference costs nothing
-        return family.masked_variance.reference(values, mask, tuple(dim), keepdim, correction)
-    number = torch.float64 if values.dtype == torch.float64 else torch.float32
+    number = wide(values)
     part = partition((walkable(values), mask), dim, TILE)
     total = number if part.whole else torch.float64
     variance, mean = empty(part.results, total), empty(part.results, total)
     count = empty(part.results, torch.int64)
-    zero = np.float64(0) if number == torch.float64 else np.float32(0)
+    zero, one = scalars(values)
     run(
-        _columns if part.inner else _rows, *(flat(t) for t in part.tensors), *part.geometry(),
-        zero, zero + zero.dtype.type(1), *BOUNDS[number], part.whole, float(correction),
-        variance.numpy(), mean.numpy(), count.numpy(), tasks=part.tasks, elements=values.numel(),
+        _columns if part.inner else _rows, *(flat(t) for t in part.tensors), *part.geometry(), zero, one,
+        *BOUNDS[number], part.whole, float(correction), variance.numpy(), mean.numpy(), count.numpy(),
+        tasks=part.tasks, elements=values.numel(),
     )  # fmt: skip
     if not part.whole:
         (variance, extra), (mean, _), (count, _) = (part.split(x) for x in (variance, mean, count))
@@ -72,10 +75,9 @@ def masked_variance_backward(
     dim: Sequence[int],
     correction: float,
 ) -> Tensor:
-    """As in the reference: one pass that reads values and mask and writes the result."""
     enough = count > max(correction, 0)
     factor = 2 / torch.where(enough, count.to(grad.dtype) - correction, 1)
-    found = line(values, mask, mean, grad * factor, None, values.dtype)
+    found = line(values, mask, mean, grad * factor)
     return family.without_estimates_of_few(found, enough)
 
 
@@ -143,14 +145,9 @@ def _rows(
     center = np.full(1, zero)
     complete = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
-        rest, start = task // pieces, task % pieces * piece
+        row, start = task // pieces, task % pieces * piece
         stop = min(start + piece, length)
-        v_row, m_row = 0, 0
-        for axis in range(len(outer) - 1, -1, -1):
-            i = rest % outer[axis, 0]
-            rest //= outer[axis, 0]
-            v_row += i * outer[axis, 1]
-            m_row += i * outer[axis, 2]
+        v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         mean_all, q_all, n_all = 0.0, 0.0, 0
         if m_step == 0 and m[m_row] == 0:
             stop = start
@@ -251,12 +248,7 @@ def _columns(
         w = min(TILE, width - first)
         rest, start = task // tiles // pieces, task // tiles % pieces * piece
         stop = min(start + piece, length)
-        v_row, m_row = first, first * m_inner
-        for axis in range(len(outer) - 1, -1, -1):
-            i = rest % outer[axis, 0]
-            rest //= outer[axis, 0]
-            v_row += i * outer[axis, 1]
-            m_row += i * outer[axis, 2]
+        v_row, m_row = place(outer, rest, 0) + first, place(outer, rest, 1) + first * m_inner
         c, s, q, n = all_c[:w], all_s[:w], all_q[:w], all_n[:w]
         mean_all, q_all, n_all = all_mean[:w], all_squares[:w], all_count[:w]
         mean_new, q_new, odd = all_mean_new[:w], all_squares_new[:w], all_odd[:w]
@@ -303,3 +295,105 @@ def _columns(
             else:
                 variance[base + k] = q_all[k]
             mean[base + k], count[base + k] = mean_all[k], n_all[k]
+
+
+def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    return segments.summed(SUM, values, pointers, order, dtype, mean=True)
+
+
+def segment_variance(
+    values: Tensor, pointers: Tensor, order: Tensor | None, correction: float
+) -> tuple[Tensor, Tensor]:
+    v = values.detach().to(wide(values))
+    rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
+    variance, mean = (empty((rows, *values.shape[1:]), d) for d in (v.dtype, torch.float64))
+    run(
+        _vectors if width > 1 else _numbers, segments.entries(v), *segments.bounds(pointers, order), width,
+        float(correction), variance.view(-1).numpy(), mean.view(-1).numpy(), tasks=rows, elements=values.numel(),
+    )  # fmt: skip
+    return variance, mean.float() if values.dtype in HALVES else mean
+
+
+def segment_variance_backward(
+    grad: Tensor, values: Tensor, mean: Tensor, pointers: Tensor, order: Tensor | None, correction: float
+) -> Tensor:
+    number = pointers.diff().double().view(-1, *(1,) * (grad.ndim - 1))
+    enough = number > max(correction, 0)
+    share = 2 * grad.detach() / torch.where(enough, number - correction, 1)
+    out = segments.write(_DEVIATE, values, values, share, mean.double(), pointers, order)
+    return family.without_estimates_of_short(out, enough, pointers, order)
+
+
+@formula
+def _deviation(x: Any, y: Any, share: Any, mean: Any) -> Any:
+    return share * (x - mean)
+
+
+@formula
+def _difference(x: Any, mean: Any) -> Any:
+    return x - mean
+
+
+@formula
+def _square(x: Any, mean: Any) -> Any:
+    return (x - mean) * (x - mean)
+
+
+_DEVIATE = segments.writing(_deviation)
+_add, _, _add_vectors = segments.adding(segments.itself)
+_add_differences, _, _add_vector_differences = segments.adding(_difference)
+_add_squares, _, _add_vector_squares = segments.adding(_square)
+
+
+@compiled
+def _numbers(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, correction: float, variance: Any, mean: Any,
+    lo: int, hi: int,
+) -> None:  # fmt: skip
+    for k in range(lo, hi):
+        start, stop = pointers[k], pointers[k + 1]
+        n = stop - start
+        s, q, r = 0.0, 0.0, 0.0
+        if n >= segments.SHORT and not has_order:
+            m = _add(v[start:stop], 0.0, 0.0) / n
+            if v.itemsize == 8:
+                r = _add_differences(v[start:stop], m, 0.0) / n
+                m += r if math.isfinite(r) else 0.0
+            q = _add_squares(v[start:stop], m, 0.0)
+        else:
+            for i in range(start, stop):
+                s += v[order[i] if has_order else i]
+            m = s / max(n, 1)
+            if v.itemsize == 8:  # of equal numbers the mean is then that number, and the variance 0
+                for i in range(start, stop):
+                    r += v[order[i] if has_order else i] - m
+                r /= max(n, 1)
+                m += r if math.isfinite(r) else 0.0
+            for i in range(start, stop):
+                d = v[order[i] if has_order else i] - m
+                q += d * d
+        mean[k] = m
+        variance[k] = q / (n - correction) if n > max(correction, 0.0) else q
+
+
+@compiled
+def _vectors(
+    v: Any, pointers: Any, order: Any, has_order: bool, width: int, correction: float, variance: Any, mean: Any,
+    lo: int, hi: int,
+) -> None:  # fmt: skip
+    nothing, rest, q = np.zeros(width), np.empty(width), np.empty(width)
+    for k in range(lo, hi):
+        start, stop, m = pointers[k], pointers[k + 1], mean[k * width : (k + 1) * width]
+        n, result = stop - start, variance[k * width : (k + 1) * width]
+        m[:], rest[:], q[:] = 0, 0, 0
+        _add_vectors(v, order, has_order, start, stop, width, nothing, m)
+        for j in range(width):
+            m[j] /= max(n, 1)
+        if v.itemsize == 8:
+            _add_vector_differences(v, order, has_order, start, stop, width, m, rest)
+            for j in range(width):
+                m[j] += rest[j] / max(n, 1) if math.isfinite(rest[j]) else 0.0
+        _add_vector_squares(v, order, has_order, start, stop, width, m, q)
+        for j in range(width):
+            result[j] = q[j] / (n - correction) if n > max(correction, 0.0) else q[j]

@@ -17,16 +17,15 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels import variance as family
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, precision
-from maskgrad.kernels.cuda.tiles import entrywise, place, restored, table, tile, tile_place
+from maskgrad.kernels.cuda.compiler import compiled, precision
+from maskgrad.kernels.cuda.tiles import entrywise, place, reduction, restored, table, tile, tile_place
 from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels.segments.cuda import merged, places_of, walk_segments
 
 
 def masked_variance(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, correction: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not values.numel() or not values.ndim or not dim:
-        return family.masked_variance.reference(values.detach(), mask, tuple(dim), keepdim, correction)
     squares, mean, count = central_squares(values, mask, dim, keepdim)
     variance = squares / torch.where(count > max(correction, 0), count - correction, 1)
     dtype = torch.float32 if values.dtype in HALVES else values.dtype
@@ -41,18 +40,16 @@ def central_squares(
     The first two are float64.
     """
     view = table((values, mask), dim)
-    kept, reduced, tile = view.kept, view.reduced, view.tile
-    size = kept.number * tile.pieces
+    pieces = view.tile.pieces
+    size = view.kept.number * pieces
     squares, mean = (torch.empty(size, dtype=torch.float64, device=values.device) for _ in range(2))
     count = torch.empty(size, dtype=torch.int64, device=values.device)
-    launch(
-        _moments, -(-kept.number // tile.kept) * tile.pieces, values.detach(), mask.view(torch.int8), squares, mean,
-        count, kept.number, kept.sizes, *kept.strides, reduced.number, reduced.sizes, *reduced.strides, tile.piece,
-        tile.pieces, CENTERED=centered, ACC=precision(values.dtype), INDEX=index_type(values, mask),
-        KEPT=tile.kept, REDUCED=tile.reduced,
+    reduction(
+        _moments, view, (values.detach(), mask.view(torch.int8)), (squares, mean, count), CENTERED=centered,
+        ACC=precision(values.dtype),
     )  # fmt: skip
-    if tile.pieces > 1:
-        squares, mean, count = _joined(*(x.view(-1, tile.pieces) for x in (squares, mean, count)))
+    if pieces > 1:
+        squares, mean, count = _joined(*(x.view(-1, pieces) for x in (squares, mean, count)))
     return restored(squares, view, keepdim), restored(mean, view, keepdim), restored(count, view, keepdim)
 
 
@@ -170,3 +167,89 @@ def _backward(
     a = tl.load(mean + a_place, mask=inside, other=0).to(ACC)
     s = tl.load(share + s_place, mask=inside, other=0).to(ACC)
     tl.store(out + o_place, tl.where(m, s * (v - a), 0).to(out.dtype.element_ty), mask=inside)
+
+
+def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    # Where a segment is empty the kernel divides by 0.
+    mean = merged(values, pointers, order, "mean", torch.promote_types(values.dtype, torch.float32))
+    empty = (pointers.diff() == 0).view(-1, *(1,) * (values.ndim - 1))
+    return mean.masked_fill_(empty, 0)
+
+
+def segment_variance(
+    values: Tensor, pointers: Tensor, order: Tensor | None, correction: float
+) -> tuple[Tensor, Tensor]:
+    values = values.detach().contiguous()
+    half = values.dtype in HALVES
+    squares, mean = (
+        values.new_empty((len(pointers) - 1, *values.shape[1:]), dtype=torch.float64) for _ in range(2)
+    )
+    walk_segments(_segment_moments, values, pointers, order, len(values), (values, squares, mean))
+    number = pointers.diff().double().view(-1, *(1,) * (values.ndim - 1))
+    variance = squares / torch.where(number > max(correction, 0), number - correction, 1)
+    return variance.to(torch.float32 if half else values.dtype), mean.float() if half else mean
+
+
+def segment_variance_backward(
+    grad: Tensor, values: Tensor, mean: Tensor, pointers: Tensor, order: Tensor | None, correction: float
+) -> Tensor:
+    values = values.detach().contiguous()
+    out = torch.empty_like(values)
+    number = pointers.diff().double().view(-1, *(1,) * (grad.ndim - 1))
+    enough = number > max(correction, 0)
+    share = (2 * grad.detach() / torch.where(enough, number - correction, 1)).contiguous()
+    mean = mean.detach().double().contiguous()
+    walk_segments(_segment_backward, values, pointers, order, len(values), (values, share, mean, out))
+    return family.without_estimates_of_short(out, enough, pointers, order)
+
+
+@compiled
+def _segment_moments(
+    values: tl.tensor, squares: tl.tensor, mean: tl.tensor, pointers: tl.tensor, order: tl.tensor, number: tl.tensor,
+    width: tl.tensor, ORDERED: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
+) -> None:  # fmt: skip
+    """The sum of squared deviations, and the mean; 0 of nothing."""
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
+    longest = tl.max(stop - start, axis=0)
+    total = tl.zeros((LANES, STEP), tl.float64)
+    for done in range(0, longest, STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        total += tl.load(values + place, mask=inside, other=0).to(tl.float64)
+    average = tl.sum(total, axis=1) / tl.maximum(stop - start, 1).to(tl.float64)
+    added = tl.zeros((LANES, STEP), tl.float64)
+    for done in range(0, longest, STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        apart = tl.load(values + place, mask=inside, other=0).to(tl.float64) - average[:, None]
+        added += tl.where(inside, apart * apart, 0)
+    tl.store(mean + lane, average, mask=lane < number)
+    tl.store(squares + lane, tl.sum(added, axis=1), mask=lane < number)
+
+
+@compiled
+def _segment_backward(
+    values: tl.tensor, share: tl.tensor, mean: tl.tensor, out: tl.tensor, pointers: tl.tensor, order: tl.tensor,
+    number: tl.tensor, width: tl.tensor, ORDERED: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr,
+    STEP: tl.constexpr,
+) -> None:  # fmt: skip
+    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
+    column = lane % width
+    start = tl.load(pointers + lane // width, mask=lane < number, other=0).to(INDEX)
+    stop = tl.load(pointers + lane // width + 1, mask=lane < number, other=0).to(INDEX)
+    factor = tl.load(share + lane, mask=lane < number, other=0)[:, None]
+    average = tl.load(mean + lane, mask=lane < number, other=0)[:, None]
+    for done in range(0, tl.max(stop - start, axis=0), STEP):
+        entry = start[:, None] + done + tl.arange(0, STEP)[None, :]
+        inside = entry < stop[:, None]
+        place = places_of(order, entry, stop, width, column, ORDERED, INDEX)
+        v = tl.load(values + place, mask=inside, other=0).to(tl.float64)
+        result = factor * (v - average)
+        if out.dtype.element_ty == tl.float16 or out.dtype.element_ty == tl.bfloat16:
+            result = result.to(tl.float32)
+        tl.store(out + place, result.to(out.dtype.element_ty), mask=inside)

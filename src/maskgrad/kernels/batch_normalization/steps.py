@@ -1,0 +1,70 @@
+r"""The steps of both compiled bodies: two passes forward, two backward, and a few numbers of each group.
+
+.. math:: \frac{\partial L}{\partial x} = w s\,g + (x - \bar x)\,d + o, \qquad
+          d = -\frac{s^3}{n} \sum w g (x - \bar x), \quad o = -\frac sn \sum w g
+
+For each entry that is a line forward, and backward two sums, of :math:`g` and :math:`g (x - \bar x)`, and the line
+above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.kernels import batch_normalization as family
+
+Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Three = tuple[Tensor, Tensor, Tensor]
+
+
+def bodies(
+    lines: Any, masked_count: Callable[..., Tensor], masked_variance: Callable[..., Three]
+) -> tuple[Callable[..., Five], Callable[..., Three]]:
+    """``masked_batch_norm`` and its derivative, of the ``lines`` and the reductions of one device."""
+
+    def masked_batch_norm(
+        values: Tensor,
+        mask: Tensor,
+        dim: Sequence[int],
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+    ) -> Five:
+        variance, mean, count = masked_variance(values, mask, dim, True, 0.0)
+        # A group of nothing has the variance 0, and eps may be 0.
+        scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
+        return lines.line(values, mask, mean, scale, weight, bias), mean, variance, scale, count
+
+    def masked_batch_norm_backward(
+        grad: Tensor, values: Tensor, mask: Tensor, mean: Tensor, scale: Tensor, count: Tensor, dim: Sequence[int],
+        weight: Tensor | None, level: Sequence[int], eps: float,
+    ) -> Three:  # fmt: skip
+        inner = [d for d, (n, k) in enumerate(zip(values.shape, level, strict=True)) if n != k]
+        if not inner:
+            return family.masked_batch_norm_backward.reference(
+                grad, values, mask, mean, scale, count, tuple(dim), weight, list(level), eps
+            )
+        mean, scale = mean.detach(), scale.detach()
+        of_bias, products = lines.pair_sums(grad, values, mask, mean, inner)
+        factor = torch.ones_like(scale) if weight is None else weight.detach().to(scale.dtype)
+        of_weight = products * scale
+        if list(level) != list(
+            mean.shape
+        ):  # a channel without entries in a group with some: 0 * inf is to be 0
+            present = masked_count(mask, inner, True) > 0
+            of_weight, factor = torch.where(present, of_weight, 0), torch.where(present, factor, 0)
+        # From the level of the parameters to that of the groups, and never back: these tensors are small.
+        number = count.clamp(min=1)
+        rest = [d % values.ndim for d in dim]
+        slope = -(scale**3) * ((products * factor).sum(rest, keepdim=True) / number)
+        offset = -scale * ((of_bias * factor).sum(rest, keepdim=True) / number)
+        result = lines.blend(
+            grad, values, mask, mean, scale, None if weight is None else factor, slope, offset
+        )
+        return result, of_weight, of_bias
+
+    return masked_batch_norm, masked_batch_norm_backward

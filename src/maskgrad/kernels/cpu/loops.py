@@ -1,0 +1,126 @@
+"""Loops for all families: where a task lies in memory, and passes that write a formula of each specified entry.
+
+What they are told of the memory is what ``partition.py`` cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.cpu.compiler import compiled, decode, flat, formula
+from maskgrad.kernels.cpu.floating import encode
+from maskgrad.kernels.cpu.partition import like, walk, walkable
+from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.kernel import HALVES
+
+
+@formula
+def place(outer: Any, row: int, tensor: int) -> int:
+    """Where row ``row`` of a tensor begins."""
+    start = 0
+    for axis in range(outer.shape[0] - 1, -1, -1):
+        size = outer[axis, 0]
+        start += row % size * outer[axis, 1 + tensor]
+        row //= size
+    return start
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """The type that the entries of ``x`` are computed in."""
+    return torch.float32 if x.dtype in HALVES else x.dtype
+
+
+def number(x: Tensor, value: float) -> Any:
+    """``value`` in the type that the entries of ``x`` are computed in."""
+    return np.float64(value) if x.dtype == torch.float64 else np.float32(value)
+
+
+def scalars(x: Tensor, numbers: Sequence[float] = ()) -> tuple[Any, ...]:
+    """0, 1 and ``numbers`` in the type that the entries of ``x`` are computed in."""
+    return tuple(number(x, value) for value in (0, 1, *numbers))
+
+
+def entrywise(of: Any) -> Callable[..., None]:
+    """A loop that writes the :func:`formula` ``of(x, y, a, b, c, d, n)`` where the mask holds, else a constant.
+
+    ``x`` and ``y`` are entries, ``a`` to ``d`` numbers that several entries share, ``n`` numbers that all share.
+    """
+
+    @compiled
+    def loop(
+        out: Any, x: Any, y: Any, m: Any, a: Any, b: Any, c: Any, d: Any, outer: Any, length: int, steps: Any,
+        pieces: int, piece: int, n: Any, nothing: Any, lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        """Task t writes piece t % pieces of row t // pieces. Steps are 1 for ``out`` and ``x``, else 0 or 1.
+
+        Indices without a sign make vector code without slices, which are what costs in short rows.
+        """
+        others = y if steps[2] else np.full(min(piece, length), y[0])
+        mask = m if steps[3] else np.ones(min(piece, length), np.uint8)
+        for task in range(lo, hi):
+            row, start = task // pieces, task % pieces * piece
+            size = np.uint64(min(start + piece, length) - start)
+            o0, x0 = np.uint64(place(outer, row, 0) + start), np.uint64(place(outer, row, 1) + start)
+            y1, m1 = place(outer, row, 2) + start * steps[2], place(outer, row, 3) + start * steps[3]
+            if steps[3] == 0 and m[m1] == 0:
+                value = encode(nothing, out[0])
+                for k in range(size):
+                    out[o0 + k] = value
+                continue
+            if steps[2] == 0:
+                same = y[y1]
+                for k in range(size):
+                    others[k] = same
+            y0, m0 = np.uint64(y1 if steps[2] else 0), np.uint64(m1 if steps[3] else 0)
+            i = np.uint64(place(outer, row, 4) + start * steps[4])
+            if steps[4] == 0:
+                a0, b0, c0, d0 = a[i], b[i], c[i], d[i]
+                for k in range(size):
+                    result = of(decode(x[x0 + k]), decode(others[y0 + k]), a0, b0, c0, d0, n)
+                    out[o0 + k] = encode(result if mask[m0 + k] != 0 else nothing, out[0])
+            else:
+                for k in range(size):
+                    result = of(
+                        decode(x[x0 + k]), decode(others[y0 + k]), a[i + k], b[i + k], c[i + k], d[i + k], n
+                    )
+                    out[o0 + k] = encode(result if mask[m0 + k] != 0 else nothing, out[0])
+
+    return loop
+
+
+def write(
+    loop: Callable[..., None],
+    x: Tensor,
+    y: Tensor | None,
+    mask: Tensor,
+    *few: Tensor | None,
+    nothing: float = 0.0,
+    numbers: Sequence[float] = (),
+) -> Tensor:
+    """What a loop of :func:`entrywise` gives: a tensor of the type of ``x``, dense in memory in its order.
+
+    ``few`` are one to four tensors that broadcast to ``x``, None for zeros; what is not given is not used. The formula
+    gets 0, 1 and ``numbers`` in the type of its results.
+    """
+    x = walkable(x.detach())
+    out = like(x, x.dtype)
+    if not out.numel():
+        return out
+    dtype = wide(x)
+    # Alike in shape, all of them vary along the inner axis, or none does.
+    shared = torch.broadcast_tensors(
+        *(torch.zeros((), dtype=dtype) if a is None else a.detach().to(dtype) for a in few)
+    )
+    tensors = [a.contiguous() for a in shared]
+    tensors += tensors[:1] * (4 - len(tensors))
+    way = walk(out, x, x if y is None else y.detach(), mask, *tensors)
+    run(
+        loop, *(flat(a) for a in way.tensors), *way.geometry(), scalars(x, numbers), number(x, nothing),
+        tasks=way.tasks, elements=out.numel() * (1 if y is None else 2),
+    )  # fmt: skip
+    return out
