@@ -71,7 +71,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.doctor\.(frames|experiments|leaks|recognition)\..*|dict\[str"),
     ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|sharding\.table)\..*"),
     # not on PyTorch's pages, or spelled as in the source
-    ("py:class", r"torch\.(distributed\.distributed_c10d|nn\.modules\.batchnorm|_C)\..*|nn\.Module|Transport"),
+    (
+        "py:class",
+        r"torch\.(distributed\.distributed_c10d|nn\.modules\.batchnorm|_C)\..*|nn\.Module|Transport",
+    ),
     ("py:exc", "GradcheckError"),
     (
         "py:.*",
