@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
+from maskgrad.kernels.norms import cpu as norms_cpu
 from tests.effort import examples
 from tests.unit.kernels import oracles
 from tests.unit.kernels.bodies import cpu, reference
@@ -234,3 +235,13 @@ def test_mistakes_in_the_mask_are_named():
         ValueError, match=r"mask must have the shape of values, \(3, 2\); got \(2,\); expand it"
     ):
         kernels.masked_norm(torch.ones(3, 2), torch.ones(2, dtype=torch.bool), (0,), False)
+
+
+def test_loops_that_are_made_for_two_formulas_have_two_names_on_disk():
+    """Under one name, one would load what was compiled for the other."""
+    loops = [loop for pair in (*norms_cpu._TERMS.values(), norms_cpu._KEYS) for loop in pair]
+    loops += [loop for pair in norms_cpu._SEGMENT_TERMS.values() for loop in pair]
+    loops += [loop for pair in (*norms_cpu._SCALED.values(), norms_cpu._SHARED) for loop in pair]
+    loops += [norms_cpu._SIGNED, norms_cpu._SIGNED_HITS, *norms_cpu._HITS]
+    names = {(loop.py_func.__module__, loop.py_func.__qualname__) for loop in loops}
+    assert len(names) == len(loops) == 26
