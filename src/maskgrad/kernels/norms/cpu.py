@@ -101,12 +101,13 @@ def masked_norm_backward(grad: Tensor, values: Tensor, mask: Tensor, norm: Tenso
 
 
 def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: float) -> Tensor:
-    values, dtype = values.detach(), torch.promote_types(values.dtype, torch.float32)
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    values = values.detach().to(dtype)
     if math.isinf(ord):
         return segments.extreme(_SEGMENT_SIZES, values, pointers, order, ord > 0).to(dtype)
     kind = ord
     if ord not in (0, 1, 2):
-        values, kind = values.to(dtype).abs().pow_(ord), 1
+        values, kind = values.abs().pow_(ord), 1
     out = segments.summed(_SEGMENT_TERMS[int(kind)], values, pointers, order, torch.float64)
     if ord not in (0, 1):
         out = out.sqrt_() if ord == 2 else out.pow_(1 / ord)

@@ -138,6 +138,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
 
     Or ``join`` them otherwise: in any order, and nothing comes of zeros.
     """
+    apart = join is not _plus
 
     @reordered
     def rows(
@@ -161,6 +162,11 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                 if steps[1] == 0:
                     for u in range(size):
                         block_s = join(block_s, term(decode(v[a + u]), zero, one))
+                elif apart:  # what is no sum becomes vector code by itself only
+                    for u in range(size):
+                        block_s = join(block_s, term(decode(v[a + u]), zero, one) if m[b + u] != 0 else zero)
+                    for u in range(size):
+                        block_n += one if m[b + u] != 0 else zero
                 else:
                     for u in range(size):  # sum and count in one type: both then have vectors of one length
                         specified = m[b + u] != 0
