@@ -94,7 +94,7 @@ def test_masked_gradients(name: str, options: dict[str, Any], device: torch.devi
     ],
     ids=str,
 )
-def test_rows_in_slots(name: str, options: dict[str, Any], device: torch.device) -> None:
+def test_padded_rows(name: str, options: dict[str, Any], device: torch.device) -> None:
 
     def build(on: torch.device) -> tuple[Step, Callable[[], list[Tensor]]]:
         torch.manual_seed(0)

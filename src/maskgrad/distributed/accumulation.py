@@ -64,7 +64,7 @@ class AccumulatingRanks:
             wrapper.set_requires_gradient_sync(False, recurse=False)
             self._stack.callback(wrapper.set_requires_gradient_sync, all(before), recurse=False)
 
-    def agree(self, own: Tally | None, error: Exception | None) -> Tally:
+    def combined(self, own: Tally | None, error: Exception | None) -> Tally:
         """Add up what all have accumulated; raises on all ranks if one has an ``error``, or if they differ."""
         if self.size == 1:
             if error is not None:

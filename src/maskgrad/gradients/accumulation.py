@@ -233,7 +233,7 @@ class GradientAccumulator:
             )
             exponents = tuple(x.exponent for x in self._loss_sums)
             own = Tally(self._plan, totals, counts, exponents, scale, self._mean)
-        together = self._ranks.agree(own, error)
+        together = self._ranks.combined(own, error)
         if together.plan is None:
             raise RuntimeError(
                 "finish() without a backward() since the last one, on any rank: there is nothing to divide"

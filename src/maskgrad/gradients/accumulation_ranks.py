@@ -37,7 +37,7 @@ class Ranks(Protocol):
     in_step: bool = False
     """Whether every rank has to take part in every backward pass."""
 
-    def agree(self, own: Tally | None, error: Exception | None) -> Tally:
+    def combined(self, own: Tally | None, error: Exception | None) -> Tally:
         """What all have accumulated; raises on all ranks if one has an error, or their plans differ."""
         if error is not None:
             raise error

@@ -7,7 +7,7 @@ full                     every one                                    strided
 ``mask``                 those under a Boolean mask                   MaskedTensor with a Boolean mask
 ``rows``                 listed rows or entries, perhaps twice        COO, CSR, CSC, BSR, BSC, MaskedTensor on these,
                                                                       PaddedRows
-``rows`` ``in_slots``    padded rows, of fixed number                 PaddedRows where no size may depend on numbers
+``rows`` ``padded``      padded rows, of fixed number                 PaddedRows where no size may depend on numbers
 =======================  ===========================================  ==============================================
 """
 
@@ -42,7 +42,7 @@ class Gradient:
         mask: Boolean, of the whole shape: entries outside it are unspecified. None: all that are listed count.
         rows: int64 (n,), in bounds: which rows are listed; the tensor's length in padding.
         leading: the rows are those of the tensor seen as (R, *row), R being the product of its first so many sizes.
-        in_slots: whether rows are padded: ascending, each once, the padding last.
+        padded: whether rows are padded: ascending, each once, the padding last.
         each_once: whether no row is listed twice.
     """
 
@@ -51,7 +51,7 @@ class Gradient:
     mask: Tensor | None = None
     rows: Tensor | None = None
     leading: int = 0
-    in_slots: bool = False
+    padded: bool = False
     each_once: bool = False
 
     @property
@@ -62,7 +62,7 @@ class Gradient:
     @property
     def lists_rows(self) -> bool:
         """Whether rows are listed, as many as there are."""
-        return self.rows is not None and not self.in_slots
+        return self.rows is not None and not self.padded
 
     @property
     def number_of_rows(self) -> int:
@@ -80,7 +80,7 @@ class Gradient:
 
     def merged(self, ascending: bool = False) -> Gradient:
         """Each row once, in the dtype of the values; not in the order of storage if they must be ``ascending``."""
-        known = self.rows is None or self.in_slots or (self.each_once and not ascending)
+        known = self.rows is None or self.padded or (self.each_once and not ascending)
         if known or increasing(self.rows):  # type: ignore[arg-type]
             return self
         rows, values = kernels.merge_rows(self.rows, self.values, self.number_of_rows, "sum")  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ class Gradient:
         if self.rows is None:
             return self.mask if trained is None else trained if self.mask is None else self.mask & trained
         mask = None if trained is None else _rows_of(trained, self)
-        if self.in_slots:
+        if self.padded:
             used = (self.rows < self.shape[0]).view(-1, *(1 for _ in self.shape[1:])).expand_as(self.values)
             mask = used if mask is None else mask & used
         return mask
@@ -100,7 +100,7 @@ class Gradient:
         """Only the entries under ``trained``, Boolean, of the whole shape; None: all. The cost follows the gradient."""
         if trained is None:
             return self
-        if self.in_slots:
+        if self.padded:
             return replace(self, mask=trained)
         if self.rows is None:
             mask = trained if self.mask is None else self.mask & trained
@@ -169,7 +169,7 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
             used = gradient.checked(where).used
             return Gradient(gradient.values[used], shape, rows=gradient.rows[used].to(torch.int64), leading=1)
         merged = gradient.with_values(gradient.values.to(widened_dtype(gradient.dtype))).merged()
-        return Gradient(merged.values, shape, rows=merged.rows, leading=1, in_slots=True, each_once=True)
+        return Gradient(merged.values, shape, rows=merged.rows, leading=1, padded=True, each_once=True)
     if isinstance(gradient, Tensor):
         if gradient.layout is torch.strided:
             return Gradient(gradient, shape)
@@ -243,6 +243,6 @@ def _rows_of(whole: Tensor, gradient: Gradient) -> Tensor:
     assert gradient.rows is not None
     if gradient.leading == 0:
         return whole.expand_as(gradient.values)
-    if gradient.in_slots:
+    if gradient.padded:
         return whole.index_select(0, gradient.rows.clamp(max=max(len(whole) - 1, 0)))
     return whole[gradient._places(gradient.rows)]

@@ -139,7 +139,7 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
     """
     tensors = [param.detach(), *states]
     values, mask = gradient.values, gradient.mask
-    if gradient.in_slots:
+    if gradient.padded:
         if param.numel() and len(values):
             _update_padded_rows(update, tensors, gradient)
         return

@@ -78,7 +78,7 @@ def test_nothing_stored_and_what_is_broken() -> None:
         merged_gradient(outside)
 
 
-def test_rows_in_slots_keep_their_room_and_what_may_be_used_of_it() -> None:
+def test_padded_rows_keep_their_room_and_what_may_be_used_of_it() -> None:
     rows, values = torch.tensor([2, 0, 5, 2]), torch.tensor([[1.0], [2.0], [nan], [3.0]])
     given = mg.PaddedRows(rows, values, (5, 1), listed=4)
     merged = merged_gradient(given)

@@ -49,7 +49,7 @@ def update_with_zeros(
     per_row = any(state.shape != param.shape for state in states)
     if (
         gradient.rows is None
-        or gradient.in_slots
+        or gradient.padded
         or gradient.leading == 0
         or update.whole
         or (mask is not None and per_row)
@@ -107,9 +107,9 @@ def _everywhere(gradient: Gradient, param: Tensor, mask: Tensor | None) -> Gradi
     """The gradient with zeros where it is unspecified, but for entries outside ``mask``."""
     values = gradient.values
     if gradient.rows is not None:
-        merged = gradient if gradient.in_slots else _merged(gradient, param)
+        merged = gradient if gradient.padded else _merged(gradient, param)
         assert merged.rows is not None
-        free = int(gradient.in_slots)  # padding is added to a row behind the last
+        free = int(gradient.padded)  # padding is added to a row behind the last
         values = merged.values.new_zeros(merged.number_of_rows + free, *merged.values.shape[1:])
         values = values.index_add(0, merged.rows, merged.values)[: merged.number_of_rows].view(param.shape)
     return Gradient(values, param.shape, mask)

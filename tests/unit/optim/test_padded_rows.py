@@ -132,7 +132,7 @@ def test_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows.rows.tolist() == [2, 0, 2]
     monkeypatch.setattr(gradients, "supports_dynamic_shapes", lambda device: False)
     slots = read(given, "p")
-    assert slots.in_slots
+    assert slots.padded
     assert slots.rows is not None
     assert (slots.rows.tolist(), slots.values.tolist()) == ([0, 2, 4, 4], [[2.0], [4.0], [0.0], [0.0]])
 
