@@ -57,9 +57,9 @@ class Finding:
         """A finding at a line of the program, with what to write instead.
 
         Args:
-            where: a :class:`Place`, None if it is unknown, or an operation that was seen (its attributes ``place`` and
+            where: a ``Place``, None if it is unknown, or an operation that was seen (its attributes ``place`` and
                 ``operation`` are read, and ``module`` if it has one).
-            kind: one of :data:`KINDS`.
+            kind: one of ``KINDS``.
             message: what was changed and what followed.
             rest: further attributes.
         """

@@ -82,7 +82,7 @@ class PaddedRows:
 
     @property
     def used(self) -> Tensor:
-        """Boolean (C,): False in padding."""
+        """Which rows are no padding, Boolean with shape (C,)."""
         return (self.rows >= 0) & (self.rows < self.shape[0])
 
     @property
