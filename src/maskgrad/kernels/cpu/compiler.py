@@ -19,12 +19,17 @@ import torch
 from llvmlite import ir
 from numba import types
 from numba.core import caching, cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
 from maskgrad.kernels.cpu.first_calls import tell_of_compilation
 
 tell_of_compilation()
+# Numba imports its own functions on the first call. Here Ctrl-C waits for that (``selection.uninterrupted``): modules
+# that were imported by half cannot be imported again.
+cpu_target.typing_context.refresh()
+cpu_target.target_context.refresh()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
