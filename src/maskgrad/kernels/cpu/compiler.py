@@ -61,9 +61,9 @@ class _Cache(caching.FunctionCache):
 
 
 def _named(function: Any) -> Any:
-    """Functions that are made for others have one line in one file: on disk, these others tell them apart."""
-    others = [getattr(cell.cell_contents, "py_func", None) for cell in function.__closure__ or ()]
-    names = [f"{x.__module__}.{x.__qualname__}" for x in others if x is not None]
+    """Functions that are made for others have one line in one file: on disk, what they hold tells them apart."""
+    held = [getattr(cell.cell_contents, "py_func", cell.cell_contents) for cell in function.__closure__ or ()]
+    names = [f"{x.__module__}.{x.__qualname__}" if callable(x) else repr(x) for x in held]
     if names:
         function.__qualname__ += "_" + hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
     return function
